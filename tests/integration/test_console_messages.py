@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from crc32c import crc32c
 from tests.integration.broker import Broker, wait_until
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
@@ -99,3 +101,213 @@ def test_the_life_of_a_message_is_one_step_from_the_message(browser):
         page.get_by_label("Value").fill("nobody")
         page.keyboard.press("Enter")
         page.get_by_text("No message is found.").wait_for()
+
+
+def packed() -> bytes:
+    """MessagePack of each kind, by its specification."""
+    big = (2**60).to_bytes(8, "big")
+    pairs = [
+        (b"\xa3big", b"\xcf" + big),
+        (b"\xa3neg", b"\xe0"),
+        (b"\xa4list", b"\x93\xc3\xc0\xcb\x3f\xf8" + bytes(6)),
+        (b"\xa2at", b"\xd6\xff" + (1_700_000_000).to_bytes(4, "big")),
+        (b"\xa3raw", b"\xc4\x02\xff\x00"),
+        (b"\xa9__proto__", b"\x01"),
+    ]
+    return b"\x86" + b"".join(key + value for key, value in pairs)
+
+
+EVENT = {"specversion": "1.0", "id": "7", "source": "/orders", "type": "made"}
+BINARY_EVENT = [(f"ce_{name}", value.encode()) for name, value in EVENT.items()]
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "kind", "shown"),
+    [
+        (packed(), [], "MessagePack", {
+            "big": str(2**60), "neg": -32, "list": [True, None, 1.5],
+            "at": "2023-11-14T22:13:20.000Z", "raw": "0xff00", "__proto__": 1,
+        }),
+        (b'{"a": 1}', [*BINARY_EVENT, ("content-type", b"application/json")], "CloudEvent",
+         {**EVENT, "datacontenttype": "application/json", "data": {"a": 1}}),
+        (json.dumps({**EVENT, "data": "x"}).encode(),
+         [("content-type", b"application/cloudevents+json; charset=utf-8")], "CloudEvent",
+         {**EVENT, "data": "x"}),
+        (b'\x00\x00\x00\x00\x11{"a": 1}', [], "JSON, schema 17", {"a": 1}),
+    ],
+    ids=["msgpack", "event-in-headers", "event-as-json", "schema-id"],
+)  # fmt: skip
+def test_a_value_is_decoded_by_what_its_bytes_and_headers_say(
+    browser, message_broker, value, headers, kind, shown
+):
+    name = "decoded-" + kind.split(",")[0].lower() + f"-{len(headers)}"
+    create_topic(message_broker.kafka, name)
+    Confluent.produce(message_broker.kafka, name, [Rec(b"k", value, headers)])
+    with browser.page(f"topics/{name}") as page:
+        page.get_by_role("button", name="Open 0:0").click()
+        dialog = page.locator("dialog")
+        dialog.get_by_role("heading", name=f"Value ({kind})").wait_for()
+        assert json.loads(dialog.locator("pre").nth(1).inner_text()) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "why"),
+    [
+        (b"\x92\x01", "msgpack", "no MessagePack at byte 2: the bytes end before the value does"),
+        (b"\x01\x01", "msgpack", "no MessagePack at byte 1: the value ends before the bytes do"),
+        (b"\xdd\xff\xff\xff\xff", "msgpack", "no MessagePack at byte 5: the bytes end"),
+        (b"\x91" * 5_000, "msgpack", "nested too deeply"),
+        (b'{"id": "7"}', "cloudevents", "no CloudEvent: it lacks source, specversion, type"),
+        (b"\x00\x00\x00\x00\x11\x02\x04ab", "auto", "the schema 17 of a registry"),
+    ],
+)
+def test_a_decoder_that_fails_says_why(browser, message_broker, value, form, why):
+    name = f"undecodable-{crc32c(value)}"
+    create_topic(message_broker.kafka, name)
+    Confluent.produce(message_broker.kafka, name, [Rec(b"k", value)])
+    with browser.page(f"topics/{name}?as={form}") as page:
+        page.get_by_role("button", name="Open 0:0").click()
+        page.locator("dialog").get_by_text(why).wait_for()
+
+
+def test_secrets_in_headers_are_shown_only_when_asked_and_sent_again_unseen(
+    browser, message_broker
+):
+    create_topic(message_broker.kafka, "secrets")
+    headers = [("Authorization", b"Bearer s3cret"), ("region", b"eu")]
+    Confluent.produce(message_broker.kafka, "secrets", [Rec(b"k", b"v", headers)])
+    with browser.page("topics/secrets") as page:
+        page.get_by_role("button", name="Open 0:0").click()
+        dialog = page.locator("dialog")
+        dialog.get_by_text("••••••").wait_for()
+        assert "s3cret" not in dialog.inner_text()
+        dialog.get_by_role("button", name="Show hidden values").click()
+        dialog.get_by_text("Bearer s3cret").wait_for()
+        dialog.get_by_role("link", name="Send it again").click()
+        page.get_by_text("Sent as they are, with hidden values: Authorization").wait_for()
+        assert page.locator("textarea").nth(1).input_value() == "region: eu"
+        page.get_by_role("button", name="Check").click()
+        page.get_by_role("button", name="Send", exact=True).click()
+        page.locator("dialog .note.good").wait_for()
+    sent = ask(message_broker, "GET", "/v1/topics/secrets/records?offset=1")["records"][0]
+    assert sorted(sent["headers"]) == [["Authorization", "Bearer s3cret"], ["region", "eu"]]
+
+
+# --- time travel, pages as files -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def travelled(message_broker):
+    """A topic whose key changed at known times, and a group at its end."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    create_topic(message_broker.kafka, "travel")
+    for ms, key, value in (
+        (1_700_000_000_000, "k", {"state": "made"}),
+        (1_700_000_100_000, "other", {}),
+        (1_700_000_200_000, "k", {"state": "paid"}),
+        (1_700_000_300_000, "k", {"state": "sent"}),
+    ):
+        record = {"key": key, "value": json.dumps(value), "timestamp_ms": ms}
+        ask(message_broker, "POST", "/v1/topics/travel/records", {"records": [record]})
+    consumer = Consumer({"bootstrap.servers": message_broker.kafka, "group.id": "traveller"})
+    consumer.commit(offsets=[TopicPartition("travel", 0, 4)], asynchronous=False)
+    consumer.close()
+    return message_broker
+
+
+def test_a_key_is_told_then_and_now_and_a_group_goes_back_to_then(browser, travelled):
+    path = "topics/travel/time?at=1700000150000&group=traveller&key=k"
+    with browser.page(path) as page:
+        row = page.get_by_role("region", name="Offsets").locator("tbody tr")
+        row.get_by_text("4", exact=True).wait_for()
+        assert row.locator("td").all_inner_texts() == ["0", "2", "2", "4"]
+        page.get_by_text("It has changed since, 2 times.").wait_for()
+        states = page.locator("main bdi pre").all_inner_texts()
+        assert [json.loads(one)["state"] for one in states] == ["made", "sent"]
+        assert accessibility_violations(page) == []
+        page.get_by_role("button", name="Reset the group to this moment").click()
+        page.get_by_text("2 records are consumed again, 0 are skipped.").wait_for()
+        page.get_by_label("Type traveller to confirm").fill("traveller")
+        page.get_by_role("button", name="Reset", exact=True).click()
+        page.locator("dialog .note.good").wait_for()
+        page.keyboard.press("Escape")
+        offsets = ask(travelled, "GET", "/v1/groups/traveller/offsets")["offsets"]
+        assert [one["offset"] for one in offsets] == [2]
+        page.locator("details.foot summary").click()
+        command = page.locator(".foot .forms pre").first.inner_text()
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert overflow_px(page) <= 0
+    told = run(f"{command} --http {travelled.http}".partition(" --http")[0], travelled)
+    assert [json.loads(one).get("state") for one in told.splitlines()] == ["paid", "sent"]
+
+
+def test_the_slider_moves_by_keyboard_and_its_link_restores_it(browser, travelled):
+    with browser.page("topics/travel/time") as page:
+        slider = page.get_by_label("Moment")
+        page.get_by_text("0", exact=True).first.wait_for()
+        slider.focus()
+        page.keyboard.press("Home")
+        page.wait_for_url("**at=1700000000000**")
+        row = page.get_by_role("region", name="Offsets").locator("tbody tr")
+        row.get_by_text("4", exact=True).wait_for()
+        assert row.locator("td").all_inner_texts() == ["0", "0", "4"]
+        page.reload()
+        assert slider.input_value() == "1700000000000"
+
+
+def test_a_page_is_saved_as_one_file_that_is_harmless(browser, message_broker, tmp_path):
+    create_topic(message_broker.kafka, "saved")
+    Confluent.produce(message_broker.kafka, "saved", [Rec(b"k", HOSTILE.encode())])
+    with browser.page("topics/saved") as page:
+        page.get_by_text("<img src=x").wait_for()
+        page.locator("details.foot summary").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save this page as one HTML file").click()
+        file = tmp_path / "page.html"
+        download.value.save_as(file)
+        assert download.value.suggested_filename == "saved-Headrace.html"
+        saved = page.context.new_page()
+        asked: list[str] = []
+        saved.on("request", lambda request: asked.append(request.url))
+        saved.goto(file.as_uri())
+        saved.get_by_text("<img src=x").wait_for()
+        assert saved.title() == "saved · Headrace"
+        assert saved.locator("script, button, input, main img").count() == 0
+        assert saved.evaluate("getComputedStyle(document.querySelector('th')).fontWeight") == "600"
+        assert asked == [file.as_uri()]
+
+
+# --- more than one broker ------------------------------------------------------------------------
+
+
+def test_one_broker_of_several_shows_the_messages_of_all(browser, make_broker):
+    """Their life, a search and an offset at a time, whichever broker serves the partition."""
+    workers = make_broker("--workers", "2")
+    several = SimpleNamespace(http=workers.http.partition(",")[0])
+    create_topic(workers.kafka, "spread", 4)
+
+    def leaders() -> list[int]:
+        partitions = ask(several, "GET", "/v1/topics/spread")["partitions"]
+        return [one["leader"] for one in partitions]
+
+    wait_until(lambda: set(leaders()) == {0, 1})
+    records = [{"key": f"k{n}", "value": "{}", "partition": n} for n in range(4)]
+    sent = ask(several, "POST", "/v1/topics/spread/records", {"records": records})["results"]
+    assert all(one["ok"] for one in sent), sent
+    base = f"http://{several.http}"
+    with browser.page("topics/spread", base=base) as page:
+        rows = page.get_by_role("region", name="Messages").locator("tbody tr")
+        rows.nth(3).wait_for()
+        assert sorted(rows.locator("td:first-child").all_inner_texts()) == ["0", "1", "2", "3"]
+    for number in range(4):
+        with browser.page(f"topics/spread/life?message={number}:0", base=base) as page:
+            page.get_by_role("region", name="Timeline").get_by_text("stored").wait_for()
+    with browser.page("topics/spread/time", base=base) as page:
+        rows = page.get_by_role("region", name="Offsets").locator("tbody tr")
+        rows.nth(3).wait_for()
+        assert rows.locator("td:nth-child(2)").all_inner_texts() == ["1"] * 4
+    with browser.page("cluster", base=base) as page:
+        rows = page.get_by_role("region", name="Brokers").locator("tbody tr")
+        rows.nth(1).wait_for()
+        assert rows.count() == 2

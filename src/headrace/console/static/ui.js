@@ -48,7 +48,8 @@ export function Forms({ cli, method = "GET", path, body }) {
 
 export function PageForms(props) {
   return html`<details class="foot"><summary>${t("This page elsewhere: command line, HTTP, Python")}</summary>
-    <${Forms} ...${props} /></details>`;
+    <${Forms} ...${props} />
+    <p><button onClick=${() => import("./save.js").then(({ savePage }) => savePage())}>${t("Save this page as one HTML file")}</button></p></details>`;
 }
 
 // columns: [{name, cell(row), isNumber}]. A table scrolls sideways on a small screen.

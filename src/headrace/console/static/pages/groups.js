@@ -111,6 +111,18 @@ function Diagnosis({ name }) {
       <${PageForms} cli=${words("headrace", "group", "diagnose", name)} path=${path} />`}<//>`}`;
 }
 
+// `places`: the group's offsets in one topic, which all go to `target`; `to`: as the command says it.
+export function resetAction(name, places, target, to, after) {
+  const { topic } = places[0];
+  const moves = (answer) => html`<${Moves} before=${places} results=${answer.results} />`;
+  return {
+    title: t("Reset offsets"), verb: t("Reset"), method: "PUT", path: at("groups", name, "offsets"), hasDryRun: true, confirm: name,
+    body: { offsets: places.map((one) => ({ topic, partition: one.partition, ...target })) },
+    cli: words("headrace", "group", "reset", name, "--topic", topic, "--to", to),
+    preview: moves, done: moves, after,
+  };
+}
+
 function Reset({ group, start, again }) {
   const topics = [...new Set(group.offsets.map((one) => one.topic))];
   const [topic, setTopic] = useState(topics[0] ?? "");
@@ -124,14 +136,7 @@ function Reset({ group, start, again }) {
     }[kind];
     const places = group.offsets.filter((one) => one.topic === topic);
     const to = kind === "offset" ? value : kind === "time" ? new Date(value).toISOString() : kind;
-    start({
-      title: t("Reset offsets"), verb: t("Reset"), method: "PUT", path: at("groups", group.group, "offsets"), hasDryRun: true, confirm: group.group,
-      body: { offsets: places.map((one) => ({ topic, partition: one.partition, ...target })) },
-      cli: words("headrace", "group", "reset", group.group, "--topic", topic, "--to", to),
-      preview: (answer) => html`<${Moves} before=${places} results=${answer.results} />`,
-      done: (answer) => html`<${Moves} before=${places} results=${answer.results} />`,
-      after: again,
-    });
+    start(resetAction(group.group, places, target, to, again));
   };
   if (topics.length === 0) return html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`;
   return html`${group.members.length > 0 && html`<${Refusal} problem=${{ message: t("The group has members."), nextStep: t("stop its consumers first") }} />`}

@@ -2,7 +2,8 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, decoded, line, time, visible } from "../format.js";
+import { HIDDEN, Headers, isSecret } from "../contents.js";
+import { count, decoded, time, visible } from "../format.js";
 import { redriveAction } from "../redrive.js";
 import { link } from "../route.js";
 import { Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
@@ -33,10 +34,7 @@ export function Letter({ topic, partition, offset }) {
       <h2>${t("Message")}</h2>
       <${Edit} topic=${topic} letter=${letter} start=${start} changed=${state.again} key=${letter.edits.length} />
       <h2>${t("Headers")}</h2>
-      <${Table} label=${t("Headers")} rows=${letter.record.headers.map((one, number) => [number, ...one])} keyOf=${([number]) => number} columns=${[
-        { name: t("Name"), cell: ([, name]) => html`<bdi>${visible(name, 300)}</bdi>` },
-        { name: t("Value"), cell: ([, , value, encoding]) => html`<bdi class="line">${line(value, encoding)}</bdi>` },
-      ]} />`}<//>
+      <${Headers} headers=${letter.record.headers} />`}<//>
     <${PageForms} cli=${words("headrace", "dead", "show", topic)} path=${path} />
     ${dialog}`;
 }
@@ -70,6 +68,7 @@ function Edit({ topic, letter, start, changed }) {
   const { record, own_headers: own } = letter;
   const before = { key: record.key ?? "", value: record.value ?? "", headers: own.map(asLine).join("\n") };
   const [given, setGiven] = useState(before);
+  const [isShown, setShown] = useState(!own.some(([name]) => isSecret(name)));
   const canEditHeaders = own.every(isPlain);
   const set = (name) => (event) => setGiven((one) => ({ ...one, [name]: event.target.value }));
   const isChanged = Object.keys(before).some((name) => given[name] !== before[name]);
@@ -81,8 +80,9 @@ function Edit({ topic, letter, start, changed }) {
   return html`<form onSubmit=${submit}>
     <${Field} label=${html`${t("Key")}${isBinary("key")}`}><input value=${given.key} onInput=${set("key")} placeholder=${record.key === null ? "null" : ""} /><//>
     <p><label>${t("Value")}${isBinary("value")}<textarea value=${given.value} onInput=${set("value")} spellcheck="false" placeholder=${record.value === null ? "null" : ""}></textarea></label></p>
+    ${canEditHeaders && !isShown && html`<p><button type="button" onClick=${() => setShown(true)}>${t("Edit the headers, of which some are hidden")}</button></p>`}
     ${canEditHeaders
-      ? html`<p><label>${t("Headers, one a line, as name: value")}<textarea value=${given.headers} onInput=${set("headers")} spellcheck="false"></textarea></label></p>`
+      ? isShown && html`<p><label>${t("Headers, one a line, as name: value")}<textarea value=${given.headers} onInput=${set("headers")} spellcheck="false"></textarea></label></p>`
       : html`<p class="quiet">${t("Its own headers are not all text of one line: edit them over HTTP.")}</p>`}
     <p class="tools"><button class="main" disabled=${!isChanged}>${t("Check the edit")}</button>
       <button type="button" disabled=${!isChanged} onClick=${() => setGiven(before)}>${t("Reset")}</button></p>
@@ -120,7 +120,7 @@ function editAction(topic, letter, before, given, changed) {
 
 function Change({ answer }) {
   const shown = (letter, name) => (name === "headers"
-    ? visible(letter.own_headers.map(asLine).join("\n"))
+    ? visible(letter.own_headers.map(([header, value]) => asLine([header, isSecret(header) ? HIDDEN : value])).join("\n"))
     : decoded(letter.record[name], letter.record[`${name}_encoding`], "auto").text);
   const title = (name) => ({ key: t("Key"), value: t("Value"), headers: t("Headers") })[name];
   return html`<dl class="forms">${answer.changed.map((name) => html`

@@ -2,6 +2,7 @@
 // as they come.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
+import { FORMS, Headers, contents } from "../contents.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
@@ -14,7 +15,6 @@ const PARTITIONS_AT_ONCE = 16;
 const EXPORTED_MAX = 10_000;
 const START = { offset: "", time: "", key: "", where: "", after: "" };
 const EXAMPLE = 'value.amount > 100 && headers.region == "eu"';
-const FORMS = () => [["auto", t("Automatic")], ["json", "JSON"], ["text", t("Text")], ["hex", t("Hexadecimal")]];
 
 export function Messages({ topic, query }) {
   const [opened, setOpened] = useState(null);
@@ -180,7 +180,7 @@ function Tail({ topic, partition, open }) {
 
 function Message({ topic, record, as, close }) {
   const [form, setForm] = useState(as);
-  const value = decoded(record.value, record.value_encoding, form);
+  const value = contents(record, form);
   const key = decoded(record.key, record.key_encoding, form);
   const again = link(["topics", topic, "send"], { partition: record.partition, offset: record.offset });
   return html`<${Dialog} title=${`${topic} ${record.partition}:${record.offset ?? record.state}`} close=${close}>
@@ -191,10 +191,7 @@ function Message({ topic, record, as, close }) {
     ${value.problem && html`<p class="quiet">${t("Not shown as asked")}: ${visible(value.problem, 200)}</p>`}
     <bdi><${Code} text=${value.text} /></bdi>
     <h3>${t("Headers")}</h3>
-    ${record.headers.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Headers")} rows=${record.headers} keyOf=${(one) => one[0]} columns=${[
-      { name: t("Name"), cell: (one) => html`<bdi class="line">${visible(one[0], 200)}</bdi>` },
-      { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one[1], one[2])}</bdi>` },
-    ]} />`}
+    <${Headers} headers=${record.headers} />
     <footer class="tools">${record.offset != null && html`<a href=${again} onClick=${close}>${t("Send it again, or changed")}</a>
       <a href=${lifeOf(topic, record)} onClick=${close}>${t("A message's life")}</a>`}</footer>
   <//>`;

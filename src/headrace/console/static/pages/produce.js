@@ -1,17 +1,22 @@
 // Sends a message: a new one, or one that begins as a copy of another.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { at, get, quoted, words } from "../api.js";
+import { visible } from "../format.js";
+import { isSecret } from "../contents.js";
 import { link } from "../route.js";
 import { Field, Refusal, Select } from "../ui.js";
 import { t } from "../words.js";
 
-const NEW = { key: "", keyEncoding: "text", value: "", encoding: "text", partition: "", headers: "" };
+// `kept`: headers that are sent as they are, since their values are hidden.
+const NEW = { kept: [], key: "", keyEncoding: "text", value: "", encoding: "text", partition: "", headers: "" };
 
 function copyOf(record) {
+  const plain = record.headers.filter((one) => one.length === 2 && one[1] !== null);
   return {
     key: record.key ?? "", keyEncoding: record.key_encoding ?? "text",
     value: record.value ?? "", encoding: record.value_encoding ?? "text", partition: "",
-    headers: record.headers.filter((one) => one.length === 2 && one[1] !== null).map(([name, value]) => `${name}: ${value}`).join("\n"),
+    kept: plain.filter(([name]) => isSecret(name)),
+    headers: plain.filter(([name]) => !isSecret(name)).map(([name, value]) => `${name}: ${value}`).join("\n"),
   };
 }
 
@@ -26,7 +31,7 @@ function recordOf(given) {
     const [name, ...rest] = one.split(":");
     return [name.trim(), rest.join(":").trim()];
   });
-  if (headers.length) record.headers = headers;
+  if (headers.length + given.kept.length) record.headers = [...headers, ...given.kept];
   return record;
 }
 
@@ -81,6 +86,8 @@ export function Produce({ topic, query, start }) {
     </div>
     <label>${t("Value")}<textarea value=${given.value} onInput=${(event) => set({ value: event.target.value })} spellcheck="false"></textarea></label>
     <label>${t("Headers, one a line, as name: value")}<textarea value=${given.headers} onInput=${(event) => set({ headers: event.target.value })} spellcheck="false"></textarea></label>
+    ${given.kept.length > 0 && html`<p class="note">${t("Sent as they are, with hidden values")}: ${given.kept.map(([name]) => visible(name, 200)).join(", ")}
+      <button type="button" onClick=${() => set({ kept: [] })}>${t("Leave them out")}</button></p>`}
     <p><button class="main">${t("Check")}</button></p>
   </form>`;
 }

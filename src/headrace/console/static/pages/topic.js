@@ -10,6 +10,7 @@ import { Life } from "./life.js";
 import { Messages, searched } from "./messages.js";
 import { Produce } from "./produce.js";
 import { Settings } from "./settings.js";
+import { TimeTravel } from "./time_travel.js";
 import { t } from "../words.js";
 
 export function Topic({ name, tab, query }) {
@@ -19,7 +20,7 @@ export function Topic({ name, tab, query }) {
     watchedTopic.value = name;
     return () => (watchedTopic.value = "");
   }, [name]);
-  const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
+  const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["time", t("Time travel")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
   return html`<${Title} text=${name}>
       <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
     <//>
@@ -27,14 +28,18 @@ export function Topic({ name, tab, query }) {
     <${Loaded} state=${state}>${(topic) => html`
       ${tab === "messages" && html`<${Messages} topic=${topic} query=${query} />`}
       ${tab === "life" && html`<${Life} topic=${topic} query=${query} />`}
+      ${tab === "time" && html`<${TimeTravel} topic=${topic} query=${query} start=${start} />`}
       ${tab === "partitions" && html`<${Partitions} topic=${topic} start=${start} again=${state.again} />`}
       ${tab === "settings" && html`<${Settings} kind="topics" name=${name} start=${start}
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
     `}<//>
-    ${!(tab === "messages" && searched(query)) && !(tab === "life" && query[query.by ?? "message"]) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
+    ${!hasOwnForms(tab, query) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
     ${dialog}`;
 }
+
+// Whether the tab shows a request of its own, rather than the topic's.
+const hasOwnForms = (tab, query) => tab === "time" || (tab === "messages" && searched(query)) || (tab === "life" && query[query.by ?? "message"]);
 
 function deletion(name) {
   const path = at("topics", name);
