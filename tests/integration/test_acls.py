@@ -39,7 +39,6 @@ ADDRESSES: list[str] = []
 """Of the plaintext and of the authenticating listener."""
 OPTIONS = (
     "--super-users=User:ANONYMOUS",
-    "--tenants=acme=User:tina;beta=User:tom",
     "--listener-security-protocol-map=PLAINTEXT:PLAINTEXT,SECURE:SASL_PLAINTEXT",
     "--sasl-enabled-mechanisms=SCRAM-SHA-256",
 )
@@ -54,6 +53,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker.kafka = f"PLAINTEXT://{plain},SECURE://{secure}"
     broker.start()
     ADDRESSES[:] = [plain, secure]
+    for tenant, user in (("acme", "tina"), ("beta", "tom")):
+        made = run("tenant", "create", tenant, "--principal", f"User:{user}")
+        assert made == {"tenant": tenant, "existed": False, "dry_run": False}
     yield broker
     broker.stop()
 

@@ -37,6 +37,7 @@ from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authentication import without_listeners
 from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.issuers import Issuers
+from headrace.broker.security.tenants import refuse_tenants
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
 from headrace.broker.services.audit import Audit
@@ -112,6 +113,7 @@ from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, address_of, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_cluster_id
 from headrace.metadata.quota_facts import QUOTAS
+from headrace.metadata.tenant_facts import TENANTS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.runtime.tasks import Tasks
@@ -333,13 +335,19 @@ class Node:
         self.cluster_id = self.cluster.id = await ensure_cluster_id(self.metadata, self.randomness)
         if self.evidence is not None:
             await self.evidence.check_ids()
+        if self.access is None:
+            await refuse_tenants(self.metadata)
         followed = self.tasks, self.topics.damaged_facts
         for prefix, apply in (
             (BROKER_CONFIGS, self.settings.apply),
             (GROUPS, self.group_configs.apply),
             (QUOTAS, self.quotas.apply),
             (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
-            *(() if self.access is None else ((ACLS, self.access.apply),)),
+            *(
+                ()
+                if self.access is None
+                else ((ACLS, self.access.apply), (TENANTS, self.access.tenants.apply))
+            ),
             (USERS, self.services.authentication.users.apply),
             *((kind.prefix, kind.apply) for kind in self.services.issuers.kinds),
         ):

@@ -1,7 +1,7 @@
 """`headrace acl`: who may do what, as Kafka's access control lists say.
 
-Invariants: any broker accepts a change, and every broker applies it within a second. Explanations
-are computed here, by the code that brokers decide with, from the rules that the broker returns.
+Invariants: any broker accepts a change, and every broker applies it within a second. A broker
+explains a decision, over HTTP, since it depends on tenants and settings as well as on rules.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli.client import kafka_admin
-from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -290,6 +291,7 @@ def _show(bindings: Sequence[Any], *, as_json: bool, key: str) -> None:
 @rule_options
 @resource_options
 @AS_JSON
+@HTTP
 @click.pass_obj
 def explain(
     session: CliSession,
@@ -309,10 +311,17 @@ def explain(
             "For example --principal User:alice --operation READ --topic orders",
             USAGE,
         )
-    pattern = kafka_admin().ResourcePatternType.MATCH
-    filters = _filters(options, (), principal=None, host=None, pattern=pattern)
-    found = _explained(session, _found(session, filters), resources[0], (
-        principal, host or "*", operation[0]))  # fmt: skip
+    kind, name = resources[0]
+    question = {
+        "principal": principal,
+        "host": host or "*",
+        "operation": operation[0].upper(),
+        "resource": kind.lower().replace("_", "-"),
+        "name": name,
+    }
+    answer = Web(session).ask("POST", path_of("acl-explanations"), question)
+    rules = [_rule_text(one) for one in answer["acls"]]
+    found = {"allowed": answer["allowed"], "reason": answer["reason"], "rules": rules}
     if as_json:
         print_json(found)
         return
@@ -321,60 +330,8 @@ def explain(
         click.echo(f"  {rule}")
 
 
-def _explained(
-    session: CliSession, bindings: Sequence[Any], resource: Resource, asked: tuple[str, str, str]
-) -> dict[str, Any]:
-    from headrace.broker.security.acls import (
-        AclIndex,
-        Entry,
-        Pattern,
-        PatternType,
-        Permission,
-        Question,
-        explain,
-    )
-    from headrace.broker.security.authorizer import Operation, ResourceType
-    from headrace.broker.security.tenants import tenants_of
-    from headrace.broker.services.access_control import super_users_of
-
-    by_pattern: dict[Pattern, list[Entry]] = {}
-    for one in bindings:
-        pattern = Pattern(
-            ResourceType(one.restype.value), one.name, PatternType(one.resource_pattern_type.value)
-        )
-        entry = Entry(
-            one.principal,
-            one.host,
-            Operation(one.operation.value),
-            Permission(one.permission_type.value),
-        )
-        by_pattern.setdefault(pattern, []).append(entry)
-    index = AclIndex()
-    for pattern, entries in by_pattern.items():
-        index.put(pattern, entries)
-    settings = _broker_settings(session)
-    principal, host, operation = asked
-    kind, name = resource
-    question = Question(principal, host, Operation[operation.upper()], ResourceType[kind], name)
-    super_users = super_users_of(settings.get("super.users") or "")
-    found = explain(
-        index,
-        question,
-        super_users,
-        tenants_of(settings.get("headrace.tenants") or "", super_users),
-        is_open_without_acl=settings.get("allow.everyone.if.no.acl.found") == "true",
-    )
-    rules = [str(rule) for rule in found.rules]
-    return {"allowed": found.is_allowed, "reason": found.reason, "rules": rules}
-
-
-def _broker_settings(session: CliSession) -> dict[str, str]:
-    """The settings of one broker. Raises CommandFailed."""
-    admin = kafka_admin()
-    number = next(iter(session.cluster_metadata().brokers), None)
-    if number is None:
-        raise CommandFailed("the cluster has no broker now", "Try again in a moment", FAILED)
-    resource = admin.ConfigResource(admin.ConfigResource.Type.BROKER, str(number))
-    futures = session.admin().describe_configs([resource], request_timeout=session.timeout_s)
-    found = session.answer(futures[resource], "read the brokers' settings")
-    return {name: entry.value for name, entry in found.items()}
+def _rule_text(rule: dict[str, str]) -> str:
+    """`allow User:alice READ from * on topic orders`."""
+    prefix = " (prefix)" if rule["pattern"] == "prefixed" else ""
+    who = f"{rule['permission']} {rule['principal']} {rule['operation']} from {rule['host']}"
+    return f"{who} on {rule['resource']} {rule['name']}{prefix}"

@@ -43,6 +43,7 @@ COMMANDS = {
         "Show and change settings of brokers and groups.",
     ),
     "acl": ("headrace.cli.acl", "Add, list, remove and explain access control lists."),
+    "tenant": ("headrace.cli.tenant", "Create, list, change and delete tenants."),
     "quota": ("headrace.cli.quota", "List, set and delete client quotas."),
     "user": ("headrace.cli.user", "Add, list and remove users; change passwords."),
     "key": ("headrace.cli.key", "Create, list and revoke API keys for HTTP."),
@@ -77,8 +78,8 @@ COMMANDS = {
 
 OF_A_CLUSTER = {
     "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "user", "key", "info", "connections", "health", "top", "doctor",
-    "pipeline", "salvage", "table",
+    "config", "quota", "acl", "tenant", "user", "key", "info", "connections", "health", "top",
+    "doctor", "pipeline", "salvage", "table",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -190,6 +190,7 @@ ACL: Final = Part(
         "pattern": "literal",
     },
 )
+TENANT: Final = Part("Tenant", {"name": "acme", "principals": ["User:alice"], "in_setting": False})
 SESSION: Final = Part(
     "Session",
     {

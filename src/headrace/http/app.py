@@ -39,6 +39,7 @@ from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.sessions import SessionOperations
+from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
 from headrace.runtime.tls_server import TlsServer
 
@@ -123,6 +124,7 @@ class _Api:
             DeadLetterOperations,
             KeyOperations,
             AclOperations,
+            TenantOperations,
         )
         services = face.services
         operations = [one for part in parts for one in part(services).operations]

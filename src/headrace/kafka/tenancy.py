@@ -98,7 +98,8 @@ def is_foreign(authorizer: Authorizer, session: ClientSession, key: str) -> bool
 
 def topic_prefix(authorizer: Authorizer, session: ClientSession) -> bytes:
     """What precedes a topic's name in its key, as in Produce and Fetch; empty without a tenant."""
-    if session.key_principal is not session.principal:
+    if session.key_principal is not session.principal or session.key_version != authorizer.version:
+        session.key_version = authorizer.version
         session.key_prefix = prefix_of(authorizer.tenant(session)).encode()
         session.key_principal = session.principal
     return session.key_prefix

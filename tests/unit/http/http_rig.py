@@ -27,6 +27,7 @@ from headrace.http.queries import queries
 from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
+from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
 from headrace.kafka.dispatch import KafkaFace
 
@@ -44,6 +45,7 @@ PARTS = (
     DiagnosisOperations,
     DeadLetterOperations,
     AclOperations,
+    TenantOperations,
 )
 
 

@@ -60,6 +60,7 @@ class NamedWeb(Web):
         operation = self.by_name()[name]
         path = operation.path.replace("{topic}", topic).replace("{group}", group)
         path = path.replace("{task}", "no-task").replace("{id}", "0" * 16)
+        path = path.replace("{tenant}", "acme")
         path = path.replace("{partition}", "0").replace("{offset}", "0")
         query = {"message_id": "x"} if name == "traceMessage" else {}
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())

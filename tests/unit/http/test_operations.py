@@ -292,7 +292,7 @@ def test_nothing_is_served_beyond_loopback() -> None:
         async with broker() as rig:
             web = Web(rig, is_local=False)
             for operation in web.operations:
-                names = {"topic": "t", "group": "g", "task": "x", "id": "0" * 16}
+                names = {"topic": "t", "group": "g", "task": "x", "tenant": "a", "id": "0" * 16}
                 path = operation.path.format(**names, partition=0, offset=0)
                 status, problem = await web.ask(operation.method, path)
                 assert status == 403

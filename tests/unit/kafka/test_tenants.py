@@ -304,6 +304,40 @@ def test_a_tenant_and_an_operator_are_answered_by_the_names_they_use(first):
     asyncio.run(scenario())
 
 
+def test_a_change_of_tenants_holds_for_open_connections():
+    """Names that the client sends mean another tenant's things at once, also those whose rights
+    its session remembers; without the setting, and after the broker began without tenants."""
+
+    async def scenario() -> None:
+        config = BrokerConfig(**CONFIG | {"tenants": ""})
+        async with broker(config) as rig:
+            assert rig.node.access is not None
+            tenants = rig.node.access.tenants
+            rule = Entry(str(ALICE), "*", Operation.ALL, Permission.ALLOW)
+            await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), rule)])
+            client, values = Tenant(rig, ALICE), {"": b"of none", "acme": b"of acme", "b": b"of b"}
+            for tenant, value in values.items():
+                if tenant:
+                    for other in tenants.names():
+                        await tenants.change(other, (), [str(ALICE)])
+                    await tenants.create(tenant, [str(ALICE)])
+                created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+                assert codes_in(created) == {0}
+                topic = rig.node.topics.get((f"«{tenant}»" if tenant else "") + TOPIC)
+                stored = await client.ask(apis.PRODUCE, 9, produce(topic, value, 9))
+                assert codes_in(stored) == {0}
+                client.transport.out.clear()
+                client.asked.clear()
+                read = await client.ask(apis.FETCH, 12, fetch(topic, 12))
+                assert codes_in(read) == {0}
+                assert [one for one in values.values() if one in client.received] == [value]
+            await tenants.delete("b")
+            created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+            assert 36 in codes_in(created)  # by its rule, in the default tenant again
+
+    asyncio.run(scenario())
+
+
 def test_a_pattern_of_a_tenant_finds_its_topics_alone():
     async def scenario() -> None:
         async with tenants(ALICE, CAROL) as rig:

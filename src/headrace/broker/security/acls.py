@@ -16,9 +16,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, is_of_another
+from headrace.broker.security.tenants import (
+    NOBODY,
+    OF_ALL_TENANTS,
+    OF_TENANTS,
+    Tenants,
+    is_of_another,
+)
 from headrace.errors import RequestInvalid
-from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -416,21 +421,24 @@ def explain(
     index: AclIndex,
     asked: Question,
     super_users: Collection[str],
-    tenants: Mapping[str, str],
+    tenants: Tenants,
     *,
     is_open_without_acl: bool,
 ) -> Explanation:
-    """Answer an operator's question, naming the rule that decides. `tenants`: of principals."""
+    """Answer an operator's question, naming the rule that decides."""
     rules = index.matching(*asked)
     if asked.principal in super_users:
         return Explanation(True, f"{asked.principal} is listed in super.users", rules)
-    own = tenants.get(asked.principal, DEFAULT)
+    own = tenants.of(asked.principal)
+    if own == NOBODY:
+        reason = f"{asked.principal} is in two tenants, or a tenant's stored principals are damaged"
+        return Explanation(False, reason, rules)
     has_own = asked.kind in OF_TENANTS
-    is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=bool(tenants))
+    is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=tenants.has_any)
     if is_hidden if has_own else own:
         reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
         return Explanation(False, reason, rules)
-    if tenants and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
+    if tenants.has_any and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
         return Explanation(False, f"{asked.name} holds what all tenants have", rules)
     denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
     if own and not denials:

@@ -32,6 +32,7 @@ class ClientSession:
         "is_expired",
         "key_prefix",
         "key_principal",
+        "key_version",
         "lifetime_ms",
         "listener",
         "login",
@@ -66,8 +67,9 @@ class ClientSession:
         self.rights_principal: Principal | None = None
         self.key_prefix = b""
         self.key_principal: Principal | None = None
-        """What precedes names in the keys of the tenant of a principal, and which principal that
-        is: see `kafka/tenancy`."""
+        self.key_version = -1
+        """What precedes names in the keys of the tenant of a principal; which principal that is,
+        and as of which version of the rules: see `kafka/tenancy`."""
         self.login: Login | None = None
         """A login in progress, also of a session that is authenticated (KIP-368)."""
         self.identity: Identity | None = None

@@ -1,22 +1,47 @@
-"""Whose names a client uses: the tenants of principals (`headrace.tenants`).
+"""Whose names a client uses: the tenants of principals.
 
 Invariants: a principal is of one tenant or of none, which is the default one; it is known before
-the first request that names anything, and a client cannot choose it.
+the first request that names anything, and a client cannot choose it. Every broker follows the facts
+in the metadata store; the setting `headrace.tenants` adds to them. A principal of two tenants, and
+every unknown one while a fact cannot be read, is of NOBODY, who has no rights.
 """
 
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
-from headrace.errors import RequestInvalid
+from headrace.errors import (
+    CredentialDuplicate,
+    CredentialInvalid,
+    CredentialUnknown,
+    DataCorrupt,
+    FormatUnsupported,
+    MetadataUnavailable,
+    PolicyViolation,
+    RequestInvalid,
+    VersionConflict,
+)
+from headrace.metadata.decoding import decode_fact
+from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.tenant_facts import (
+    ACTIVE,
+    DELETED,
+    TENANTS,
+    TenantFact,
+    TenantPrincipal,
+    tenant_key,
+)
 from headrace.records.identifiers import INTERNAL_TOPICS
-from headrace.records.tenant_names import TENANT, tenant_of
+from headrace.records.tenant_names import DEFAULT, TENANT, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from headrace.metadata.store import MetadataStore
 
 OF_TENANTS: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
@@ -26,6 +51,13 @@ it, and nothing with anything else."""
 OF_ALL_TENANTS: Final = frozenset({"*", *INTERNAL_TOPICS})
 """Names of topics that hold what all tenants have: all topics that there are, and those in which
 brokers keep offsets and transactions. With tenants, no rule opens them."""
+NOBODY: Final = "?"
+"""In place of a tenant: of principals whose tenant is not certain. No tenant has this name."""
+TENANTS_MAX: Final = 10_000
+PRINCIPALS_MAX: Final = 1_000
+"""Of one tenant: they are one fact."""
+PRINCIPAL_LENGTH_MAX: Final = 500
+_ATTEMPTS_MAX: Final = 10
 _TENANT: Final = re.compile(TENANT)
 _FORM: Final = (
     "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"
@@ -41,6 +73,12 @@ def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool)
     return tenant_of(name) != own
 
 
+def _is_of_a_client(principal: str) -> bool:
+    """Whether a client can log in as this principal."""
+    kind, _, name = principal.partition(":")
+    return bool(kind and name) and kind != BROKER and name != "*" and principal != str(ANONYMOUS)
+
+
 def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
     """The tenant of each principal in `headrace.tenants`. Raises RequestInvalid."""
     found: dict[str, str] = {}
@@ -48,13 +86,12 @@ def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
         if not part.strip():
             continue
         tenant, _, principal = part.strip().partition("=")
-        kind, _, name = principal.partition(":")
         if _TENANT.fullmatch(tenant) is None:
             raise RequestInvalid(
                 f"{tenant[:60]!r} in headrace.tenants is not a tenant: use 1 to 32 of a-z 0-9"
                 f" and -, but not - first; {_FORM}"
             )
-        if not (kind and name) or kind == BROKER or name == "*" or principal == str(ANONYMOUS):
+        if not _is_of_a_client(principal):
             raise RequestInvalid(
                 f"{principal[:60]!r} in headrace.tenants is not the principal of a client that logs"
                 f" in: {_FORM}"
@@ -70,3 +107,224 @@ def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
                 " of them from headrace.tenants; nothing was started"
             )
     return found
+
+
+async def refuse_tenants(metadata: MetadataStore) -> None:
+    """Raise PolicyViolation if there are tenants, whose names everybody could use."""
+    for entry in await metadata.list(TENANTS):
+        if decode_fact(TenantFact, entry).state != DELETED:
+            raise PolicyViolation(
+                f"there is a tenant, {entry.key.removeprefix(TENANTS)}, and everybody may do"
+                " everything: set headrace.authorizer=acl, or delete the tenants with it before;"
+                " nothing was started"
+            )
+
+
+class Tenants:
+    """The tenants of a cluster, as every broker follows them."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        super_users: Collection[str] = (),
+        configured: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`configured`: the tenants of principals by the setting. Super users are of none."""
+        self._metadata = metadata
+        self._super_users = super_users
+        self._configured = configured
+        self._versions: dict[str, int] = {}
+        self._stored: dict[str, tuple[str, ...]] = {}
+        self._damaged: set[str] = set()
+        self._by_principal: dict[str, str] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.has_any = False
+        """Whether there are tenants besides the default one, or were: what they had may be left."""
+        self._index()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change."""
+        self._listeners.append(listener)
+
+    def of(self, principal: str) -> str:
+        """The tenant of a principal; NOBODY if that is not certain."""
+        found = self._by_principal.get(principal)
+        if found is None:
+            is_known = not self._damaged or principal in self._super_users
+            return DEFAULT if is_known else NOBODY
+        return found
+
+    def names(self) -> Sequence[str]:
+        """All tenants, sorted."""
+        return sorted({*self._stored, *self._configured.values()})
+
+    def principals(self, tenant: str) -> Sequence[str]:
+        """The principals of a tenant, sorted; those of two tenants are in both.
+
+        Raises CredentialUnknown if there is no such tenant.
+        """
+        if tenant not in self._stored and tenant not in self._configured.values():
+            raise CredentialUnknown(f"there is no tenant {tenant!r}")
+        configured = (one for one, other in self._configured.items() if other == tenant)
+        return sorted({*self._stored.get(tenant, ()), *configured})
+
+    def is_configured(self, tenant: str) -> bool:
+        """Whether the setting names the tenant, which commands cannot delete."""
+        return tenant in self._configured.values()
+
+    # --- stored state ------------------------------------------------------------------------
+
+    def apply(self, key: str, entry: MetadataEntry | None) -> None:
+        """Apply the fact stored under a key. Raises DataCorrupt, FormatUnsupported."""
+        tenant = key.removeprefix(TENANTS)
+        if entry is None:
+            self._versions.pop(key, None)
+            self._put(tenant, None)
+        elif self._versions.get(key, ABSENT) < entry.version:
+            self._versions[key] = entry.version
+            try:
+                fact = decode_fact(TenantFact, entry)
+                if fact.state not in {ACTIVE, DELETED}:
+                    raise FormatUnsupported(
+                        f"the tenant {tenant!r} has the state {fact.state!r}, which this version of"
+                        " Headrace does not know: start a newer one"
+                    )
+            except (DataCorrupt, FormatUnsupported):
+                self._damaged.add(tenant)
+                self._put(tenant, self._stored.get(tenant, ()))
+                raise
+            self._damaged.discard(tenant)
+            is_active = fact.state == ACTIVE
+            found = tuple(one.principal for one in fact.principals)
+            self._put(tenant, found if is_active else None)
+
+    def _put(self, tenant: str, principals: tuple[str, ...] | None) -> None:
+        if principals is None:
+            self._damaged.discard(tenant)
+            self._stored.pop(tenant, None)
+        else:
+            self._stored[tenant] = principals
+        self._index()
+        for listener in self._listeners:
+            listener()
+
+    def _index(self) -> None:
+        found = dict(self._configured)
+        for tenant, principals in sorted(self._stored.items()):
+            for one in principals:
+                if found.setdefault(one, tenant) != tenant:
+                    found[one] = NOBODY
+        for one in self._super_users:
+            found.pop(one, None)
+        self._by_principal = found
+        self.has_any = bool(self._versions or self._configured)
+
+    # --- changes -----------------------------------------------------------------------------
+
+    async def create(
+        self, tenant: str, principals: Sequence[str], *, is_dry_run: bool = False
+    ) -> bool:
+        """Create a tenant; returns whether it existed, and then adds the principals.
+
+        Raises as `change`.
+        """
+        if _TENANT.fullmatch(tenant) is None:
+            raise RequestInvalid("a tenant's name has 1 to 32 of a-z 0-9 and -, but not - first")
+        existed = tenant in self._stored
+        if not existed and len(self._stored) >= TENANTS_MAX:
+            raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
+        await self._change(tenant, principals, (), is_dry_run=is_dry_run)
+        return existed
+
+    async def change(
+        self,
+        tenant: str,
+        added: Sequence[str],
+        removed: Sequence[str],
+        *,
+        is_dry_run: bool = False,
+    ) -> None:
+        """Add principals to a tenant, and remove others. Those that it has already, or does not
+        have, are no error.
+
+        Raises CredentialUnknown if there is no such tenant, CredentialInvalid for a principal that
+        cannot be of a tenant, CredentialDuplicate for one of another, PolicyViolation,
+        MetadataUnavailable.
+        """
+        if tenant not in self._stored:
+            self.principals(tenant)
+            if removed:
+                raise PolicyViolation(
+                    "the setting headrace.tenants names this tenant: change it there, on every"
+                    " broker; nothing was changed"
+                )
+        await self._change(tenant, added, removed, is_dry_run=is_dry_run)
+
+    async def delete(self, tenant: str) -> None:
+        """Delete a tenant. What it has is not looked at, and stays. Raises as `change`."""
+        if self.is_configured(tenant):
+            raise PolicyViolation(
+                "the setting headrace.tenants names this tenant: remove it there, on every broker;"
+                " nothing was changed"
+            )
+        self.principals(tenant)
+        await self._store(tenant, lambda _: None)
+
+    async def _change(
+        self, tenant: str, added: Sequence[str], removed: Sequence[str], *, is_dry_run: bool
+    ) -> None:
+        for one in added:
+            self._check(tenant, one)
+
+        def changed(before: list[str]) -> list[str]:
+            gone = set(removed)
+            found = [one for one in dict.fromkeys([*before, *added]) if one not in gone]
+            if len(found) > PRINCIPALS_MAX:
+                raise PolicyViolation(
+                    f"a tenant has at most {PRINCIPALS_MAX} principals; nothing was changed"
+                )
+            return found
+
+        if is_dry_run:
+            changed(list(self._stored.get(tenant, ())))
+        else:
+            await self._store(tenant, changed)
+
+    def _check(self, tenant: str, principal: str) -> None:
+        if not _is_of_a_client(principal) or len(principal) > PRINCIPAL_LENGTH_MAX:
+            raise CredentialInvalid(
+                f"{principal[:60]!r} is not the principal of a client that logs in: write"
+                " Type:name, such as User:alice; nothing was changed"
+            )
+        if principal in self._super_users:
+            raise CredentialInvalid(
+                f"{principal} is in super.users, who see all tenants; nothing was changed"
+            )
+        own = self._by_principal.get(principal, tenant)
+        if own != tenant:
+            raise CredentialDuplicate(
+                f"{principal} is in another tenant: remove it there first; nothing was changed"
+            )
+
+    async def _store(self, tenant: str, change: Callable[[list[str]], list[str] | None]) -> None:
+        """Compare and set a fact. `change` gets the principals, and returns None to delete."""
+        key = tenant_key(tenant)
+        for _ in range(_ATTEMPTS_MAX):
+            entry = await self._metadata.get(key)
+            fact = TenantFact(DELETED, []) if entry is None else decode_fact(TenantFact, entry)
+            kept = {one.principal: one for one in fact.principals}
+            after = change([*kept] if fact.state == ACTIVE else [])
+            principals = [kept.get(one, TenantPrincipal(one)) for one in after or ()]
+            state = DELETED if after is None else ACTIVE
+            value = TenantFact(state, principals, fact.unknown).encode()
+            expected = ABSENT if entry is None else entry.version
+            try:
+                version = await self._metadata.put(key, value, expected)
+            except VersionConflict:  # another broker was faster: retry on top of its change
+                continue
+            self.apply(key, MetadataEntry(key, value, version))
+            return
+        raise MetadataUnavailable(
+            "the tenant is being changed concurrently: nothing was changed by this request, try"
+            " again"
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.broker_config import ACL
@@ -30,7 +29,14 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.principal import BROKER
-from headrace.broker.security.tenants import OF_ALL_TENANTS, OF_TENANTS, is_of_another, tenants_of
+from headrace.broker.security.tenants import (
+    NOBODY,
+    OF_ALL_TENANTS,
+    OF_TENANTS,
+    Tenants,
+    is_of_another,
+    tenants_of,
+)
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
@@ -46,7 +52,7 @@ from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.sessions import ClientSession
@@ -90,7 +96,7 @@ def access_of(config: BrokerConfig, metadata: MetadataStore) -> AccessControl | 
     return AccessControl(
         metadata,
         super_users,
-        tenants_of(config.tenants, super_users),
+        Tenants(metadata, super_users, tenants_of(config.tenants, super_users)),
         is_open_without_acl=config.allow_everyone_if_no_acl,
     )
 
@@ -104,16 +110,17 @@ class AccessControl:
         self,
         metadata: MetadataStore,
         super_users: frozenset[str] = frozenset(),
-        tenants: Mapping[str, str] = MappingProxyType({}),
+        tenants: Tenants | None = None,
         *,
         is_open_without_acl: bool = False,
     ) -> None:
-        """`tenants`: of principals. `is_open_without_acl`: resources without any rule are open to
+        """`is_open_without_acl`: resources without any rule are open to
         everybody (Kafka's `allow.everyone.if.no.acl.found`)."""
         self._metadata = metadata
         self._super_users = super_users
-        self._tenants = tenants
-        self.has_tenants = bool(tenants)
+        self.tenants = tenants or Tenants(metadata, super_users)
+        self.tenants.on_change(self._tenants_changed)
+        self.has_tenants = self.tenants.has_any
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
         self._versions: dict[str, int] = {}
@@ -146,6 +153,11 @@ class AccessControl:
                 raise
             self._put(pattern, _entries(fact))
 
+    def _tenants_changed(self) -> None:
+        """What sessions remember was decided for the tenants that their principals had."""
+        self.has_tenants = self.tenants.has_any
+        self.version += 1
+
     def _put(self, pattern: Pattern, entries: Sequence[Entry]) -> None:
         self._index.put(pattern, entries)
         self.version += 1
@@ -161,7 +173,7 @@ class AccessControl:
             self._index,
             asked,
             self._super_users,
-            self._tenants,
+            self.tenants,
             is_open_without_acl=self._is_open_without_acl,
         )
 
@@ -276,7 +288,7 @@ class AccessControl:
 
     def tenant(self, session: ClientSession) -> str:
         """See Authorizer."""
-        return self._tenants.get(str(session.principal), DEFAULT)
+        return self.tenants.of(str(session.principal)) if self.has_tenants else DEFAULT
 
     def sees_all(self, session: ClientSession) -> bool:
         """See Authorizer."""
@@ -308,7 +320,9 @@ class AccessControl:
     ) -> int:
         if principal_type == BROKER or principal in self._super_users:
             return ALL_OPERATIONS
-        own = self._tenants.get(principal, DEFAULT)
+        own = self.tenants.of(principal)
+        if own == NOBODY:
+            return 0
         if kind in OF_TENANTS:
             if is_of_another(kind, name, own, has_tenants=self.has_tenants):
                 return 0
@@ -328,8 +342,9 @@ class AccessControl:
         principal = session.principal
         if principal is None:
             return False
-        if self.tenant(session):
-            return kind in OF_TENANTS
+        own = self.tenant(session)
+        if own:
+            return own != NOBODY and kind in OF_TENANTS
         if self.allows(session, operation, kind, _HARDCODED):
             return True
         return self._index.allows_any(str(principal), session.client_host, operation, kind)

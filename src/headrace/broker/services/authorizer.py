@@ -22,7 +22,7 @@ class Authorizer(Protocol):
     is_open: bool
     """Whether every principal may do everything: nothing is asked then."""
     has_tenants: bool
-    """Whether there are tenants besides the default one."""
+    """Whether there are tenants besides the default one, or were."""
 
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str

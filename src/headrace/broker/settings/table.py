@@ -529,7 +529,7 @@ _ACCESS = (
         "headrace.tenants",
         "tenants",
         Text("TENANTS"),
-        "Tenants and their principals, separated by semicolons:"
+        "Principals of tenants besides those of `headrace tenant`, separated by semicolons:"
         " acme=User:alice;acme=User:bob;beta=User:carol. Each tenant has its own names of topics,"
         " groups and transactional ids. Needs access control lists, and the same value on every"
         " broker.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.broker_config import ACL
 from headrace.broker.topics.overrides import is_remote, log_config
 from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
 from headrace.errors import (
@@ -48,7 +49,7 @@ class TopicChecks:
         names: Collection[str],
     ) -> None:
         """Raise the error that creating such a topic, besides those of `names`, would return."""
-        if not is_topic_name(name_in(name) if self._config.tenants else name):
+        if not is_topic_name(name_in(name) if self._config.authorizer == ACL else name):
             raise TopicNameInvalid(
                 f"{name[:249]!r} is not a valid topic name: use 1 to 249 of the characters "
                 "a-z A-Z 0-9 . _ -, but not . or .."

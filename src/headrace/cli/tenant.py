@@ -1,0 +1,162 @@
+"""`headrace tenant`: teams with names of their own for topics, groups and transactional ids.
+
+Invariants: any broker accepts a change, and every broker applies it within a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import click
+
+from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.web import HTTP, Web, path_of
+
+if TYPE_CHECKING:
+    from headrace.cli.session import CliSession
+
+_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
+_WAIT_S: Final = 30
+"""For all brokers to list their groups."""
+
+
+@click.group()
+def tenant() -> None:
+    """Create, list, change and delete tenants.
+
+    \b
+    Examples:
+      headrace tenant create acme --principal User:alice --principal User:bob
+      headrace tenant list
+      headrace tenant describe acme
+      headrace tenant set acme --add User:carol --remove User:bob
+      headrace tenant delete acme --yes
+
+    A principal of a tenant uses that tenant's names alone. See docs/TENANTS.md.
+    """
+
+
+def _asked(session: CliSession, method: str, path: str, body: Any = None, **query: bool) -> Any:
+    given = urlencode({name: "true" for name, value in query.items() if value})
+    return Web(session).ask(method, f"{path}?{given}" if given else path, body, wait_s=_WAIT_S)
+
+
+@tenant.command()
+@click.argument("name")
+@click.option(
+    "--principal",
+    "principals",
+    multiple=True,
+    metavar="TYPE:NAME",
+    help="Of the tenant, for example User:alice. May be repeated.",
+)
+@_DRY_RUN
+@AS_JSON
+@HTTP
+@click.pass_obj
+def create(
+    session: CliSession, name: str, principals: tuple[str, ...], *, dry_run: bool, as_json: bool
+) -> None:  # fmt: skip
+    """Create a tenant. One that exists stays, and gets the principals."""
+    body = {"name": name, "principals": [*principals]}
+    made = _asked(session, "POST", path_of("tenants"), body, dry_run=dry_run)
+    if as_json:
+        print_json(made)
+    else:
+        done = "valid" if dry_run else "exists" if made["existed"] else "created"
+        click.echo(f"{done}: tenant {name}")
+
+
+@tenant.command("list")
+@AS_JSON
+@HTTP
+@click.pass_obj
+def list_(session: CliSession, *, as_json: bool) -> None:
+    """List tenants."""
+    pages = Web(session).ask_pages("GET", path_of("tenants"), query={})
+    found = [one for page in pages for one in page["tenants"]]
+    if as_json:
+        print_json({"tenants": found})
+        return
+    rows = [[one["name"], ", ".join(one["principals"]), one["in_setting"]] for one in found]
+    print_table(["tenant", "principals", "in setting"], rows)
+
+
+@tenant.command()
+@click.argument("name")
+@AS_JSON
+@HTTP
+@click.pass_obj
+def describe(session: CliSession, name: str, *, as_json: bool) -> None:
+    """Show a tenant's principals, and how many topics and groups it has."""
+    found = _asked(session, "GET", path_of("tenants", name))
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"tenant {name}: {found['topics']} topics, {found['groups']} groups")
+    for one in found["principals"]:
+        click.echo(f"  {one}")
+
+
+@tenant.command("set")
+@click.argument("name")
+@click.option(
+    "--add",
+    "added",
+    multiple=True,
+    metavar="TYPE:NAME",
+    help="A principal to add. May be repeated.",
+)
+@click.option(
+    "--remove",
+    "removed",
+    multiple=True,
+    metavar="TYPE:NAME",
+    help="A principal to remove. May be repeated.",
+)
+@_DRY_RUN
+@AS_JSON
+@HTTP
+@click.pass_obj
+def set_(
+    session: CliSession, name: str, added: tuple[str, ...], removed: tuple[str, ...], *,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Add principals to a tenant, and remove others."""
+    if not (added or removed):
+        raise CommandFailed("name what to change", "Add --add or --remove User:NAME", USAGE)
+    body = {"add": [*added], "remove": [*removed]}
+    changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)
+    if as_json:
+        print_json(changed)
+        return
+    principals = ", ".join(changed["tenant"]["principals"])
+    done = "valid" if dry_run else "changed"
+    click.echo(f"{done}: tenant {name} has {principals or 'no principals'}")
+
+
+@tenant.command()
+@click.argument("name")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also with topics, groups or principals. They stay: super users see them.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_DRY_RUN
+@AS_JSON
+@HTTP
+@click.pass_obj
+def delete(
+    session: CliSession, name: str, *, force: bool, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete a tenant that has no topics, groups and principals."""
+    if not dry_run:
+        confirm(f"Delete tenant {name}?", is_sure=yes)
+    gone = _asked(session, "DELETE", path_of("tenants", name), None, dry_run=dry_run, force=force)
+    if as_json:
+        print_json(gone)
+    else:
+        click.echo(f"{'valid' if dry_run else 'deleted'}: tenant {name}")

@@ -1,0 +1,139 @@
+"""Tenants over HTTP: listed, created, changed and deleted.
+
+Invariants: which tenant a principal is of is kept by `broker/security/tenants`; without an
+authorizer everything here is refused. A tenant that has topics, groups or principals is deleted
+only if that is asked for in so many words, and what it has stays then: super users see it, and a
+tenant of the same name would have it again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.security.tenants import PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
+from headrace.errors import BrokerUnreachable, SecurityDisabled
+from headrace.http.operations import (
+    DRY_RUN,
+    PAGE,
+    Call,
+    Json,
+    Operation,
+    fields,
+    listing,
+    page,
+    text,
+)
+from headrace.http.problems import Contradiction
+from headrace.records.tenant_names import TENANT, tenant_of
+
+if TYPE_CHECKING:
+    from headrace.broker.security.tenants import Tenants
+    from headrace.broker.services.services import Services
+    from headrace.http.schemas import Schema
+
+_PATH: Final = "/v1/tenants"
+_NAME: Final = text(32, 1, pattern=f"^{TENANT}$")
+_PRINCIPALS: Final = listing(
+    text(PRINCIPAL_LENGTH_MAX, 3, pattern=r"^[^:]+:[\s\S]+$", description="User:alice"),
+    PRINCIPALS_MAX,
+)
+
+
+class TenantOperations:
+    """The operations on tenants."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        one = f"{_PATH}/{{tenant}}"
+        named: dict[str, Schema] = {"tenant": _NAME}
+        changing = named | {"dry_run": DRY_RUN}
+        force: Schema = {
+            "type": "boolean",
+            "description": "Delete it although it has topics, groups or principals. They stay.",
+        }
+        change = fields((), add=_PRINCIPALS, remove=_PRINCIPALS) | {"minProperties": 1}
+        self.operations = [
+            Operation("GET", _PATH, "listTenants", "List tenants and their principals.",
+                      self._list, PAGE),
+            Operation("POST", _PATH, "createTenant", "Create a tenant. One that exists stays.",
+                      self._create, {"dry_run": DRY_RUN},
+                      fields(("name",), name=_NAME, principals=_PRINCIPALS)),
+            Operation("GET", one, "getTenant", "Get a tenant, its principals and what it has.",
+                      self._get, named),
+            Operation("PATCH", one, "changeTenant",
+                      "Add principals to a tenant, and remove others.",
+                      self._change, changing, change),
+            Operation("DELETE", one, "deleteTenant",
+                      "Delete a tenant without topics, groups and principals.",
+                      self._delete, changing | {"force": force}),
+        ]  # fmt: skip
+
+    def _tenants(self) -> Tenants:
+        """Raises SecurityDisabled."""
+        if self._services.access is None:
+            raise SecurityDisabled("no authorizer is configured: there are no tenants")
+        return self._services.access.tenants
+
+    async def _list(self, call: Call) -> Json:
+        tenants = self._tenants()
+        found = [_shown(tenants, name) for name in tenants.names()]
+        return page(found, "name", call, "tenants")
+
+    async def _get(self, call: Call) -> Json:
+        name = call.path["tenant"]
+        shown = _shown(self._tenants(), name)
+        return shown | await self._counts(name)
+
+    async def _counts(self, tenant: str) -> Json:
+        """How many topics and groups a tenant has. Raises BrokerUnreachable unless all brokers
+        list their groups."""
+        listed = await self._services.all_groups.list()
+        if listed.failed:
+            raise BrokerUnreachable(
+                f"broker {min(listed.failed)} does not list its groups now, and may have some of"
+                " the tenant's"
+            )
+        groups = (one.group_id for one in listed.groups)
+        return {
+            "topics": sum(tenant_of(name) == tenant for name in self._services.topics.names()),
+            "groups": sum(tenant_of(name) == tenant for name in groups),
+        }
+
+    async def _create(self, call: Call) -> Json:
+        given, tenants = call.body, self._tenants()
+        principals = given.get("principals", [])
+        existed = await tenants.create(given["name"], principals, is_dry_run=call.is_dry_run)
+        return {"tenant": given["name"], "existed": existed, "dry_run": call.is_dry_run}
+
+    async def _change(self, call: Call) -> Json:
+        name, added = call.path["tenant"], call.body.get("add", [])
+        removed = call.body.get("remove", [])
+        both = sorted({*added} & {*removed})
+        if both:
+            raise Contradiction(f"{both[0]} is both added and removed: do one of them")
+        tenants = self._tenants()
+        await tenants.change(name, added, removed, is_dry_run=call.is_dry_run)
+        return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
+
+    async def _delete(self, call: Call) -> Json:
+        name, tenants = call.path["tenant"], self._tenants()
+        principals = tenants.principals(name)
+        held = await self._counts(name) | {"principals": len(principals)}
+        kept = [f"{count} {what}" for what, count in held.items() if count]
+        if kept and not call.query.get("force"):
+            raise Contradiction(
+                f"the tenant has {', '.join(kept)}: delete them first. With force it is deleted"
+                " all the same, and what it has stays: super users see it, and its principals have"
+                " the rights of the default tenant; nothing was changed"
+            )
+        if not call.is_dry_run:
+            await tenants.delete(name)
+        return {"tenant": name, **held, "dry_run": call.is_dry_run}
+
+
+def _shown(tenants: Tenants, name: str) -> Json:
+    return {
+        "name": name,
+        "principals": list(tenants.principals(name)),
+        "in_setting": tenants.is_configured(name),
+    }

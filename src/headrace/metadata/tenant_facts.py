@@ -1,0 +1,49 @@
+"""Metadata of tenants: one fact for each, with its principals.
+
+Do not change: stored. Brokers of earlier versions ignore these keys and preserve them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.metadata.fact_json import FactReader
+from headrace.metadata.facts import StoredFact
+
+TENANTS = "/tenants/"
+ACTIVE, DELETED = "active", "deleted"
+"""A tenant that was deleted keeps its fact, so that its version still orders changes."""
+
+
+def tenant_key(tenant: str) -> str:
+    """The key of a tenant's fact."""
+    return TENANTS + tenant
+
+
+@dataclass(slots=True)
+class TenantPrincipal(StoredFact):
+    """A principal of a tenant, such as `User:alice`."""
+
+    principal: str
+    unknown: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True)
+class TenantFact(StoredFact):
+    """One tenant."""
+
+    state: str
+    principals: list[TenantPrincipal]
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, value: bytes) -> TenantFact:
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("tenant", value)
+        state = reader.text("state")
+        principals = [
+            TenantPrincipal(one.text("principal"), one.rest())
+            for one in reader.objects("principals", "principal of a tenant")
+        ]
+        return cls(state, principals, reader.rest())

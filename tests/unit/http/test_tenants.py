@@ -1,0 +1,169 @@
+"""Tenants over HTTP: created, listed, changed and deleted, effective at once for open sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.test_authorization import CONFIG, guarded
+from tests.unit.kafka.face_rig import broker
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.broker.security.tenants import NOBODY, PRINCIPALS_MAX, Tenants, refuse_tenants
+from headrace.errors import DataCorrupt, FormatUnsupported, PolicyViolation
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.metadata.store import MetadataEntry
+from headrace.metadata.tenant_facts import TenantFact, TenantPrincipal, tenant_key
+
+ACME = {"name": "acme", "principals": ["User:alice"]}
+
+
+def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            web.principal = "root"
+            before = web.node.audit.changed_total
+            status, dry = await web.ask("POST", "/v1/tenants?dry_run=true", ACME)
+            assert (status, dry["existed"]) == (200, False)
+            assert (await web.ask("GET", "/v1/tenants"))[1]["tenants"] == []
+            assert web.node.audit.changed_total == before
+            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
+            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is True
+            assert web.node.audit.changed_total == before + 2
+            _, listed = await web.ask("GET", "/v1/tenants")
+            assert listed["tenants"] == [ACME | {"in_setting": False}]
+            change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
+            _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)
+            assert changed["tenant"]["principals"] == ["User:ann", "User:bob"]
+            status, refused = await web.ask("DELETE", "/v1/tenants/acme")
+            assert (status, "2 principals" in refused["detail"]) == (409, True)
+            await web.ask("PATCH", "/v1/tenants/acme", {"remove": ["User:ann", "User:bob"]})
+            assert (await web.ask("DELETE", "/v1/tenants/acme?dry_run=true"))[0] == 200
+            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
+            assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 200
+            assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 404
+            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
+            assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 404
+            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("principal", "status"),
+    [
+        ("alice", 400),
+        ("User:*", 409),
+        ("User:ANONYMOUS", 409),
+        ("Broker:1", 409),
+        ("User:root", 409),
+        ("User:carol", 409),
+    ],
+)
+def test_a_principal_that_can_be_of_no_tenant_or_is_of_another_is_refused(
+    principal, status, monkeypatch
+):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            web.principal = "root"
+            await web.ask("POST", "/v1/tenants", {"name": "beta", "principals": ["User:carol"]})
+            body = {"name": "acme", "principals": ["User:alice", principal]}
+            assert (await web.ask("POST", "/v1/tenants", body))[0] == status
+            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_without_access_control_lists_there_are_no_tenants():
+    async def scenario(web: Web) -> None:
+        assert (await web.ask("POST", "/v1/tenants", ACME))[0] == 409
+
+    on_the_web(scenario)
+
+
+def test_a_broker_without_access_control_lists_does_not_serve_what_tenants_have():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            assert rig.node.access is not None
+            await rig.node.access.tenants.create("acme", [])
+            with pytest.raises(PolicyViolation, match=r"headrace\.authorizer=acl"):
+                await refuse_tenants(rig.node.metadata)
+            await rig.node.access.tenants.delete("acme")
+            await refuse_tenants(rig.node.metadata)
+
+    asyncio.run(scenario())
+
+
+def test_a_tenant_that_has_topics_is_deleted_only_by_force(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            web.principal = "root"
+            await web.ask("POST", "/v1/tenants", ACME)
+            await web.node.topics.create("«acme»orders")
+            _, shown = await web.ask("GET", "/v1/tenants/acme")
+            assert (shown["topics"], shown["groups"]) == (1, 0)
+            status, refused = await web.ask("DELETE", "/v1/tenants/acme")
+            assert (status, "1 topics, 1 principals" in refused["detail"]) == (409, True)
+            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
+            status, gone = await web.ask("DELETE", "/v1/tenants/acme?force=true")
+            assert (status, gone["topics"]) == (200, 1)
+            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
+            assert "«acme»orders" in web.node.topics.by_name
+            assert web.node.authorizer.has_tenants  # its groups are not the default tenant's now
+
+    asyncio.run(scenario())
+
+
+def test_every_broker_follows_and_a_principal_of_two_tenants_has_no_rights():
+    """As two brokers may store at once."""
+
+    async def scenario() -> None:
+        store = MemoryMetadataStore()
+        one, other = Tenants(store), Tenants(store)
+        await one.create("acme", ["User:alice", "User:bob"])
+        await other.create("beta", ["User:alice"])
+        for tenants in (one, other):
+            for entry in await store.list("/tenants/"):
+                tenants.apply(entry.key, entry)
+            assert tenants.names() == ["acme", "beta"]
+            assert tenants.of("User:alice") == NOBODY
+            assert tenants.of("User:bob") == "acme"
+            assert tenants.of("User:carol") == ""
+        await other.change("beta", (), ["User:alice"])
+        assert other.of("User:alice") == "acme"
+        with pytest.raises(PolicyViolation):
+            await one.change("acme", [f"User:{n}" for n in range(PRINCIPALS_MAX)], ())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"v":1,"state":"later","principals":[]}', b'{"v":2}'])
+def test_while_a_tenant_cannot_be_read_no_unknown_principal_has_rights(value, monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            access = web.node.access
+            assert access is not None
+            topic = Pattern(ResourceType.TOPIC, "*")
+            await access.create([Acl(topic, Entry("User:*", "*", Operation.ALL, Permission.ALLOW))])
+
+            def may(name: str) -> bool:
+                session = ClientSession("HTTP", "127.0.0.1", Principal(name))
+                return access.allows(session, Operation.READ, ResourceType.TOPIC, "secret-topic")
+
+            assert may("alice")
+            key = tenant_key("acme")
+            with pytest.raises((DataCorrupt, FormatUnsupported)):
+                access.tenants.apply(key, MetadataEntry(key, value, 0))
+            assert not may("alice")
+            assert may("root")
+            fact = TenantFact("active", [TenantPrincipal("User:bob")])
+            access.tenants.apply(key, MetadataEntry(key, fact.encode(), 1))
+            assert may("alice")
+            assert not may("bob")
+
+    asyncio.run(scenario())
