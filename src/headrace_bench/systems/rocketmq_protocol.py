@@ -38,6 +38,7 @@ _LATE_MAX_S = 60.0
 _EARLY_NS_MAX = 1_000_000  # the due time is in whole milliseconds
 _HEARTBEAT_S = 10.0
 _STEP_S = 0.1
+_EMPTY_SHARE = 0.8  # of a queue: its window ends before the last receives are only half full
 
 
 class Server(Protocol):
@@ -185,6 +186,7 @@ class RocketSide:
         from headrace_bench.rocketmq.client import Consumer
 
         at_once = 1 if acknowledge == "each" else BATCH
+        window = window._replace(records_enough=records * _EMPTY_SHARE)
         consumer = Consumer(self._server.port, name, at_once)
         try:
             return steady(lambda: consumer.step(1.0)[0], window, self.pids)
@@ -292,7 +294,8 @@ def steady(step: Callable[[], int], window: Window, pids: Sequence[int]) -> Stea
     before, window_at = None, began
     while True:
         now = time.perf_counter()
-        if before is None and now >= began + window.warmup_s:
+        is_warm = now >= began + window.warmup_s or total >= window.records_enough / 2
+        if before is None and is_warm:
             before, records, window_at = usage_of(pids), 0, now
         if before is not None:
             is_over = now >= window_at + window.seconds or total >= window.records_enough
