@@ -58,7 +58,12 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
             if lines == 0:
-                wait_until(lambda: any(Path(config.warehouse).glob(files)), timeout_s=120)
+                # Spark takes minutes to start where five processes share two slow cores.
+                wait_until(
+                    lambda: process.poll() is not None or any(config.warehouse.glob(files)),
+                    timeout_s=400,
+                )
+                assert process.poll() is None
             for _ in range(lines):
                 assert process.stdout.readline()
             time.sleep(delay_s)
