@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds Helm, pinned, checked by Go's checksum database, for the tests of the chart. Where there is no
-# Go, those tests are skipped and say so. Called by tests/integration/test_chart.py.
+# Builds Helm, pinned, checked by Go's checksum database, for tests/integration/test_chart.py, whose tests are
+# skipped and say so where it was not built: two cores need some minutes, once.
 set -eu
 version=v3.22.0
 target=${1:-.cache/bin}
-command -v go >/dev/null || { echo "helm: no Go here: tests of the chart will be skipped" >&2; exit 0; }
+command -v go >/dev/null || { echo "helm: no Go here: tests of the chart will be skipped" >&2; exit 1; }
 [ -x "$target/helm-$version" ] && exit 0
 mkdir -p "$target"
 work=$(mktemp -d)
@@ -15,6 +15,6 @@ GOBIN="$work/bin" GOPATH="$work/go" GOCACHE="$work/cache" GOFLAGS=-buildvcs=fals
     "helm.sh/helm/v3/cmd/helm@$version" >"$work/log" 2>&1 || {
     tail -5 "$work/log" >&2
     echo "helm: it cannot be built: tests of the chart will be skipped" >&2
-    exit 0
+    exit 1
 }
 mv "$work/bin/helm" "$target/helm-$version"
