@@ -51,10 +51,6 @@ class BrokerUnavailable(Retriable):
     """A request of planning was not answered: the broker is down, starting, or out of reach."""
 
 
-class RegistryUnavailable(Retriable):
-    """The schema registry did not answer."""
-
-
 class ValueUndecodable(Rejected):
     """A value is not what its schema says (onUndecodable=fail); names topic, partition, offset."""
 

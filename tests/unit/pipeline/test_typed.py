@@ -19,14 +19,14 @@ from headrace.pipeline.arrow import to_arrow
 from headrace.pipeline.columns import RecordColumns
 from headrace.pipeline.errors import (
     OptionInvalid,
-    RegistryUnavailable,
     RowInvalid,
     ValueUndecodable,
 )
 from headrace.pipeline.options import parse_sink, parse_source
 from headrace.pipeline.rows import rows_of
-from headrace.pipeline.typed import registry
 from headrace.pipeline.typed.columns import typed_schema, typed_values, values_of
+from headrace.schemas import registry
+from headrace.schemas.errors import RegistryUnavailable
 
 SERVER = {"bootstrap.servers": "127.0.0.1:9092"}
 AVRO = {

@@ -15,8 +15,9 @@ from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.layout import ensure_side_table, fitted, side_table
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
 from headrace.pipeline.publishing import Publisher
-from headrace.pipeline.typed.options import LATEST, parse_typed
-from headrace.pipeline.typed.registry import latest_version
+from headrace.pipeline.typed.options import parse_typed
+from headrace.pipeline.typed.values import as_options
+from headrace.schemas.registry import LATEST, latest_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +37,8 @@ def pinned_values(values: Mapping[str, str], topics: tuple[str, ...]) -> dict[st
     if len(topics) != 1:
         raise OptionInvalid("A table of typed values is of one topic: name a table for each.")
     subject = typed.subject or f"{topics[0]}-value"
-    return {**values, "valueSchemaVersion": latest_version(typed.registry, subject)}
+    with as_options():
+        return {**values, "valueSchemaVersion": latest_version(typed.registry, subject)}
 
 
 class TypedRounds:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import json
 from datetime import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.undecodable import Undecodable
+from headrace.schemas.avro import parsed
+from headrace.schemas.undecodable import Undecodable
 
 if TYPE_CHECKING:
-    from headrace.pipeline.typed.registry import RegisteredSchema
+    from headrace.schemas.registry import RegisteredSchema
 
 _DECIMAL_DIGITS_MAX = 38
 
@@ -25,12 +25,7 @@ class AvroCodec:
     """See `values.ValueCodec`."""
 
     def __init__(self, text: str) -> None:
-        from fastavro import parse_schema
-
-        try:
-            self._schema: Any = parse_schema(json.loads(text))
-        except Exception as error:
-            raise OptionInvalid(f"The Avro schema cannot be parsed: {error}") from error
+        self._schema = parsed(text)
         self.arrow_type = _arrow_type(json.loads(text), "value", {})
 
     def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
@@ -38,8 +33,8 @@ class AvroCodec:
         from fastavro import schemaless_reader
 
         stream = io.BytesIO(payload)
-        writer = self._schema if written_with is None else _parsed(written_with.text)
         try:
+            writer = self._schema if written_with is None else parsed(written_with.text)
             found = schemaless_reader(stream, writer, self._schema)
         except Exception as error:
             raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from error
@@ -54,16 +49,6 @@ class AvroCodec:
         stream = io.BytesIO()
         schemaless_writer(stream, self._schema, value, strict_allow_default=True)
         return stream.getvalue()
-
-
-@lru_cache(maxsize=1_024)
-def _parsed(text: str) -> Any:
-    from fastavro import parse_schema
-
-    try:
-        return parse_schema(json.loads(text))
-    except Exception as error:
-        raise Undecodable(f"its schema cannot be parsed: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -11,10 +11,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.undecodable import Undecodable
+from headrace.schemas.json_schema import JsonSchema
+from headrace.schemas.undecodable import Undecodable
 
 if TYPE_CHECKING:
-    from headrace.pipeline.typed.registry import RegisteredSchema
+    from headrace.schemas.registry import RegisteredSchema
 
 _DEPTH_MAX = 32
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -25,13 +26,8 @@ class JsonCodec:
     """See `values.ValueCodec`."""
 
     def __init__(self, text: str) -> None:
-        import jsonschema_rs
-
-        try:
-            self._root = json.loads(text)
-            self._validator = jsonschema_rs.validator_for(self._root)
-        except (ValueError, jsonschema_rs.ValidationError) as error:
-            raise OptionInvalid(f"The JSON Schema cannot be used: {str(error)[:300]}") from error
+        self._schema = JsonSchema(text)
+        self._root = self._schema.root
         self.arrow_type = self._type_of(self._root, 0)
         import pyarrow as pa
 
@@ -43,22 +39,12 @@ class JsonCodec:
 
     def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
         """See `values.ValueCodec`."""
-        import jsonschema_rs
-
-        try:
-            value = json.loads(payload)
-            self._validator.validate(value)
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, jsonschema_rs.ValidationError):
-                place = "/".join(map(str, error.instance_path)) or "the value"
-                raise Undecodable(f"{place}: {error.message[:200]}") from error
-            raise Undecodable(f"it is no JSON: {str(error)[:200]}") from error
-        return self._row(self._root, value, 0)
+        return self._row(self._root, self._schema.read(payload), 0)
 
     def encode(self, value: Any) -> bytes:
         """See `values.ValueCodec`."""
         plain = _without_nulls(value)
-        self._validator.validate(plain)
+        self._schema.validate(plain)
         return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
 
     def _resolved(self, schema: Any) -> Any:

@@ -5,10 +5,11 @@ Invariants: pure. A contradiction is refused before anything is read. Secrets ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from headrace.pipeline.errors import OptionInvalid
+from headrace.schemas.registry import LATEST, RegistryAccess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,18 +21,8 @@ NAMES = (
     "valueSchemaId",
     "schemaRegistry", "schemaRegistry.user", "schemaRegistry.password", "onUndecodable",
 )  # fmt: skip
-LATEST = "latest"
 _PLACES = ("prefix", "header")
 _REACTIONS = ("column", "fail")
-
-
-@dataclass(frozen=True)
-class RegistryAccess:
-    """A registry that speaks Confluent's API."""
-
-    url: str
-    user: str = ""
-    password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Protobuf values by a descriptor: a FileDescriptorSet, or the descriptor of a registry.
+"""Protobuf messages as SQL rows, and rows as messages.
 
 Invariants: messages become structs field by field. A field that knows whether it is set is null if
 it is not; others have their default. Unknown fields are ignored, as Protobuf prescribes.
@@ -6,18 +6,15 @@ it is not; others have their default. Unknown fields are ignored, as Protobuf pr
 
 from __future__ import annotations
 
-import base64
-import binascii
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BatchCorrupt
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.typed.undecodable import Undecodable
-from headrace.records.varints import read_varint, write_varint
+from headrace.schemas.protobuf import ProtobufMessages
+from headrace.schemas.undecodable import Undecodable
 
 if TYPE_CHECKING:
-    from headrace.pipeline.typed.registry import RegisteredSchema
+    from headrace.schemas.registry import RegisteredSchema
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,114 +26,22 @@ class ProtobufCodec:
     """See `values.ValueCodec`."""
 
     def __init__(self, source: bytes | str, message: str, *, has_indexes: bool) -> None:
-        from google.protobuf import descriptor_pool, message_factory
-
-        files = _files_of(source)
-        pool = descriptor_pool.DescriptorPool()
-        try:
-            for each in [*_well_known(files), *files]:
-                pool.AddSerializedFile(each.SerializeToString())
-            last = files[-1]
-            name = message or ".".join(filter(None, [last.package, last.message_type[0].name]))
-            self._descriptor = pool.FindMessageTypeByName(name)
-        except (KeyError, TypeError, IndexError) as error:
-            raise OptionInvalid(
-                f"The descriptor has no message {message or 'at all'}, or lacks a file that it"
-                f" imports ({error}). Set valueMessage to a full name; make the file with"
-                " protoc --include_imports --descriptor_set_out."
-            ) from error
-        self._class = message_factory.GetMessageClass(self._descriptor)
-        self._has_indexes = has_indexes
-        self.arrow_type = _struct_of(self._descriptor, ())
+        self._messages = ProtobufMessages(source, message, has_indexes=has_indexes)
+        self.arrow_type = _struct_of(self._messages.descriptor, ())
 
     def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
         """See `values.ValueCodec`."""
-        from google.protobuf.message import DecodeError
-
-        body = self._after_indexes(payload) if self._has_indexes else payload
+        message = self._messages.read(payload)
         try:
-            return _row(self._class.FromString(body))
-        except (DecodeError, OverflowError) as error:
+            return _row(message)
+        except OverflowError as error:
             raise Undecodable(str(error)[:200]) from error
 
     def encode(self, value: Any) -> bytes:
         """See `values.ValueCodec`."""
-        message = self._class()
+        message = self._messages.new()
         _fill(message, value)
-        indexes = self._written_indexes() if self._has_indexes else b""
-        found: bytes = indexes + message.SerializeToString(deterministic=True)
-        return found
-
-    def _written_indexes(self) -> bytes:
-        """The message's indexes; one zero stands for the first message of the file."""
-        own = _indexes_of(self._descriptor)
-        numbers = [0] if own == [0] else [len(own), *own]
-        return b"".join(map(write_varint, numbers))
-
-    def _after_indexes(self, payload: bytes) -> bytes:
-        """What follows the message's indexes, which must name the message of the columns."""
-        try:
-            count, at = read_varint(payload, 0)
-            indexes = [0] if count == 0 else []
-            if not 0 <= count <= len(payload):
-                raise Undecodable(f"{count} message indexes")
-            for _ in range(count):
-                number, at = read_varint(payload, at)
-                indexes.append(number)
-        except (IndexError, BatchCorrupt) as error:
-            raise Undecodable("its message indexes end early") from error
-        own = _indexes_of(self._descriptor)
-        if indexes != own:
-            raise Undecodable(f"it is message {indexes} of its file, not {own}")
-        return payload[at:]
-
-
-def _files_of(source: bytes | str) -> list[Any]:
-    from google.protobuf import descriptor_pb2
-    from google.protobuf.message import DecodeError
-
-    try:
-        if isinstance(source, bytes):
-            return list(descriptor_pb2.FileDescriptorSet.FromString(source).file)
-        data = base64.b64decode(source, validate=True)
-        return [descriptor_pb2.FileDescriptorProto.FromString(data)]
-    except (DecodeError, binascii.Error) as error:
-        raise OptionInvalid(
-            "The Protobuf schema is no descriptor. Make a file with protoc --include_imports"
-            " --descriptor_set_out; a registry must answer format=serialized."
-        ) from error
-
-
-def _well_known(files: list[Any]) -> list[Any]:
-    """Those imports of Google's own types that the files do not bring."""
-    from google.protobuf import (
-        any_pb2,
-        descriptor_pb2,
-        duration_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        wrappers_pb2,
-    )
-
-    present = {each.name for each in files}
-    needed = {name for each in files for name in each.dependency} - present
-    found = []
-    for module in (any_pb2, duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
-        if module.DESCRIPTOR.name in needed:
-            copy = descriptor_pb2.FileDescriptorProto()
-            module.DESCRIPTOR.CopyToProto(copy)
-            found.append(copy)
-    return found
-
-
-def _indexes_of(descriptor: Any) -> list[int]:
-    """Where a message is in its file: its index among the messages at each level."""
-    outer = descriptor.containing_type
-    if outer is None:
-        names = [each.full_name for each in descriptor.file.message_types_by_name.values()]
-        return [names.index(descriptor.full_name)]
-    names = [each.full_name for each in outer.nested_types]
-    return [*_indexes_of(outer), names.index(descriptor.full_name)]
+        return self._messages.written(message)
 
 
 def _is_map(field: Any) -> bool:

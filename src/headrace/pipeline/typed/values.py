@@ -6,16 +6,21 @@ Invariants: a value that cannot be decoded is a row, too: its column `value` is 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.pipeline.errors import OptionInvalid, RowInvalid, ValueUndecodable
-from headrace.pipeline.typed import registry as registries
-from headrace.pipeline.typed.undecodable import Undecodable
+from headrace.schemas import registry as registries
+from headrace.schemas.errors import SchemaUnusable
+from headrace.schemas.undecodable import Undecodable
+from headrace.schemas.wire import GUID_MARK, HEADER, MAGIC, reference_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.pipeline.typed.options import TypedOptions
-    from headrace.pipeline.typed.registry import RegisteredSchema
+    from headrace.schemas.registry import RegisteredSchema
 
 UNDECODABLE = "undecodable"
 _SCHEMA_TYPES = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
@@ -24,6 +29,15 @@ _SCHEMA_TYPES = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 _OF_A_VALUE = (Undecodable, TypeError, ValueError, ArithmeticError)
 """What a value can raise that is not what its schema says: a surrogate in a text is a
 UnicodeEncodeError, which is a ValueError, a number that is too large an OverflowError."""
+
+
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Raise OptionInvalid for a schema that cannot be used: it was named by options."""
+    try:
+        yield
+    except SchemaUnusable as error:
+        raise OptionInvalid(str(error)) from error
 
 
 class ValueCodec(Protocol):
@@ -62,9 +76,10 @@ class TypedValues:
             if not subject:
                 raise OptionInvalid("Set valueSubject: there is no single topic to derive it from.")
             serialized = options.format == "protobuf"
-            self.schema = registries.of_subject(
-                options.registry, subject, options.version, is_serialized=serialized
-            )
+            with as_options():
+                self.schema = registries.of_subject(
+                    options.registry, subject, options.version, is_serialized=serialized
+                )
             if self.schema.type != _SCHEMA_TYPES[options.format]:
                 raise OptionInvalid(
                     f"The subject {subject} has a schema of type {self.schema.type}: set"
@@ -124,7 +139,7 @@ class TypedValues:
             ) from error
         if self.schema is None or self._options.id_in_header:
             return body
-        return bytes([registries.MAGIC]) + self.schema.id.to_bytes(4, "big") + body
+        return bytes([MAGIC]) + self.schema.id.to_bytes(4, "big") + body
 
     def header(self) -> tuple[str, bytes] | None:
         """The header that names the schema, if values do not. Raises OptionInvalid."""
@@ -136,7 +151,7 @@ class TypedValues:
                 " valueSchemaId=prefix."
             )
         guid = bytes.fromhex(self.schema.guid.replace("-", ""))
-        return registries.HEADER, bytes([registries.GUID_MARK]) + guid
+        return HEADER, bytes([GUID_MARK]) + guid
 
     def _decode(self, value: bytes, headers: list[dict[str, Any]] | None) -> Any:
         payload, schema = self._carried(value, headers)
@@ -150,18 +165,14 @@ class TypedValues:
         if access is None:
             return _Carried(value, None)
         serialized = self._options.format == "protobuf"
+        pairs = ((each["key"], each["value"]) for each in headers or ())
+        payload, reference = reference_of(value, pairs)
         try:
-            for header in headers or ():
-                mark = header["value"] if header["key"] == registries.HEADER else None
-                if mark is not None and len(mark) == 17 and mark[0] == registries.GUID_MARK:
-                    schema = registries.by_guid(access, mark[1:], is_serialized=serialized)
-                    return _Carried(value, schema)
-            if len(value) < 1 + registries.ID_SIZE or value[0] != registries.MAGIC:
-                raise Undecodable("neither a prefix nor a header names its schema")
-            number = int.from_bytes(value[1:5], "big")
-            return _Carried(value[5:], registries.by_id(access, number, is_serialized=serialized))
+            with as_options():
+                schema = registries.by_reference(access, reference, is_serialized=serialized)
         except registries.SchemaUnknown as error:
             raise Undecodable(f"the registry has no schema at {error}") from error
+        return _Carried(payload, schema)
 
 
 def codec_of(options: TypedOptions, schema: RegisteredSchema | None) -> ValueCodec:
@@ -169,18 +180,20 @@ def codec_of(options: TypedOptions, schema: RegisteredSchema | None) -> ValueCod
     data = b"" if schema is not None else _file(options.file or "")
     text = data.decode("utf-8", "replace") if schema is None else schema.text
     try:
-        if options.format == "avro":
-            from headrace.pipeline.typed.avro import AvroCodec
+        with as_options():
+            if options.format == "avro":
+                from headrace.pipeline.typed.avro import AvroCodec
 
-            return AvroCodec(text)
-        if options.format == "json":
-            from headrace.pipeline.typed.json_values import JsonCodec
+                return AvroCodec(text)
+            if options.format == "json":
+                from headrace.pipeline.typed.json_values import JsonCodec
 
-            return JsonCodec(text)
-        from headrace.pipeline.typed.protobuf import ProtobufCodec
+                return JsonCodec(text)
+            from headrace.pipeline.typed.protobuf import ProtobufCodec
 
-        is_file = schema is None
-        return ProtobufCodec(data if is_file else text, options.message, has_indexes=not is_file)
+            is_file = schema is None
+            source = data if is_file else text
+            return ProtobufCodec(source, options.message, has_indexes=not is_file)
     except ImportError as error:
         raise OptionInvalid(
             f"valueFormat={options.format} needs a library that is not installed ({error.name}):"

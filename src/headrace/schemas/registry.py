@@ -11,26 +11,27 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from headrace.pipeline.errors import OptionInvalid, RegistryUnavailable
-from headrace.pipeline.typed.options import LATEST
-
-if TYPE_CHECKING:
-    from headrace.pipeline.typed.options import RegistryAccess
+from headrace.schemas.errors import RegistryUnavailable, SchemaUnusable
 
 _TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 8 << 20
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
-MAGIC = 0
-"""The first byte of a value with the schema's id in front (do not change: wire)."""
-ID_SIZE = 4
-GUID_MARK = 1
-"""The first byte of a header with the schema's GUID (do not change: wire)."""
-HEADER = "__value_schema_id"
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class RegistryAccess:
+    """A registry that speaks Confluent's API."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
 
 
 class RegisteredSchema(NamedTuple):
@@ -49,14 +50,14 @@ class SchemaUnknown(Exception):
 def of_subject(
     access: RegistryAccess, subject: str, version: str, *, is_serialized: bool = False
 ) -> RegisteredSchema:
-    """A version of a subject, or its latest. Raises OptionInvalid, RegistryUnavailable."""
+    """A version of a subject, or its latest. Raises SchemaUnusable, RegistryUnavailable."""
     found = _version(access, subject, version)
     schema = _schema_of(access, found, int(found.get("id", -1)))
     return by_id(access, schema.id, is_serialized=True) if is_serialized else schema
 
 
 def latest_version(access: RegistryAccess, subject: str) -> str:
-    """The number of a subject's latest version. Raises OptionInvalid, RegistryUnavailable."""
+    """The number of a subject's latest version. Raises SchemaUnusable, RegistryUnavailable."""
     return str(_version(access, subject, LATEST).get("version", LATEST))
 
 
@@ -65,10 +66,20 @@ def _version(access: RegistryAccess, subject: str, version: str) -> dict[str, An
     try:
         return _get(access, path)
     except SchemaUnknown as error:
-        raise OptionInvalid(
+        raise SchemaUnusable(
             f"The registry {access.url} has no {version} version of a subject {subject!r}. Register"
             " the schema, or name the subject with valueSubject."
         ) from error
+
+
+def by_reference(
+    access: RegistryAccess, reference: int | bytes, *, is_serialized: bool = False
+) -> RegisteredSchema:
+    """The schema with an id, or a GUID. Raises SchemaUnknown, SchemaUnusable,
+    RegistryUnavailable."""
+    if isinstance(reference, int):
+        return by_id(access, reference, is_serialized=is_serialized)
+    return by_guid(access, reference, is_serialized=is_serialized)
 
 
 @lru_cache(maxsize=1_024)
@@ -92,7 +103,7 @@ def by_guid(
 
 def _schema_of(access: RegistryAccess, found: dict[str, Any], schema_id: int) -> RegisteredSchema:
     if found.get("references"):
-        raise OptionInvalid(
+        raise SchemaUnusable(
             f"Schema {schema_id} of {access.url} refers to others, which is not supported yet. Use"
             " a schema without references, or valueSchemaFile."
         )
@@ -114,7 +125,7 @@ def _get(access: RegistryAccess, path: str) -> dict[str, Any]:
             if error.code == _NOT_FOUND:
                 raise SchemaUnknown(path) from error
             if error.code < _SERVER_ERROR:
-                raise OptionInvalid(
+                raise SchemaUnusable(
                     f"The registry {access.url} refuses {path} (HTTP {error.code}). Check"
                     " schemaRegistry.user and schemaRegistry.password."
                 ) from error
