@@ -2,7 +2,8 @@
 
 Invariants: reads only; whole batches are lost, never a part of one. What a committed transaction
 wrote is returned and what an aborted one wrote is not, as a `read_committed` consumer would have
-it; where the marker is lost or not written yet, nobody knows, and the caller decides.
+it; where the marker is lost, may be lost, or is not written yet, the outcome is unknown, and the
+caller decides.
 
 The CRC of a batch does not cover its base offset, so offsets are continued from the batch before:
 if one was changed on the disk, the records are returned with the right offset.
@@ -10,7 +11,6 @@ if one was changed on the disk, the records are returned with the right offset.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError, RequestInvalid
@@ -21,6 +21,7 @@ from headrace.inspection.findings import Severity
 from headrace.inspection.folder import folders_of
 from headrace.inspection.ledgers import Ledgers
 from headrace.inspection.metadata_copy import MetadataCopy
+from headrace.inspection.outcomes import Outcomes
 from headrace.log.footer import decode_footer
 from headrace.records.codec import decode_batch
 from headrace.records.marker import read_marker
@@ -93,7 +94,7 @@ class DamagedLog:
 
         Reads the log twice: the outcome of a transaction is after its records. Raises OSError.
         """
-        markers = self._markers()
+        outcomes = self._outcomes()
         for found in self._placed():
             if isinstance(found, Lost):
                 yield found
@@ -102,7 +103,7 @@ class DamagedLog:
             if header.is_control:
                 continue
             if header.is_transactional:
-                is_committed = _outcome(markers.get(header.producer_id, []), found.base_offset)
+                is_committed = outcomes.is_committed(header.producer_id, found.base_offset)
                 if is_committed is False:
                     continue
                 if is_committed is None and not with_undecided:
@@ -123,19 +124,30 @@ class DamagedLog:
             if record.offset >= self._chain.fact.log_start_offset:
                 yield record
 
-    def _markers(self) -> dict[int, list[tuple[int, bool]]]:
-        """By producer id: the offset of each marker, and whether it commits."""
-        markers: dict[int, list[tuple[int, bool]]] = {}
+    def _outcomes(self) -> Outcomes:
+        """What the footers, the markers and the gaps between them say."""
+        outcomes = Outcomes()
+        for link in self._chain.fact.ledgers:
+            ledger = self._store.by_id.get(link.ledger)
+            footer = None if ledger is None else self._footer(ledger)
+            if footer is not None and link.end_offset is not None:
+                outcomes.add_index(link.base_offset, link.end_offset, footer.aborted)
         for found in self._placed():
-            if isinstance(found, _Placed) and found.batch.header.is_control:
-                try:
-                    marker = read_marker(found.batch.data)
-                except HeadraceError:
-                    continue
-                if marker is not None:
-                    own = markers.setdefault(found.batch.header.producer_id, [])
-                    own.append((found.base_offset, marker.is_commit))
-        return markers
+            if isinstance(found, Lost):
+                outcomes.add_lost(found.first, found.last)
+                continue
+            if not found.batch.header.is_control:
+                continue
+            try:
+                marker = read_marker(found.batch.data)
+            except HeadraceError:
+                outcomes.add_lost(found.base_offset, found.end_offset - 1)
+                continue
+            if marker is not None:
+                outcomes.add_marker(
+                    found.batch.header.producer_id, found.base_offset, is_commit=marker.is_commit
+                )
+        return outcomes
 
     # --- batches -------------------------------------------------------------------------------
 
@@ -206,10 +218,3 @@ def _placed(found: FoundBatch, expected: int, last: int | None, *, may_skip: boo
     if is_possible and (may_skip or base == expected):
         return _Placed(found, base)
     return _Placed(found, expected)
-
-
-def _outcome(markers: list[tuple[int, bool]], offset: int) -> bool | None:
-    """Whether a producer's transaction with a record at `offset` was committed, None if there is no
-    marker."""
-    at = bisect_right(markers, (offset, True))
-    return markers[at][1] if at < len(markers) else None

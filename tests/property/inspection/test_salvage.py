@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.log.transaction_rig import Producer
 
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
 from headrace.inspection.salvage import DamagedLog, Lost
+from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import decode_batch
-from headrace_verify.data_folder import DataFolder, build
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.files import FileLedgerStore
+from headrace_verify.data_folder import DataFolder, SlowClock, build
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,3 +146,59 @@ def test_a_missing_segment_is_one_gap(places, tmp_path) -> None:
     records = [r for batch in written(folder).values() for r in batch]
     assert gap.first == 0
     assert found.records == [r for r in records if r[0] > gap.last]
+
+
+class Bench:
+    """What a `Producer` of the log's tests needs."""
+
+    def __init__(self, log) -> None:
+        self.log = log
+        self.clock = self
+        self.ms = 3_600_000
+
+
+async def two_transactions(root: Path, *, first: bool, second: bool, is_sealed: bool) -> bytes:
+    """One producer's, of a record each; returns the marker of the first."""
+    store = await FileLedgerStore.open(root, SlowClock())
+    metadata = await SqliteMetadataStore.open(root / "metadata.sqlite", SlowClock())
+    node = Node(BrokerConfig(), store, metadata, SlowClock(), SystemRandomness())
+    await node.open()
+    try:
+        await node.topics.create("orders", 1, 1, {})
+        log = node.topics.get("orders").require_log(0)
+        await log.wait_loaded()
+        producer = Producer(Bench(log))
+        for is_commit in (first, second):
+            await producer.send()
+            marker = await producer.end(is_commit=is_commit)
+            if is_commit is first:
+                data = bytes(await log.reader.read(1, 1))
+        assert marker == 3
+        if is_sealed:
+            await log.roll_now()
+            await producer.send(is_transactional=False)
+    finally:
+        await node.close()
+        await store.close()
+        await metadata.close()
+    return data
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_lost_marker_is_not_taken_for_that_of_the_next_transaction(
+    tmp_path, first, is_sealed
+) -> None:
+    root = tmp_path / "data"
+    marker = asyncio.run(two_transactions(root, first=first, second=not first, is_sealed=is_sealed))
+    path = next(p for p in root.rglob("*.*") if p.is_file() and marker in p.read_bytes())
+    changed(root, path.relative_to(root).as_posix(), path.read_bytes().index(marker) + 70, 1)
+    found = salvaged(root)
+    offsets = [offset for offset, _, _ in found.records]
+    gaps = [(lost.first, lost.is_undecided) for lost in found.lost]
+    # The footer of a sealed ledger lists what was aborted.
+    decided = {0} if first else {2}
+    if is_sealed:
+        assert (set(offsets) - {4}, gaps) == (decided, [(1, False)])
+    else:
+        assert (set(offsets), gaps) == (decided - {0}, [(0, True), (1, False)])
