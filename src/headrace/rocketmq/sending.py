@@ -74,12 +74,16 @@ class Sending:
             if isinstance(results, Exception):
                 ended(results)
                 return
-            response = RESPONSE()
-            for one, result in zip(parsed, results, strict=True):
-                _fill_entry(response.entries.add(), topic, one, result)
-            set_common_status(response.status, response.entries)
-            if quotas.is_active:
-                quotas.take(caller.session, PRODUCER, size)
+            try:
+                response = RESPONSE()
+                for one, result in zip(parsed, results, strict=True):
+                    _fill_entry(response.entries.add(), topic, one, result)
+                set_common_status(response.status, response.entries)
+                if quotas.is_active:
+                    quotas.take(caller.session, PRODUCER, size)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
+                ended(error)
+                return
             ended(response)
 
         self._sends.send(topic, [Outgoing(one.record) for one in parsed], stored)

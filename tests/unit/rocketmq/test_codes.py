@@ -228,6 +228,27 @@ async def test_calls_that_arrive_together_share_a_batch_and_nothing_else(rocket)
 
 
 @on_rocketmq
+async def test_a_call_whose_response_cannot_be_made_is_answered_and_no_longer_counted(rocket):
+    await rocket.create("jobs")
+    sends = rocket.node.services.sends
+    send = sends.send
+
+    async def send_and_lose_a_result(topic, records):
+        return (await send(topic, records))[:-1]
+
+    sends.send = send_and_lose_a_result
+    request = wire.request_of("SendMessage")
+    calls = [
+        rocket.begin("SendMessage", request(messages=[rocket.message("jobs")])) for _ in range(2)
+    ]
+    for call in calls:
+        await asyncio.wait_for(call.over.wait(), 5)
+    found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in calls]
+    assert [one.status.code for one in found] == [codes.OK, codes.INTERNAL_SERVER_ERROR]
+    assert not rocket.messaging._unanswered
+
+
+@on_rocketmq
 async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     await rocket.create("jobs")
     where = {"topic": {"name": "jobs"}, "group": {"name": GROUP}}
