@@ -38,7 +38,6 @@ from headrace.records.letters import (
     Letter,
     edit_of,
     letter_of,
-    origin_of,
     own_headers,
 )
 
@@ -55,6 +54,8 @@ LOOP_MAX: Final = 3
 EDITS_MAX: Final = 10_000
 EDITS_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of edited letters, which are in memory during a redrive."""
+CLAIMS_MAX: Final = 1_000_000
+"""Letters that records say they are edits of: about 250 bytes of memory each."""
 NO_ORIGIN: Final = "the record does not name its origin and was kept; redrive it with --to TOPIC"
 Place = tuple[int, int]
 """(partition, offset) in the dead letter topic."""
@@ -182,59 +183,85 @@ def assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[
 
 
 class Edits:
-    """The edits among the records of a topic, which are read twice: once to learn, once to use."""
+    """The edits among the records of a topic.
+
+    The topic is read three times: to note which letters have edits by what the records say, to
+    confirm that against those letters, and to send them. So a record that falsely says that it is
+    an edit (see `EditFinder`) counts for no limit of edits, and is a letter.
+    """
 
     def __init__(self, topic: str, starts: dict[int, int]) -> None:
-        """`starts`: where the reading begins, by partition."""
+        """`starts`: where the redrive begins, by partition."""
         self._topic = topic
         self._starts = starts
-        self._newest: dict[tuple[Place, bytes], Message] = {}
-        """By the letter that they claim to replace, and its origin."""
+        self._newest: dict[Place, Message] = {}
+        """By the letter that they replace."""
         self._claimed: dict[int, set[int]] = {}
+        self._claims = 0
         self._finders: dict[int, EditFinder] = {}
         self._bytes = 0
 
-    def learn(self, message: Message) -> None:
-        """Remember what may be an edit. Raises CommandFailed if there are too many."""
-        place = self.claimed(message)
-        if place is None or place[1] < self._starts.get(place[0], 0):
+    def note(self, message: Message) -> None:
+        """Note which letter a record says it is an edit of. Raises CommandFailed if there are too
+        many of them."""
+        number, offset = message.partition(), message.offset()
+        place = edit_of(headers_of(message))
+        if place is None or place[0] != number or place[1] >= offset:
             return
-        self._newest[place, origin_of(headers_of(message))] = message
-        self._claimed.setdefault(place[0], set()).add(place[1])
-        self._bytes += len(message.value() or b"")
+        claimed = self._claimed.setdefault(number, set())
+        self._claims += place[1] not in claimed
+        claimed.add(place[1])
+        if self._claims > CLAIMS_MAX:
+            raise CommandFailed(
+                f"records of {self._topic} say that they are edits of more than {CLAIMS_MAX:,}"
+                " letters, which cannot be checked at once; nothing was sent",
+                "Check who may write to the topics that its letters come from, and delete the"
+                f" oldest letters: headrace topic trim {self._topic} --before POSITION",
+            )
+
+    def places(self) -> dict[int, int]:
+        """Where the letters that are to be checked begin, by partition."""
+        return {number: min(claimed) for number, claimed in self._claimed.items()}
+
+    def confirm(self, message: Message) -> None:
+        """Remember a record, the next one of its partition, if it is an edit of a letter that is
+        not sent yet. Raises CommandFailed if there are too many."""
+        place = self.replaced(message)
+        if place is None or self.is_sent(place):
+            return
+        former = self._newest.get(place)
+        self._newest[place] = message
+        self._bytes += _size(message) - (0 if former is None else _size(former))
         if len(self._newest) > EDITS_MAX or self._bytes > EDITS_BYTES_MAX:
             raise CommandFailed(
                 f"more than {EDITS_MAX:,} letters of {self._topic} are edited, or they are too"
                 " large; nothing was sent",
-                "Redrive some of them first, by --group or --reason",
+                "Delete the oldest letters, which are done with: headrace topic trim"
+                f" {self._topic} --before POSITION",
             )
 
-    @staticmethod
-    def claimed(message: Message) -> Place | None:
-        """The letter of its partition that a record says it is an edit of."""
-        place = edit_of(headers_of(message))
-        return place if place is not None and place[0] == message.partition() else None
-
-    def is_edit(self, message: Message) -> bool:
-        """Whether a record, the next one of its partition, is an edit of a letter."""
+    def replaced(self, message: Message) -> Place | None:
+        """The letter that a record is an edit of; None: it is a letter itself."""
         number = message.partition()
         finder = self._finders.get(number)
         if finder is None:
             finder = EditFinder(number, self._claimed.get(number, ()))
             self._finders[number] = finder
-        return finder.replaced_by(message.offset(), headers_of(message)) is not None
+        offset = finder.replaced_by(message.offset(), headers_of(message))
+        return None if offset is None else (number, offset)
 
-    def sent_before(self, message: Message) -> Place | None:
-        """The letter that a record says it is an edit of, if that was sent back before."""
-        place = self.claimed(message)
-        return None if place is None or place[1] >= self._starts.get(place[0], 0) else place
+    def is_sent(self, place: Place) -> bool:
+        """Whether a letter was sent back before."""
+        return place[1] < self._starts.get(place[0], 0)
 
     def content(self, message: Message) -> Message:
         """What counts of a letter: its newest edit, or itself."""
-        place = message.partition(), message.offset()
-        if place[1] not in self._claimed.get(place[0], ()):
-            return message
-        return self._newest.get((place, origin_of(headers_of(message))), message)
+        return self._newest.get((message.partition(), message.offset()), message)
+
+
+def _size(message: Message) -> int:
+    """Bytes of the key and the value."""
+    return len(message.key() or b"") + len(message.value() or b"")
 
 
 def scan(session: CliSession, topic: str) -> Iterator[tuple[Message, Message]]:
@@ -247,19 +274,28 @@ def scan(session: CliSession, topic: str) -> Iterator[tuple[Message, Message]]:
         edits = _learned(topic, consumer, ends)
         for bundle in messages_until(consumer, ends):
             for message in bundle:
-                if not edits.is_edit(message):
+                place = edits.replaced(message)
+                if place is None or edits.is_sent(place):
                     yield message, edits.content(message)
     finally:
         consumer.close()
 
 
 def _learned(topic: str, consumer: Client, ends: dict[int, int]) -> Edits:
-    """The edits, after a first reading; the consumer starts again."""
+    """The edits, after two readings; the consumer starts again."""
     assignment = consumer.assignment()
     edits = Edits(topic, {one.partition: one.offset for one in assignment})
     for bundle in messages_until(consumer, ends):
         for message in bundle:
-            edits.learn(message)
+            edits.note(message)
+    places = edits.places()
+    if places:
+        # A letter that was sent before is before the start; one that is deleted proves nothing.
+        part_of = kafka().TopicPartition
+        consumer.assign([part_of(topic, number, first) for number, first in places.items()])
+        for bundle in messages_until(consumer, {number: ends[number] for number in places}):
+            for message in bundle:
+                edits.confirm(message)
     consumer.assign(assignment)
     return edits
 
@@ -283,11 +319,11 @@ class Plan:
 
     def fate(self, message: Message) -> Fate:
         """What becomes of one record, the next one of its partition."""
-        if self._edits.is_edit(message):
-            return DROPPED
-        sent = self._edits.sent_before(message)
-        if sent is not None:
-            error = f"it edits the letter at {sent[0]}:{sent[1]}, which was sent before"
+        edited = self._edits.replaced(message)
+        if edited is not None:
+            if not self._edits.is_sent(edited):
+                return DROPPED
+            error = f"it edits the letter at {edited[0]}:{edited[1]}, which was sent before"
             return Fate(error=error, is_dropped=True)
         letter = letter_of(headers_of(message))
         place = message.partition(), message.offset()

@@ -160,7 +160,7 @@ class EditFinder:
         """The offset of the letter that this record, the next one, is an edit of; None: it is a
         letter itself."""
         claimed = edit_of(headers)
-        if claimed is not None and claimed[0] == self._partition:
+        if claimed is not None and claimed[0] == self._partition and claimed[1] < offset:
             origin = self._letters.get(claimed[1])
             if origin is not None and origin == origin_of(headers):
                 return claimed[1]

@@ -1,0 +1,112 @@
+"""What a redrive takes for an edit, read from the client library's own broker in memory."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from headrace.cli import redrive, transfer
+from headrace.cli.failures import CommandFailed
+from headrace.cli.session import CliSession
+
+TOPIC = "orders.dead"
+POLL_S = 20
+
+
+class Session(CliSession):
+    """Asks for partitions as that broker can answer: it has no controller."""
+
+    def partitions_of(self, name: str) -> list[int]:
+        return sorted(self._client().list_topics(name, POLL_S).topics[name].partitions)
+
+    def _client(self) -> Producer:
+        return Producer({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """Of a broker that ends with the client that runs it."""
+    monkeypatch.setattr(transfer, "POLL_S", 0.1)  # for which a reading waits to fill a bundle
+    keeper = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = keeper.list_topics(TOPIC, POLL_S).brokers.values()
+    yield Session(f"{broker.host}:{broker.port}")
+    keeper.close()
+
+
+def spring(offset: int, *more: tuple[str, bytes]) -> list[tuple[str, bytes]]:
+    """A letter: Spring copies all headers and adds its own."""
+    return [
+        *more,
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", bytes(4)),
+        ("kafka_dlt-original-offset", offset.to_bytes(8, "big")),
+    ]
+
+
+def claim(offset: int) -> list[tuple[str, bytes]]:
+    """What an edit of a letter of partition 0 says."""
+    return [
+        ("headrace-dlq-edit-of", b"0:%d" % offset),
+        ("headrace-producer", b"letter-edit/00ff-0:%d/77" % offset),
+        ("headrace-sequence", b"0"),
+    ]
+
+
+def append(session: CliSession, *records: tuple[str, list[tuple[str, bytes]]]) -> None:
+    producer = session.producer({"linger.ms": 100})
+    for value, headers in records:
+        producer.produce(TOPIC, value, partition=0, headers=headers)
+    assert producer.flush(POLL_S) == 0
+    producer.close()
+
+
+def sent_before(session: CliSession, offset: int) -> None:
+    consumer = session.consumer({"group.id": redrive.group_of(TOPIC), "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def planned(session: CliSession) -> tuple[dict[str, str], redrive.Outcome]:
+    """(what becomes of each letter, the counts)."""
+    found: dict[str, str] = {}
+    outcome = redrive.Outcome(note=lambda row: found.update({row["letter"]: row["outcome"]}))
+    redrive.plan_redrive(session, TOPIC, redrive.RedriveOptions(), outcome)
+    return found, outcome
+
+
+def test_a_letter_that_claims_to_edit_one_that_was_sent_is_sent_unless_it_does(session):
+    letters = [(f"v{number}", spring(number)) for number in range(12)]
+    append(session, *letters, ("forged", spring(77, *claim(3))), ("late", spring(4, *claim(4))))
+    sent_before(session, 10)
+    found, outcome = planned(session)
+    assert found == {"0:10": "sent", "0:11": "sent", "0:12": "sent", "0:13": "dropped"}
+    assert "which was sent before" in outcome.failed[0]["error"]
+    assert [m.value() for m, _ in redrive.scan(session, TOPIC)] == [
+        b"v10", b"v11", b"forged", b"late",
+    ]  # fmt: skip
+
+
+def test_claims_that_do_not_hold_count_for_no_limit_of_edits(session, monkeypatch):
+    monkeypatch.setattr(redrive, "EDITS_MAX", 2)
+    letters = [(f"v{number}", spring(number)) for number in range(4)]
+    forged = [(f"f{number}", spring(77, *claim(number))) for number in range(4)]
+    edits = [(f"e{number}", spring(number, *claim(number))) for number in (1, 1, 2)]
+    append(session, *letters, *forged, *edits)
+    found, outcome = planned(session)
+    assert {*found.values()} == {"sent"}
+    assert (outcome.sent, outcome.edited) == ({"orders": 8}, 2)
+    contents = [content.value() for _, content in redrive.scan(session, TOPIC)]
+    assert contents == [b"v0", b"e1", b"e2", b"v3", b"f0", b"f1", b"f2", b"f3"]
+    append(session, ("e3", spring(3, *claim(3))))
+    with pytest.raises(CommandFailed, match=r"more than 2 letters .* are edited"):
+        planned(session)
+
+
+def test_claims_that_cannot_all_be_checked_send_nothing(session, monkeypatch):
+    monkeypatch.setattr(redrive, "CLAIMS_MAX", 1)
+    append(session, *((f"v{number}", spring(number)) for number in range(2)))
+    append(session, ("f", spring(77, *claim(0))), ("f", spring(77, *claim(9))))
+    assert {*planned(session)[0].values()} == {"sent"}, "an edit comes after its letter"
+    append(session, ("f", spring(77, *claim(1))))
+    with pytest.raises(CommandFailed, match="nothing was sent"):
+        planned(session)
