@@ -82,7 +82,7 @@ class Health:
         return [
             log_title(partition.name)
             for partition in self._logs()
-            if isinstance(partition.failure, DataCorrupt)
+            if not isinstance(_refusal(partition), Retriable | None)
         ]
 
     def _logs(self) -> Iterator[PartitionLog]:
