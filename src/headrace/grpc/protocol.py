@@ -1,8 +1,9 @@
 """One connection of a gRPC client: sockets on one side, the HTTP/2 machine and calls on the other.
 
-Invariants: has the methods of an asyncio.Protocol. Everything that one read of the socket causes
-leaves in one write; what handlers answer later leaves at the end of the loop's turn. A client that
-does not read is not read from, and is disconnected when it owes more than the limit allows.
+Invariants: has the methods of an asyncio.Protocol. What arrives together is answered in one write,
+or in one for each turn if it is much; what handlers answer later leaves at the end of the loop's
+turn. A client that does not read is not read from, and is disconnected when it owes more than the
+limit allows.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
+TURN_BYTES = 16 * 1024
+TURN_UNSENT_BYTES = 1 << 20
+"""A client that causes more responses than that by what it has sent waits after each `TURN_BYTES`
+until others have had their turn: small questions may have large answers."""
 
 
 class Peer(NamedTuple):
@@ -96,6 +101,7 @@ class GrpcProtocol:
         "_next_deadline",
         "_opened_s",
         "_refuse_at_s",
+        "_rest",
         "_server",
         "_transport",
         "_tunnel",
@@ -126,6 +132,8 @@ class GrpcProtocol:
         """Responses that its client has not read, while it waits for it."""
         self.is_write_paused = False
         self._is_receiving = False
+        self._rest = b""
+        """What has arrived and waits until others have had their turn."""
         self._opened_s = loop.time()
         self._heard_s = self._opened_s
         self._is_heard = False
@@ -155,6 +163,7 @@ class GrpcProtocol:
         """See asyncio.Protocol."""
         self._transport = None
         self._tunnel = None
+        self._rest = b""
         self._http2.lost()
         self.outflow.output.clear()
         self._owe(0)
@@ -182,6 +191,33 @@ class GrpcProtocol:
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
+        if self._rest:
+            self._rest += data  # little: reading is paused
+        elif len(data) <= TURN_BYTES:
+            self._take(data)
+        else:
+            self._take_in_turns(data)
+
+    def _take_in_turns(self, data: bytes) -> None:
+        """Take what has arrived; let others have a turn when its responses are many."""
+        at = 0
+        while at < len(data) and self._transport is not None and not self._is_lingering:
+            self._take(data[at : at + TURN_BYTES])
+            at += TURN_BYTES
+            if self.unsent_bytes > TURN_UNSENT_BYTES and at < len(data):
+                self._rest = data[at:]
+                if self._transport is not None:
+                    self._transport.pause_reading()
+                    self._loop.call_soon(self._take_rest)
+                return
+
+    def _take_rest(self) -> None:
+        data, self._rest = self._rest, b""
+        self._take_in_turns(data)
+        if not self._rest and not self.is_write_paused and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
         if self._transport is None or self._is_lingering:
             return
         self._is_heard = True

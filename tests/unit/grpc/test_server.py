@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import itertools
 import ssl
 import tempfile
 import threading
@@ -15,6 +17,8 @@ from tests.unit.grpc.served_rig import GRPC, RawClient, served
 from headrace.errors import AuthenticationFailed
 from headrace.grpc import frames
 from headrace.grpc.limits import Limits
+from headrace.grpc.server import GrpcServer
+from headrace.grpc.service import Method
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.new_certificates import Authority
 from headrace.runtime.tls import TlsMaterial, server_context
@@ -312,6 +316,64 @@ def test_the_connection_that_owes_most_is_closed_when_the_listener_owes_too_much
         other.call(3, "/t/echo", b"served")
         assert other.status(3) == OK
         assert one.server.owed_bytes == 0
+
+
+def test_large_answers_to_small_questions_leave_others_their_turns():
+    """What one read of the socket brings may cause a hundred times as much."""
+    answered = []
+
+    class Questions:
+        def __init__(self, call):
+            self._call = call
+
+        def message(self, body):
+            answered.append(body)
+            self._call.send(body * 1_000)
+
+        def ended(self):
+            self._call.finish()
+
+    class Transport(asyncio.Transport):
+        turns, is_reading = 0, True
+
+        def pause_reading(self):
+            self.turns += 1
+            self.is_reading = False
+
+        def resume_reading(self):
+            self.is_reading = True
+
+        def write(self, data):
+            pass
+
+        def get_write_buffer_size(self):
+            return 0
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        server = GrpcServer({"/t/ask": Method("/t/ask", Questions, True)})
+        protocol, transport = server.protocol(), Transport()
+        protocol.connection_made(transport)
+        windows = frames.frame(frames.SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
+        sent = [b"%04d" % number for number in range(8_000)]
+        asked = b"".join(map(message, sent))
+        parts = [data(1, asked[at : at + 16_000]) for at in range(0, len(asked), 16_000)]
+        first = frames.PREFACE + windows + headers(1, block({**GRPC, ":path": "/t/ask"}), 4)
+        protocol.data_received(first + b"".join(parts[:3]))
+        protocol.data_received(b"".join(parts[3:]))
+        assert not transport.is_reading
+        seen = []
+        while not transport.is_reading:
+            loop.call_soon(lambda: seen.append(len(answered)))
+            await asyncio.sleep(0)
+        steps = [after - before for before, after in itertools.pairwise(seen)]
+        assert max(steps) < 16_384 // 9 + 2
+        assert answered == sent
+        assert len(seen) >= transport.turns > 2
+        protocol.connection_lost(None)
+        await server.close()
+
+    asyncio.run(scenario())
 
 
 # --- stop --------------------------------------------------------------------------------------
