@@ -19,6 +19,7 @@ from headrace.grpc.connection import Http2Connection
 from headrace.grpc.frames import CANCEL, ENHANCE_YOUR_CALM
 from headrace.grpc.service import Status
 from headrace.grpc.tls import HANDSHAKE_BYTE, TlsTunnel
+from headrace.grpc.turns import Turns
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,10 +70,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
-TURN_BYTES = 16 * 1024
-TURN_UNSENT_BYTES = 1 << 20
-"""A client that causes more responses than that by what it has sent waits after each `TURN_BYTES`
-until others have had their turn: small questions may have large answers."""
 
 
 class Peer(NamedTuple):
@@ -101,10 +98,10 @@ class GrpcProtocol:
         "_next_deadline",
         "_opened_s",
         "_refuse_at_s",
-        "_rest",
         "_server",
         "_transport",
         "_tunnel",
+        "_turns",
         "held_bytes",
         "is_secure",
         "is_write_paused",
@@ -132,8 +129,7 @@ class GrpcProtocol:
         """Responses that its client has not read, while it waits for it."""
         self.is_write_paused = False
         self._is_receiving = False
-        self._rest = b""
-        """What has arrived and waits until others have had their turn."""
+        self._turns: Turns | None = None
         self._opened_s = loop.time()
         self._heard_s = self._opened_s
         self._is_heard = False
@@ -153,6 +149,7 @@ class GrpcProtocol:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
+        self._turns = Turns(self, self._transport, self._loop)
         address = transport.get_extra_info("peername")
         if address:
             self.peer = str(address[0])
@@ -163,7 +160,7 @@ class GrpcProtocol:
         """See asyncio.Protocol."""
         self._transport = None
         self._tunnel = None
-        self._rest = b""
+        self._turns = None
         self._http2.lost()
         self.outflow.output.clear()
         self._owe(0)
@@ -191,33 +188,11 @@ class GrpcProtocol:
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        if self._rest:
-            self._rest += data  # little: reading is paused
-        elif len(data) <= TURN_BYTES:
-            self._take(data)
-        else:
-            self._take_in_turns(data)
+        if self._turns is not None:
+            self._turns.add(data)
 
-    def _take_in_turns(self, data: bytes) -> None:
-        """Take what has arrived; let others have a turn when its responses are many."""
-        at = 0
-        while at < len(data) and self._transport is not None and not self._is_lingering:
-            self._take(data[at : at + TURN_BYTES])
-            at += TURN_BYTES
-            if self.unsent_bytes > TURN_UNSENT_BYTES and at < len(data):
-                self._rest = data[at:]
-                if self._transport is not None:
-                    self._transport.pause_reading()
-                    self._loop.call_soon(self._take_rest)
-                return
-
-    def _take_rest(self) -> None:
-        data, self._rest = self._rest, b""
-        self._take_in_turns(data)
-        if not self._rest and not self.is_write_paused and self._transport is not None:
-            self._transport.resume_reading()
-
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """See turns.Connection."""
         if self._transport is None or self._is_lingering:
             return
         self._is_heard = True
@@ -477,7 +452,8 @@ class GrpcProtocol:
             self.flush()  # the client may have reset its last calls
         self._probe(now_s)
         if self._http2.streams:
-            self._sweep_calls(now_s)
+            silent_s = now_s - self._heard_s
+            self._next_deadline = _end_overdue(self._http2, silent_s, now_s, limits)
         return min(self._next_deadline, self._close_at_s, self._refuse_at_s)
 
     def _probe(self, now_s: float) -> None:
@@ -496,21 +472,23 @@ class GrpcProtocol:
         elif silent_s >= self.limits.keepalive_s + self.limits.keepalive_timeout_s:
             self.abort("does not answer: keepalive_timeout_s")
 
-    def _sweep_calls(self, now_s: float) -> None:
-        next_deadline, limits = NEVER, self.limits
-        for stream in list(self._http2.streams.values()):
-            call = stream.exchange
-            if not isinstance(call, ServerCall):
-                if now_s - self._heard_s > limits.request_s and not stream.is_remote_closed:
-                    self._http2.abandon(stream, CANCEL)
+
+def _end_overdue(http2: Http2Connection, silent_s: float, now_s: float, limits: Limits) -> float:
+    """End the calls whose time is over; the next deadline. `silent_s`: the client's silence."""
+    next_deadline = NEVER
+    for stream in list(http2.streams.values()):
+        call = stream.exchange
+        if not isinstance(call, ServerCall):
+            if silent_s > limits.request_s and not stream.is_remote_closed:
+                http2.abandon(stream, CANCEL)
+            continue
+        if call.is_finished:
+            continue
+        if call.deadline is not None:
+            if call.deadline <= now_s:
+                call.cancel(Status.DEADLINE_EXCEEDED, "the deadline has passed")
                 continue
-            if call.is_finished:
-                continue
-            if call.deadline is not None:
-                if call.deadline <= now_s:
-                    call.cancel(Status.DEADLINE_EXCEEDED, "the deadline has passed")
-                    continue
-                next_deadline = min(next_deadline, call.deadline)
-            if call.is_stalled(now_s, limits.request_s):
-                call.cancel(Status.CANCELLED, "the request has not been completed: request_s")
-        self._next_deadline = next_deadline
+            next_deadline = min(next_deadline, call.deadline)
+        if call.is_stalled(now_s, limits.request_s):
+            call.cancel(Status.CANCELLED, "the request has not been completed: request_s")
+    return next_deadline

@@ -349,6 +349,9 @@ def test_large_answers_to_small_questions_leave_others_their_turns():
         def get_write_buffer_size(self):
             return 0
 
+        def is_closing(self):
+            return False
+
     async def scenario():
         loop = asyncio.get_running_loop()
         server = GrpcServer({"/t/ask": Method("/t/ask", Questions, True)})
