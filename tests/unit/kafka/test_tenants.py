@@ -338,6 +338,39 @@ def test_a_change_of_tenants_holds_for_open_connections():
     asyncio.run(scenario())
 
 
+def test_a_fetch_that_waits_reads_nothing_of_a_tenant_its_principal_has_left():
+    """Although the connection may by now read a topic that it calls by the same name."""
+
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG | {"tenants": ""})) as rig:
+            assert rig.node.access is not None
+            tenants = rig.node.access.tenants
+            await tenants.create("acme", [str(ALICE)])
+            await tenants.create("beta", [str(CAROL)])
+            for who in (ALICE, CAROL):
+                created = await NamedClient(rig, who).ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+                assert codes_in(created) == {0}
+            client = Tenant(rig, ALICE)
+            waiting = {"max_wait_ms": 60_000, "min_bytes": 1}
+            client.send(apis.FETCH, 12, fetch(None, 12, **waiting))
+            await tenants.change("acme", (), [str(ALICE)])
+            await tenants.change("beta", [str(ALICE)], ())
+            client.send(apis.FETCH, 12, fetch(None, 12))
+            stored = produce(None, b"record of acme", 9)
+            stored["topic_data"][0]["name"] = KEY + TOPIC
+            assert codes_in(await Tenant(rig, ROOT).ask(apis.PRODUCE, 9, stored)) == {0}
+            for _ in range(100):
+                if len(client.answers()) == 2:
+                    break
+                await asyncio.sleep(0)
+            first, second = client.answers()
+            assert b"record of acme" not in client.received
+            assert codes_in(first) == {0, 29}
+            assert codes_in(second) == {0}
+
+    asyncio.run(scenario())
+
+
 def test_a_pattern_of_a_tenant_finds_its_topics_alone():
     async def scenario() -> None:
         async with tenants(ALICE, CAROL) as rig:

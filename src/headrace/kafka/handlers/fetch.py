@@ -200,7 +200,7 @@ class FetchHandler:
         granted = self._rights.granted(session)
         fetch.partitions = []
         for wanted in fetch.wanted:
-            key, error = (wanted.topic, is_id), None
+            key, error = (prefix, wanted.topic, is_id), None
             if key not in granted:
                 topic = prefix + wanted.topic
                 error = self._rights.refusal(session, topic, is_id=is_id, grant=key)
