@@ -47,6 +47,7 @@ def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(config, spark, se
     assert (bytes(row.value), row.headers[0].key, row.topic) == (b"value-0", "h", topic)
 
 
+@pytest.mark.timeout(1_500)
 def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spark, send, topic):
     send(topic, 30_000)
     child = Path(__file__).parent / "archive_child.py"

@@ -60,7 +60,7 @@ def server(tmp_path_factory):
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, cwd=folder)
     try:
-        wait_until(lambda: answers(port) or process.poll() is not None, timeout_s=120)
+        wait_until(lambda: answers(port) or process.poll() is not None, timeout_s=400)
         assert process.poll() is None, (folder / "log").read_text()[-3000:]
         yield f"sc://127.0.0.1:{port}"
     finally:
@@ -98,6 +98,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(1_500)
 def test_source_and_sink_work_through_a_connect_server(
     server, broker, topic, send, tmp_path, contents
 ):
@@ -108,7 +109,7 @@ def test_source_and_sink_work_through_a_connect_server(
     script.write_text(CLIENT)
     done = subprocess.run(
         [sys.executable, script, server, broker, topic, target, tmp_path / "checkpoint"],
-        capture_output=True, text=True, check=False, timeout=300, env=os.environ,
+        capture_output=True, text=True, check=False, timeout=600, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[:2] == ["count 100", "sql 300"]
