@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.grpc.service import Call
+    from headrace.rocketmq.in_progress import Held
 
 CLIENT_ID: Final = b"x-mq-client-id"
 CLIENT_ID_LENGTH_MAX: Final = 255
@@ -35,14 +36,35 @@ LISTENER: Final = "ROCKETMQ"
 class Caller:
     """The client of one call. Also a `queue_receive.Client`: it may go before it is answered."""
 
-    __slots__ = ("_gone", "_has_gone", "_term", "call", "client_id", "rpc", "services", "session")
+    __slots__ = (
+        "_gone",
+        "_has_gone",
+        "_term",
+        "call",
+        "client_id",
+        "held",
+        "rpc",
+        "services",
+        "session",
+    )
 
-    def __init__(self, services: Services, call: Call, rpc: str, session: ClientSession) -> None:
-        """Raises Refused if the client does not say who it is."""
+    def __init__(
+        self,
+        services: Services,
+        call: Call,
+        rpc: str,
+        session: ClientSession,
+        held: Held | None = None,
+    ) -> None:
+        """`held`: what its request holds; None: of a stream of requests, nothing.
+
+        Raises Refused if the client does not say who it is.
+        """
         self.services = services
         self.call = call
         self.rpc = rpc
         self.session = session
+        self.held = held
         self.client_id = (call.header(CLIENT_ID) or b"").decode("utf-8", "replace").strip()
         if not self.client_id or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(

@@ -146,3 +146,4 @@ class RocketMqFace:
         for listening, server in self._listening:
             listening.close()
             await server.close(CLOSE_S)
+        self._messaging.close()

@@ -7,9 +7,6 @@ names. A record that another protocol wrote is shown with what it has. Inner hea
 
 from __future__ import annotations
 
-import gzip
-import io
-import zlib
 from base64 import b64encode
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from uuid import UUID
 
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_BYTES_MAX: Final = 16 * 1024
 PROPERTIES_MAX: Final = 128
 GROUP_LENGTH_MAX: Final = 64
@@ -89,10 +85,13 @@ class Parsed(NamedTuple):
 # --- sending ---------------------------------------------------------------------------------
 
 
-def record_of(message: Any, half_group: str, accepted: Collection[int], now_ms: int) -> Parsed:
+def record_of(
+    message: Any, body: bytes, half_group: str, accepted: Collection[int], now_ms: int
+) -> Parsed:
     """The record of a message. Raises Refused with RocketMQ's code.
 
-    `half_group`: the producer group of half messages; `accepted`: the message types of its topic.
+    `body`: decompressed; `half_group`: the producer group of half messages; `accepted`: the message
+    types of its topic.
     """
     system = message.system_properties
     message_type = _checked_type(system, accepted)
@@ -123,7 +122,7 @@ def record_of(message: Any, half_group: str, accepted: Collection[int], now_ms: 
     born_ms = wire.ms_of(system.born_timestamp)
     if abs(born_ms - now_ms) > BORN_SKEW_MS_MAX:
         born_ms = now_ms
-    record = Record(0, born_ms, None, _body(message.body, system.body_encoding), headers)
+    record = Record(0, born_ms, None, body, headers)
     return Parsed(record, message_type, system.message_id, due_ms)
 
 
@@ -221,36 +220,6 @@ def _user_properties(properties: Any) -> list[tuple[str, bytes | None]]:
                 f"the property {name[:100]!r} is reserved, blank or not printable: rename it",
             )
     return list(found)
-
-
-def _body(body: bytes, encoding: int) -> bytes:
-    """The body as every protocol reads it. Raises Refused."""
-    if not body:
-        raise Refused(codes.MESSAGE_BODY_EMPTY, "the message has no body: send at least one byte")
-    if len(body) > BODY_BYTES_MAX:
-        raise _too_large(f"{len(body)} bytes")
-    if encoding == wire.GZIP:
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-                body = file.read(BODY_BYTES_MAX + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Refused(
-                codes.MESSAGE_CORRUPTED, f"the body cannot be decompressed ({error}): send it again"
-            ) from error
-        if len(body) > BODY_BYTES_MAX:
-            raise _too_large("more, decompressed")
-    elif encoding not in {0, wire.IDENTITY}:
-        raise Refused(
-            codes.MESSAGE_CORRUPTED, f"body encoding {encoding} is unknown: use IDENTITY or GZIP"
-        )
-    return body
-
-
-def _too_large(shown: str) -> Refused:
-    return Refused(
-        codes.MESSAGE_BODY_TOO_LARGE,
-        f"the body has {shown}: at most {BODY_BYTES_MAX} bytes are possible",
-    )
 
 
 # --- receiving -------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ with UNSUPPORTED, and named in docs/ROCKETMQ.md.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,6 +23,7 @@ from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.clients import Clients
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
+from headrace.rocketmq.in_progress import InProgress
 from headrace.rocketmq.offsets import Offsets
 from headrace.rocketmq.receiving import Receiving
 from headrace.rocketmq.routes import Routes
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
     from headrace.grpc.service import Call
     from headrace.grpc.service import Services as GrpcServices
+    from headrace.rocketmq.in_progress import Held
     from headrace.rocketmq.sending import Ended
     from headrace.runtime.tasks import Tasks
 
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 OTHER_BYTES_MAX: Final = 256 * 1024
 """Of a request that is no SendMessage: 1,000 receipts have less than half of it."""
-UNANSWERED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Requests in progress on one connection."""
 FIELDS_MAX: Final = 1_008
 """Of the message that a request is: 1,000 messages or receipts, and what goes with them."""
 SCANNED_BYTES_MIN: Final = 16 * 1024
@@ -76,7 +75,7 @@ class Messaging:
         groups = RocketGroups(services)
         self.clients = Clients(services, tasks)
         routes = Routes(services, groups)
-        sending = Sending(services, tasks)
+        self._sending = sending = Sending(services, tasks)
         receiving = Receiving(services, groups, self.clients)
         offsets = Offsets(services, tasks)
         telemetry = Telemetry(services, groups, self.clients, tasks)
@@ -102,8 +101,7 @@ class Messaging:
             one._replace(start=sending.start) if one.name == "SendMessage" else one for one in rpcs
         ]
         rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
-        self._unanswered: Counter[object] = Counter()
-        """By session: the bytes of requests in progress."""
+        self.in_progress = InProgress()
         methods = [
             Method(
                 _path(one.name),
@@ -121,12 +119,7 @@ class Messaging:
     def _begin(self, rpc: Rpc, call: Call, body: bytes) -> None:
         try:
             _check_fields(body)
-            if self._unanswered[call.session] + len(body) > UNANSWERED_BYTES_MAX:
-                raise Refused(
-                    codes.TOO_MANY_REQUESTS,
-                    f"requests in progress on this connection have {UNANSWERED_BYTES_MAX} bytes:"
-                    " wait for their answers",
-                )
+            held = self.in_progress.begin(call.session, len(body))
         except ProtobufInvalid:
             _finish_invalid(rpc, call)
             return
@@ -135,16 +128,19 @@ class Messaging:
             set_status(response.status, error)
             call.respond(response.SerializeToString())
             return
-        self._unanswered[call.session] += len(body)
-        if rpc.start is None or not self._start(rpc, call, body):
-            self._tasks.spawn(self._answer_counted(rpc, call, body), rpc.name)
+        if rpc.start is None or not self._start(rpc, call, body, held):
+            self._tasks.spawn(self._answer_counted(rpc, call, body, held), rpc.name)
 
-    def _start(self, rpc: Rpc, call: Call, body: bytes) -> bool:
+    def close(self) -> None:
+        """Drop what waits for a thread."""
+        self._sending.close()
+
+    def _start(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> bool:
         """Begin a call without a task; returns False if it has to wait for something first."""
         assert rpc.start is not None
 
         def ended(found: Any) -> None:
-            self._uncount(call, body)
+            held.release()
             if isinstance(found, Exception):
                 _fail(rpc, call, found)
             else:
@@ -154,40 +150,35 @@ class Messaging:
             session = session_of(self._services, call)
             if session is None:
                 return False
-            caller, request = self._accepted(rpc, call, body, session)
+            caller, request = self._accepted(rpc, call, body, session, held)
             return rpc.start(caller, request, ended)
         except Exception as error:  # noqa: BLE001 - the edge of a call
             ended(error)
             return True
 
     def _accepted(
-        self, rpc: Rpc, call: Call, body: bytes, session: ClientSession
+        self, rpc: Rpc, call: Call, body: bytes, session: ClientSession, held: Held
     ) -> tuple[Caller, Any]:
         """(who asks, the request). Raises DecodeError, HeadraceError."""
         request = wire.request_of(rpc.name).FromString(body)
-        caller = Caller(self._services, call, rpc.name, session)
+        caller = Caller(self._services, call, rpc.name, session, held)
         caller.require(rpc.access, request)
         return caller, request
 
-    def _uncount(self, call: Call, body: bytes) -> None:
-        self._unanswered[call.session] -= len(body)
-        if not self._unanswered[call.session]:
-            del self._unanswered[call.session]
-
-    async def _answer_counted(self, rpc: Rpc, call: Call, body: bytes) -> None:
+    async def _answer_counted(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> None:
         try:
-            await self._answer(rpc, call, body)
+            await self._answer(rpc, call, body, held)
         finally:
-            self._uncount(call, body)
+            held.release()
 
-    async def _answer(self, rpc: Rpc, call: Call, body: bytes) -> None:
+    async def _answer(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> None:
         kind = wire.response_of(rpc.name)
         response = kind()
         try:
             session = session_of(self._services, call)
             if session is None:
                 session = await check_session(call)
-            caller, request = self._accepted(rpc, call, body, session)
+            caller, request = self._accepted(rpc, call, body, session, held)
             if rpc.is_stream:
                 caller.watch()
             handling = rpc.handle(caller, request, kind if rpc.is_stream else response)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
@@ -17,25 +18,24 @@ from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.rocketmq import codes, wire
+from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import Recall, Transaction
 from headrace.rocketmq.joined_sends import JoinedSends
 from headrace.rocketmq.messages import record_of
 from headrace.rocketmq.routes import ACCEPTED
+from headrace.runtime.slow_calls import SlowCalls
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.rocketmq.caller import Caller
+    from headrace.rocketmq.in_progress import Held
     from headrace.rocketmq.messages import Parsed
     from headrace.runtime.tasks import Tasks
 
 MESSAGES_MAX: Final = 1_000
 """Of one request."""
-BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of one request, decompressed: as much as one without compression can have."""
-
-
 RESPONSE: Final = wire.response_of("SendMessage")
 Ended = Callable[[Any], None]
 """Gets a call's response, or the exception with which it failed."""
@@ -47,10 +47,49 @@ class Sending:
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
         self._sends = JoinedSends(services.sends, tasks)
+        self._threads = SlowCalls("headrace-bodies")
+
+    def close(self) -> None:
+        """Drop the requests that wait for the thread."""
+        self._threads.close()
 
     def start(self, caller: Caller, request: Any, ended: Ended) -> bool:
         """Begin to store messages of one topic. Returns False if the topic is not known here, so
-        that it has to be looked up first. Raises Refused."""
+        that it has to be looked up first, or the bodies take long to decompress. Raises Refused."""
+        self._check(caller, request)
+        topic = caller.known_topic(request.messages[0].topic)
+        if topic is None:
+            return False
+        given = Bodies(request.messages)
+        bodies = given.inline(self._body_bytes_max(topic, given))
+        if bodies is None:
+            return False
+        if given.packed_bytes:
+            _held(caller).add(given.unpacked_bytes(bodies))
+        self._store(caller, topic, request, bodies, ended)
+        return True
+
+    async def send(self, caller: Caller, request: Any, response: Any) -> None:
+        """Store messages as `start`, which could not begin at once."""
+        self._check(caller, request)
+        topic = await caller.topic(request.messages[0].topic)
+        bodies = await self._unpacked(caller, topic, Bodies(request.messages))
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def ended(found: Any) -> None:
+            if result.done():
+                return
+            if isinstance(found, Exception):
+                result.set_exception(found)
+            else:
+                result.set_result(found)
+
+        self._store(caller, topic, request, bodies, ended)
+        del request, bodies  # its records have what is still needed
+        response.CopyFrom(await result)
+
+    def _check(self, caller: Caller, request: Any) -> None:
+        """Raises Refused, QuotaExceeded."""
         quotas = self._services.quotas
         if quotas.is_active:
             quotas.check(caller.session, PRODUCER)
@@ -64,10 +103,29 @@ class Sending:
             raise Refused(
                 codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
             )
-        topic = caller.known_topic(messages[0].topic)
-        if topic is None:
-            return False
-        parsed = self._parsed(topic, messages)
+
+    def _body_bytes_max(self, topic: Topic, given: Bodies) -> int:
+        """What a compressed body of this topic may have, decompressed."""
+        taken = self._services.topics.plain_bytes_max(topic) if given.packed_bytes else None
+        return BODY_BYTES_MAX if taken is None else min(BODY_BYTES_MAX, taken)
+
+    async def _unpacked(self, caller: Caller, topic: Topic, given: Bodies) -> list[bytes]:
+        """The bodies, decompressed in the thread. Raises Refused."""
+        bytes_max = self._body_bytes_max(topic, given)
+        if not given.packed_bytes:
+            return given.unpack(bytes_max)
+        held, most = _held(caller), given.unpacked_bytes_max(bytes_max)
+        held.add(most)
+        bodies = await self._threads.run(partial(given.unpack, bytes_max))
+        held.add(given.unpacked_bytes(bodies) - most)
+        return bodies
+
+    def _store(
+        self, caller: Caller, topic: Topic, request: Any, bodies: list[bytes], ended: Ended
+    ) -> None:
+        """Append messages and make the response. Raises Refused."""
+        quotas = self._services.quotas
+        parsed = self._parsed(topic, request.messages, bodies)
         size = request.ByteSize() if quotas.is_active else 0
 
         def stored(results: list[Sent | HeadraceError] | Exception) -> None:
@@ -87,43 +145,16 @@ class Sending:
             ended(response)
 
         self._sends.send(topic, [Outgoing(one.record) for one in parsed], stored)
-        return True
 
-    async def send(self, caller: Caller, request: Any, response: Any) -> None:
-        """Store messages of a topic that may have to be looked up first."""
-        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def ended(found: Any) -> None:
-            if result.done():
-                return
-            if isinstance(found, Exception):
-                result.set_exception(found)
-            else:
-                result.set_result(found)
-
-        if not self.start(caller, request, ended):
-            await caller.topic(request.messages[0].topic)
-            is_started = self.start(caller, request, ended)
-            assert is_started, "a topic that was looked up is known"
-        response.CopyFrom(await result)
-
-    def _parsed(self, topic: Topic, messages: Any) -> list[Parsed]:
+    def _parsed(self, topic: Topic, messages: Any, bodies: list[bytes]) -> list[Parsed]:
         """Raises Refused."""
         topics = self._services.topics
         accepted = ACCEPTED[topics.message_type(topic)]
         now_ms = self._services.appends.clock.now_ms()
-        found: list[Parsed] = []
-        left = BODIES_BYTES_MAX
-        for one in messages:
-            parsed = record_of(one, topic.name, accepted, now_ms)
-            left -= len(parsed.record.value or b"")
-            if left < 0:
-                raise Refused(
-                    codes.MESSAGE_BODY_TOO_LARGE,
-                    f"the bodies of the request have more than {BODIES_BYTES_MAX} bytes,"
-                    " decompressed: send fewer messages at once",
-                )
-            found.append(parsed)
+        found = [
+            record_of(one, body, topic.name, accepted, now_ms)
+            for one, body in zip(messages, bodies, strict=True)
+        ]
         latest_ms = now_ms + topics.delay_max_ms(topic)
         if any(one.due_ms is not None and one.due_ms > latest_ms for one in found):
             raise Refused(
@@ -167,6 +198,11 @@ class Sending:
         except RecordStateInvalid as error:
             raise Refused(codes.MESSAGE_NOT_FOUND, str(error)) from error
         response.message_id = recall.message_id
+
+
+def _held(caller: Caller) -> Held:
+    assert caller.held is not None, "a send is one request"
+    return caller.held
 
 
 def _fill_entry(entry: Any, topic: Topic, parsed: Parsed, result: Sent | HeadraceError) -> None:

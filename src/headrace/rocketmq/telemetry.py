@@ -14,9 +14,9 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Status
 from headrace.rocketmq import wire
+from headrace.rocketmq.bodies import BODY_BYTES_MAX
 from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
-from headrace.rocketmq.messages import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession

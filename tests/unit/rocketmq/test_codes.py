@@ -11,8 +11,11 @@ import pytest
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
 
 from headrace import errors
+from headrace.broker.services.topic_service import NewTopic
 from headrace.rocketmq import codes, wire
+from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, code_of
+from headrace.rocketmq.in_progress import InProgress
 
 GROUP = "workers"
 KINDS = [
@@ -199,6 +202,83 @@ async def test_requests_in_progress_on_one_connection_are_bounded(rocket):
     await rocket.send("jobs")
 
 
+def bombs(rocket, topic):
+    """A request of 16 KiB that decompresses to 16 MiB."""
+    packed = gzip.compress(bytes(4 * 1024 * 1024))
+    messages = [rocket.message(topic, packed, body_encoding=wire.GZIP) for _ in range(4)]
+    return wire.request_of("SendMessage")(messages=messages)
+
+
+@on_rocketmq
+async def test_bodies_that_grow_are_decompressed_beside_the_loop_and_count_as_what_they_grow_to(
+    rocket,
+):
+    configs = {"max.message.bytes": str(5 * 1024 * 1024)}
+    await rocket.node.services.topics.create(NewTopic("large", 1, -1, configs))
+    request = bombs(rocket, "large")
+    sent = [rocket.begin("SendMessage", request) for _ in range(5)]
+    progress = rocket.messaging.in_progress
+    assert progress.bytes == 5 * request.ByteSize(), "nothing was decompressed yet"
+    await asyncio.sleep(0)
+    assert progress.bytes > 3 * 16 * 1024 * 1024
+    for call in sent:
+        await asyncio.wait_for(call.over.wait(), 30)
+    found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in sent]
+    refused = [codes.TOO_MANY_REQUESTS] * 2  # 64 MiB, and the requests themselves
+    assert [one.status.code for one in found] == [codes.OK] * 3 + refused
+    assert not progress.bytes
+    assert not progress.bytes_by_connection
+    (got,) = await rocket.receive("large", GROUP, batch_size=1)
+    assert got.body == bytes(4 * 1024 * 1024)
+
+
+@on_rocketmq
+async def test_a_compressed_body_is_read_up_to_what_its_topic_takes(rocket):
+    await rocket.create("jobs")
+    again = {"compression.type": "lz4"}
+    await rocket.node.services.topics.create(NewTopic("again", 1, -1, again))
+    body = gzip.compress(bytes(2 * 1024 * 1024))
+    expected = {"jobs": codes.MESSAGE_BODY_TOO_LARGE, "again": codes.OK}
+    for topic, code in expected.items():
+        assert await rocket.send_code(topic, body, body_encoding=wire.GZIP) == code, topic
+    empty = gzip.compress(b"")
+    assert await rocket.send_code("jobs", empty, body_encoding=wire.GZIP) == (
+        codes.MESSAGE_BODY_EMPTY
+    )
+
+
+def test_bodies_are_decompressed_at_once_only_if_that_is_quick():
+    text = b"".join(b"%d," % number for number in range(20_000))
+    few = gzip.compress(bytes(300_000))
+    for body, is_quick in [(gzip.compress(text), True), (gzip.compress(bytes(10_000)), True),
+                           (gzip.compress(bytes(50_000)), False), (few, False)]:  # fmt: skip
+        message = wire.Message(body=body)
+        message.system_properties.body_encoding = wire.GZIP
+        given = Bodies([message, wire.Message(body=b"plain")])
+        found = given.unpack(BODY_BYTES_MAX)
+        assert found == [gzip.decompress(body), b"plain"]
+        assert given.inline(BODY_BYTES_MAX) == (found if is_quick else None)
+        size = given.unpacked_bytes(found)
+        assert size == len(found[0]) <= given.unpacked_bytes_max(BODY_BYTES_MAX)
+
+
+def test_requests_in_progress_of_all_connections_are_bounded():
+    progress, size = InProgress(), 60 * 1024 * 1024
+    held = [progress.begin(connection, size) for connection in range(4)]
+    with pytest.raises(Refused, match="of all clients"):
+        progress.begin("another", size)
+    with pytest.raises(Refused, match="on this connection"):
+        held[0].add(5 * 1024 * 1024)
+    held[0].release()
+    held[0].release()
+    held.append(progress.begin("another", size))
+    assert progress.bytes == 4 * size
+    for one in held:
+        one.release()
+    assert not progress.bytes
+    assert not progress.bytes_by_connection
+
+
 @on_rocketmq
 async def test_requests_without_messages_are_small(rocket):
     for path, method in rocket.messaging.methods.items():
@@ -245,7 +325,7 @@ async def test_a_call_whose_response_cannot_be_made_is_answered_and_no_longer_co
         await asyncio.wait_for(call.over.wait(), 5)
     found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in calls]
     assert [one.status.code for one in found] == [codes.OK, codes.INTERNAL_SERVER_ERROR]
-    assert not rocket.messaging._unanswered
+    assert not rocket.messaging.in_progress.bytes_by_connection
 
 
 @on_rocketmq

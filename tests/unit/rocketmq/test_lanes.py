@@ -649,4 +649,4 @@ async def test_sends_that_arrive_together_have_results_of_their_own_once_they_ar
     assert found.pop(2).status.code == codes.ILLEGAL_MESSAGE_TAG
     assert [one.status.code for one in found] == [codes.OK] * 4
     assert [one.entries[0].offset for one in found] == [0, 1, 2, 3]
-    assert not rocket.messaging._unanswered
+    assert not rocket.messaging.in_progress.bytes_by_connection

@@ -198,6 +198,14 @@ class TopicService:
         """Whether records of the topic have queue attributes."""
         return self._topics.log_config(topic.name, topic.fact.configs).has_attributes
 
+    def plain_bytes_max(self, topic: Topic) -> int | None:
+        """What a record of the topic may take before it is compressed; None: it is compressed by
+        the broker, and only its size after that is limited."""
+        config = self._topics.log_config(topic.name, topic.fact.configs)
+        return (
+            config.max_message_bytes if config.compression in {"producer", "uncompressed"} else None
+        )
+
     @staticmethod
     def message_type(topic: Topic) -> str:
         """The type of messages that RocketMQ's clients may send: see `overrides.message_type`."""
