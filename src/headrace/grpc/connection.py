@@ -70,6 +70,10 @@ class Requests(Protocol):
         """There are frames to be sent after there were none."""
         ...
 
+    def dropped_output(self) -> None:
+        """What waited for windows was dropped with its stream."""
+        ...
+
     def ponged(self) -> None:
         """The peer has answered a PING."""
         ...
@@ -209,7 +213,8 @@ class Http2Connection:
     def _end(self, stream: Stream) -> Exchange | None:
         """The end of a stream, which needs its exchange no more; returns that."""
         stream.is_local_closed = stream.is_remote_closed = True
-        self.outflow.forget(stream)
+        if self.outflow.forget(stream):
+            self._requests.dropped_output()
         exchange, stream.exchange = stream.exchange, None
         return exchange
 

@@ -260,12 +260,14 @@ class Outflow:
         if stream.unsent_bytes and stream.send_window > 0:
             self._blocked[stream] = None
 
-    def forget(self, stream: Stream) -> None:
-        """Drop what the stream has to send: it was reset."""
-        self.unsent_bytes -= stream.unsent_bytes
+    def forget(self, stream: Stream) -> int:
+        """Drop what the stream has to send: it was reset. Returns how much it was."""
+        size = stream.unsent_bytes
+        self.unsent_bytes -= size
         stream.unsent_bytes = 0
         stream.unsent = None
         self._blocked.pop(stream, None)
+        return size
 
     def drain(self) -> None:
         """Send what the windows allow, a frame of each stream in turn."""

@@ -124,5 +124,8 @@ class Peer:
     def has_output(self) -> None:
         pass
 
+    def dropped_output(self) -> None:
+        pass
+
     def ponged(self) -> None:
         self.pongs += 1

@@ -318,6 +318,47 @@ def test_the_connection_that_owes_most_is_closed_when_the_listener_owes_too_much
         assert one.server.owed_bytes == 0
 
 
+def soon(holds) -> None:
+    """Wait until something holds."""
+    deadline_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_whatever_a_socket_has_not_taken_is_owed():
+    """A fraction of the usual high-water mark is much when 10,000 clients owe it."""
+    with served() as one, RawClient(one.address, buffer_bytes=8_192) as client:
+        client.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1}))
+        client.send(frames.window_update(0, 2**31 - 1 - 65_535))
+        (connection,) = one.server._connections
+
+        def unsent_and_owed():
+            return connection.unsent_bytes, connection.owed_bytes, one.server.owed_bytes
+
+        sent = 0
+        while not (found := one.call(unsent_and_owed))[0]:
+            sent += 1
+            client.call(2 * sent - 1, "/t/count", b"1000")
+            while one.call(lambda: connection._http2.last_stream_id) != 2 * sent - 1:
+                time.sleep(0.001)
+        unsent, owed, of_all = found
+        assert unsent < 65_536
+        assert unsent <= owed == of_all
+        for number in range(sent):
+            assert client.status(2 * number + 1) == OK
+        soon(lambda: one.call(unsent_and_owed) == (0, 0, 0))
+
+
+def test_what_waited_in_a_stream_that_is_reset_is_owed_no_more():
+    with served() as one, RawClient(one.address) as client:
+        ask_for(client, 900)
+        soon(lambda: one.server.owed_bytes >= 900 - 64 << 10)
+        client.send(frames.rst_stream(1, frames.CANCEL))
+        soon(lambda: not one.server.owed_bytes)
+        assert one.server.connection_count == 1
+
+
 def test_large_answers_to_small_questions_leave_others_their_turns():
     """What one read of the socket brings may cause a hundred times as much."""
     answered = []
@@ -344,6 +385,9 @@ def test_large_answers_to_small_questions_leave_others_their_turns():
             self.is_reading = True
 
         def write(self, data):
+            pass
+
+        def set_write_buffer_limits(self, high=None, low=None):
             pass
 
         def get_write_buffer_size(self):
