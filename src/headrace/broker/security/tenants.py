@@ -136,11 +136,13 @@ class Tenants:
         self._versions: dict[str, int] = {}
         self._stored: dict[str, tuple[str, ...]] = {}
         self._damaged: set[str] = set()
-        self._by_principal: dict[str, str] = {}
+        self._tenants_of: dict[str, tuple[str, ...]] = {
+            one: (tenant,) for one, tenant in configured.items()
+        }
+        """By principal. More than one tenant only if two brokers stored at once."""
         self._listeners: list[Callable[[], None]] = []
-        self.has_any = False
+        self.has_any = bool(configured)
         """Whether there are tenants besides the default one, or were: what they had may be left."""
-        self._index()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change."""
@@ -148,11 +150,12 @@ class Tenants:
 
     def of(self, principal: str) -> str:
         """The tenant of a principal; NOBODY if that is not certain."""
-        found = self._by_principal.get(principal)
+        if principal in self._super_users:
+            return DEFAULT
+        found = self._tenants_of.get(principal)
         if found is None:
-            is_known = not self._damaged or principal in self._super_users
-            return DEFAULT if is_known else NOBODY
-        return found
+            return NOBODY if self._damaged else DEFAULT
+        return found[0] if len(found) == 1 else NOBODY
 
     def names(self) -> Sequence[str]:
         """All tenants, sorted."""
@@ -199,25 +202,24 @@ class Tenants:
             self._put(tenant, found if is_active else None)
 
     def _put(self, tenant: str, principals: tuple[str, ...] | None) -> None:
+        """At a cost of the tenant's principals: there may be 10,000 tenants."""
+        before, after = {*self._stored.get(tenant, ())}, {*(principals or ())}
         if principals is None:
             self._damaged.discard(tenant)
             self._stored.pop(tenant, None)
         else:
             self._stored[tenant] = principals
-        self._index()
+        for one in before ^ after:
+            found = {*self._tenants_of.get(one, ())} - {tenant}
+            if one in after or self._configured.get(one) == tenant:
+                found.add(tenant)
+            if found:
+                self._tenants_of[one] = tuple(sorted(found))
+            else:
+                self._tenants_of.pop(one, None)
+        self.has_any = bool(self._versions or self._configured)
         for listener in self._listeners:
             listener()
-
-    def _index(self) -> None:
-        found = dict(self._configured)
-        for tenant, principals in sorted(self._stored.items()):
-            for one in principals:
-                if found.setdefault(one, tenant) != tenant:
-                    found[one] = NOBODY
-        for one in self._super_users:
-            found.pop(one, None)
-        self._by_principal = found
-        self.has_any = bool(self._versions or self._configured)
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -300,8 +302,7 @@ class Tenants:
             raise CredentialInvalid(
                 f"{principal} is in super.users, who see all tenants; nothing was changed"
             )
-        own = self._by_principal.get(principal, tenant)
-        if own != tenant:
+        if self._tenants_of.get(principal, (tenant,)) != (tenant,):
             raise CredentialDuplicate(
                 f"{principal} is in another tenant: remove it there first; nothing was changed"
             )
