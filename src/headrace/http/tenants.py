@@ -117,17 +117,18 @@ class TenantOperations:
 
     async def _delete(self, call: Call) -> Json:
         name, tenants = call.path["tenant"], self._tenants()
-        principals = tenants.principals(name)
+        tenants.require_deletable(name)
+        principals, is_forced = tenants.principals(name), call.query.get("force", False)
         held = await self._counts(name) | {"principals": len(principals)}
         kept = [f"{count} {what}" for what, count in held.items() if count]
-        if kept and not call.query.get("force"):
+        if kept and not is_forced:
             raise Contradiction(
                 f"the tenant has {', '.join(kept)}: delete them first. With force it is deleted"
                 " all the same, and what it has stays: super users see it, and its principals have"
                 " the rights of the default tenant; nothing was changed"
             )
         if not call.is_dry_run:
-            await tenants.delete(name)
+            await tenants.delete(name, is_forced=is_forced)
         return {"tenant": name, **held, "dry_run": call.is_dry_run}
 
 

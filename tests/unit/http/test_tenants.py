@@ -15,10 +15,21 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.security.tenants import NOBODY, PRINCIPALS_MAX, Tenants, refuse_tenants
-from headrace.errors import DataCorrupt, FormatUnsupported, PolicyViolation
+from headrace.broker.security.tenants import (
+    NOBODY,
+    PRINCIPALS_MAX,
+    TenantNotEmpty,
+    Tenants,
+    refuse_tenants,
+)
+from headrace.errors import (
+    CredentialUnknown,
+    DataCorrupt,
+    FormatUnsupported,
+    PolicyViolation,
+)
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.metadata.store import MetadataEntry
+from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.tenant_facts import TenantFact, TenantPrincipal, tenant_key
 
 ACME = {"name": "acme", "principals": ["User:alice"]}
@@ -139,6 +150,71 @@ def test_every_broker_follows_and_a_principal_of_two_tenants_has_no_rights():
         assert other.of("User:alice") == "acme"
         with pytest.raises(PolicyViolation):
             await one.change("acme", [f"User:{n}" for n in range(PRINCIPALS_MAX)], ())
+
+    asyncio.run(scenario())
+
+
+def test_a_change_does_not_bring_back_what_another_broker_deleted():
+    """Before a broker has heard of the other's change."""
+
+    async def scenario() -> None:
+        store = MemoryMetadataStore()
+        one, other = Tenants(store), Tenants(store)
+        await one.create("acme", [])
+        for entry in await store.list("/tenants/"):
+            other.apply(entry.key, entry)
+        await one.delete("acme")
+        assert other.names() == ["acme"]
+        with pytest.raises(CredentialUnknown):
+            await other.change("acme", ["User:alice"], ())
+        with pytest.raises(CredentialUnknown):
+            await other.delete("acme")
+        (entry,) = await store.list("/tenants/")
+        other.apply(entry.key, entry)
+        assert other.names() == []
+        assert await other.create("acme", ["User:alice"]) is False
+
+    asyncio.run(scenario())
+
+
+def test_without_force_no_tenant_is_deleted_whose_principals_another_broker_stored():
+    async def scenario() -> None:
+        store = MemoryMetadataStore()
+        one, other = Tenants(store), Tenants(store)
+        await one.create("acme", [])
+        for entry in await store.list("/tenants/"):
+            other.apply(entry.key, entry)
+        await one.change("acme", ["User:alice"], ())
+        assert other.principals("acme") == []
+        with pytest.raises(TenantNotEmpty, match="has 1 principals"):
+            await other.delete("acme")
+        assert one.of("User:alice") == "acme"
+        await other.delete("acme", is_forced=True)
+        assert other.names() == []
+
+    asyncio.run(scenario())
+
+
+def test_what_a_newer_version_stored_is_not_overwritten():
+    async def scenario() -> None:
+        store = MemoryMetadataStore()
+        value = b'{"v":1,"state":"later","principals":[]}'
+        await store.put(tenant_key("acme"), value, ABSENT)
+        with pytest.raises(FormatUnsupported):
+            await Tenants(store).create("acme", ["User:alice"])
+        (entry,) = await store.list("/tenants/")
+        assert entry.value == value
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("query", ["", "?dry_run=true", "?force=true", "?force=true&dry_run=true"])
+def test_a_tenant_of_the_setting_is_not_deleted_even_dry(query, monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch, tenants="acme=User:alice") as web:
+            web.principal = "root"
+            status, refused = await web.ask("DELETE", "/v1/tenants/acme" + query)
+            assert (status, "headrace.tenants" in refused["detail"]) == (403, True)
 
     asyncio.run(scenario())
 

@@ -331,7 +331,7 @@ def test_a_change_of_tenants_holds_for_open_connections():
                 read = await client.ask(apis.FETCH, 12, fetch(topic, 12))
                 assert codes_in(read) == {0}
                 assert [one for one in values.values() if one in client.received] == [value]
-            await tenants.delete("b")
+            await tenants.delete("b", is_forced=True)
             created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
             assert 36 in codes_in(created)  # by its rule, in the default tenant again
 

@@ -22,6 +22,7 @@ from headrace.errors import (
     FormatUnsupported,
     MetadataUnavailable,
     PolicyViolation,
+    Rejected,
     RequestInvalid,
     VersionConflict,
 )
@@ -65,6 +66,10 @@ _FORM: Final = (
 )
 
 
+class TenantNotEmpty(Rejected):
+    """A tenant that has principals is deleted only by force."""
+
+
 def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool) -> bool:
     """Whether a key is of another tenant than `own`. No topic's name looks like a key, but an
     installation without tenants may have groups and transactional ids that do."""
@@ -77,6 +82,21 @@ def _is_of_a_client(principal: str) -> bool:
     """Whether a client can log in as this principal."""
     kind, _, name = principal.partition(":")
     return bool(kind and name) and kind != BROKER and name != "*" and principal != str(ANONYMOUS)
+
+
+def _unknown(tenant: str) -> CredentialUnknown:
+    return CredentialUnknown(f"there is no tenant {tenant!r}")
+
+
+def _fact_of(tenant: str, entry: MetadataEntry) -> TenantFact:
+    """Raises DataCorrupt, FormatUnsupported."""
+    fact = decode_fact(TenantFact, entry)
+    if fact.state not in {ACTIVE, DELETED}:
+        raise FormatUnsupported(
+            f"the tenant {tenant!r} has the state {fact.state!r}, which this version of"
+            " Headrace does not know: start a newer one"
+        )
+    return fact
 
 
 def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
@@ -167,7 +187,7 @@ class Tenants:
         Raises CredentialUnknown if there is no such tenant.
         """
         if tenant not in self._stored and tenant not in self._configured.values():
-            raise CredentialUnknown(f"there is no tenant {tenant!r}")
+            raise _unknown(tenant)
         configured = (one for one, other in self._configured.items() if other == tenant)
         return sorted({*self._stored.get(tenant, ()), *configured})
 
@@ -186,12 +206,7 @@ class Tenants:
         elif self._versions.get(key, ABSENT) < entry.version:
             self._versions[key] = entry.version
             try:
-                fact = decode_fact(TenantFact, entry)
-                if fact.state not in {ACTIVE, DELETED}:
-                    raise FormatUnsupported(
-                        f"the tenant {tenant!r} has the state {fact.state!r}, which this version of"
-                        " Headrace does not know: start a newer one"
-                    )
+                fact = _fact_of(tenant, entry)
             except (DataCorrupt, FormatUnsupported):
                 self._damaged.add(tenant)
                 self._put(tenant, self._stored.get(tenant, ()))
@@ -235,7 +250,7 @@ class Tenants:
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
             raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
-        await self._change(tenant, principals, (), is_dry_run=is_dry_run)
+        await self._change(tenant, principals, (), may_create=True, is_dry_run=is_dry_run)
         return existed
 
     async def change(
@@ -260,27 +275,54 @@ class Tenants:
                     "the setting headrace.tenants names this tenant: change it there, on every"
                     " broker; nothing was changed"
                 )
-        await self._change(tenant, added, removed, is_dry_run=is_dry_run)
+        may_create = self.is_configured(tenant)
+        await self._change(tenant, added, removed, may_create=may_create, is_dry_run=is_dry_run)
 
-    async def delete(self, tenant: str) -> None:
-        """Delete a tenant. What it has is not looked at, and stays. Raises as `change`."""
+    async def delete(self, tenant: str, *, is_forced: bool = False) -> None:
+        """Delete a tenant. Unless `is_forced`, one that has principals is refused, also if another
+        broker has just stored them. What else it has is not looked at, and stays.
+
+        Raises TenantNotEmpty, and as `change`.
+        """
+        self.require_deletable(tenant)
+
+        def deleted(before: list[str] | None) -> None:
+            if before is None:
+                raise _unknown(tenant)
+            if before and not is_forced:
+                raise TenantNotEmpty(
+                    f"the tenant has {len(before)} principals: remove them first, or use force;"
+                    " nothing was changed"
+                )
+
+        await self._store(tenant, deleted)
+
+    def require_deletable(self, tenant: str) -> None:
+        """Raises CredentialUnknown, and PolicyViolation for a tenant of the setting."""
         if self.is_configured(tenant):
             raise PolicyViolation(
                 "the setting headrace.tenants names this tenant: remove it there, on every broker;"
                 " nothing was changed"
             )
         self.principals(tenant)
-        await self._store(tenant, lambda _: None)
 
     async def _change(
-        self, tenant: str, added: Sequence[str], removed: Sequence[str], *, is_dry_run: bool
+        self,
+        tenant: str,
+        added: Sequence[str],
+        removed: Sequence[str],
+        *,
+        may_create: bool,
+        is_dry_run: bool,
     ) -> None:
         for one in added:
             self._check(tenant, one)
 
-        def changed(before: list[str]) -> list[str]:
+        def changed(before: list[str] | None) -> list[str]:
+            if before is None and not may_create:
+                raise _unknown(tenant)
             gone = set(removed)
-            found = [one for one in dict.fromkeys([*before, *added]) if one not in gone]
+            found = [one for one in dict.fromkeys([*(before or ()), *added]) if one not in gone]
             if len(found) > PRINCIPALS_MAX:
                 raise PolicyViolation(
                     f"a tenant has at most {PRINCIPALS_MAX} principals; nothing was changed"
@@ -307,14 +349,17 @@ class Tenants:
                 f"{principal} is in another tenant: remove it there first; nothing was changed"
             )
 
-    async def _store(self, tenant: str, change: Callable[[list[str]], list[str] | None]) -> None:
-        """Compare and set a fact. `change` gets the principals, and returns None to delete."""
+    async def _store(
+        self, tenant: str, change: Callable[[list[str] | None], list[str] | None]
+    ) -> None:
+        """Compare and set a fact. `change` gets the stored principals, and returns those to store:
+        None if there is no such tenant, as other brokers' changes may not have arrived here."""
         key = tenant_key(tenant)
         for _ in range(_ATTEMPTS_MAX):
             entry = await self._metadata.get(key)
-            fact = TenantFact(DELETED, []) if entry is None else decode_fact(TenantFact, entry)
+            fact = TenantFact(DELETED, []) if entry is None else _fact_of(tenant, entry)
             kept = {one.principal: one for one in fact.principals}
-            after = change([*kept] if fact.state == ACTIVE else [])
+            after = change([*kept] if fact.state == ACTIVE else None)
             principals = [kept.get(one, TenantPrincipal(one)) for one in after or ()]
             state = DELETED if after is None else ACTIVE
             value = TenantFact(state, principals, fact.unknown).encode()
