@@ -195,6 +195,30 @@ async def test_connections_show_the_software_that_clients_name(web):
 
 
 @on_the_web
+async def test_the_quotas_of_connections_are_looked_up_for_the_page_alone(web):
+    """With tens of thousands of connections they would block the event loop for a second."""
+    quota = {"client_id": "t", "set": {"producer_byte_rate": 10}}
+    assert (await web.ask("PATCH", "/v1/quotas", quota))[0] == 200
+    for _ in range(5):
+        await web.rig.client().ask(18, 3, {})  # ApiVersions
+    quotas, looked_up = web.node.services.quotas, []
+    rates = quotas.rates
+
+    def counted(session):
+        looked_up.append(session)
+        return rates(session)
+
+    quotas.rates = counted
+    for limit in (1, 5):
+        looked_up.clear()
+        _, answer = await web.ask("GET", f"/v1/connections?limit={limit}")
+        assert [one["quotas"] for one in answer["connections"]] == [
+            {"producer_byte_rate": 10}
+        ] * len(answer["connections"])
+        assert len(looked_up) == len(answer["connections"])
+
+
+@on_the_web
 async def test_connections_tell_quotas_and_throttling_and_are_counted_by_software(web):
     await web.ask("POST", "/v1/topics", {"name": "t"})
     quota = {"client_id": "t", "set": {"producer_byte_rate": 10}}
