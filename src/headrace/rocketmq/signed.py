@@ -26,7 +26,7 @@ DATE_TIME: Final = b"x-mq-date-time"
 ACCESS_KEY: Final = "ACCESS-KEY"
 """Among the mechanisms in `LoginFigures`."""
 KEYS_MAX: Final = 16
-"""Of one connection: a client has one."""
+"""Of one connection at a time: a client has one."""
 REFUSED: Final = "the access key or its signature is not valid"
 
 
@@ -81,6 +81,8 @@ class SignedConnection:
         session = self._sessions.get(key.id)
         if session is None:
             if len(self._sessions) >= KEYS_MAX:
+                self._drop_ended()
+            if len(self._sessions) >= KEYS_MAX:
                 raise AuthenticationFailed(f"more than {KEYS_MAX} access keys on one connection")
             session = ClientSession(self._listener, self._host, key.principal)
             session.identity = Identity(key.principal, key.expires_ms, key_id=key.id)
@@ -89,3 +91,8 @@ class SignedConnection:
             self._services.authentication.logins.figures.count(ACCESS_KEY, is_success=True)
         self._checked = authorization, date_time, signed.holds_until_ms, session
         return session
+
+    def _drop_ended(self) -> None:
+        """Keys that were revoked or expired make room for others."""
+        is_valid = self._services.authentication.is_valid
+        self._sessions = {key: one for key, one in self._sessions.items() if is_valid(one)}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ALICE, ROOT = Principal("alice"), Principal("root")
 ACL = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "User:root"}
 MINUTE = timedelta(minutes=1)
+DAY_MS = 86_400_000
 
 
 class Key(NamedTuple):
@@ -44,12 +45,14 @@ class Signing:
         self.rocket = rocket
         self.services = rocket.node.services
         self.connection = self.connect()
+        self.keys_made = 0
 
     def connect(self, host: str = "10.0.0.7") -> SignedConnection:
         return SignedConnection(self.services, "ROCKETMQ", host)
 
     async def key(self, owner: Principal = ALICE, **more: Any) -> Key:
-        name = f"key-{len(list(self.services.issuers.keys.all()))}"
+        self.keys_made += 1
+        name = f"key-{self.keys_made}"
         new = NewKey(name, owner, kind=more.pop("kind", ROCKETMQ), **more)
         secret, key = await self.services.issuers.keys.create(new)
         return Key(key.id, secret)
@@ -268,6 +271,26 @@ def test_keys_on_one_connection_do_not_act_with_each_others_rights():
                 assert await made.code(made.headers(await made.key(ROOT))) == codes.OK
             one_more = made.headers(await made.key(ROOT))
             assert await made.code(one_more) == codes.UNAUTHORIZED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+def test_a_key_that_ended_makes_room_for_another_one_on_its_connection(ends):
+    async def scenario() -> None:
+        async with signing() as made:
+            keys = [await made.key(ROOT, lifetime_ms=DAY_MS)]
+            keys += [await made.key(ROOT) for _ in range(KEYS_MAX - 1)]
+            for key in keys:
+                assert await made.code(made.headers(key)) == codes.OK
+            if ends == "revoked":
+                await made.services.issuers.keys.revoke(keys[0].id)
+            else:
+                made.rocket.rig.clock.ahead_ms += DAY_MS
+            assert await made.code(made.headers(await made.key(ROOT))) == codes.OK
+            assert await made.code(made.headers(keys[0])) == codes.UNAUTHORIZED
+            assert await made.code(made.headers(keys[1])) == codes.OK
+            assert await made.code(made.headers(await made.key(ROOT))) == codes.UNAUTHORIZED
 
     asyncio.run(scenario())
 
