@@ -9,6 +9,7 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -293,20 +294,32 @@ async def test_an_expression_selects_messages_wherever_they_are(web: Web) -> Non
     assert (status, "ends too early" in answer["detail"]) == (409, True)
 
 
-@on_the_web
-async def test_a_costly_expression_ends_with_the_time_of_its_call_within_a_batch(web: Web) -> None:
+@pytest.mark.parametrize("place", [{}, {"delay": str(HOUR_MS)}, {"half": "shop"}])
+def test_a_costly_expression_ends_with_the_time_of_its_call_within_a_read(
+    place: dict[str, str],
+) -> None:
     """It goes on at the record at which it ended, and comes further with each call."""
+
+    async def scenario(web: Web) -> None:
+        await search_costly(web, place)
+
+    on_the_web(scenario)()
+
+
+async def search_costly(web: Web, place: dict[str, str]) -> None:
     await create(web)
     numbers = [*range(40)]
-    costly = {"value": {"n": 0, "of": numbers}, "value_encoding": "json"}
+    headers = message(0, **place)["headers"]
+    costly = {"value": {"n": 0, "of": numbers}, "value_encoding": "json", "headers": headers}
     await send(web, *(costly | {"value": {"n": n, "of": numbers}} for n in range(40)))
     where = "value.of.all(a, value.of.all(b, a + b >= 0)) && value.n >= 0"
     seen: list[int] = []
     rounds, records, more = 0, 0, {}
     while True:
         rounds += 1
-        assert rounds <= 40
+        assert rounds <= 2 * len(numbers)
         answer = await find(web, where=where, time_ms=10, **more)
+        assert len(answer["messages"]) < len(numbers)
         seen += [json.loads(one)["n"] for one in values(answer)]
         if answer["is_complete"]:
             break

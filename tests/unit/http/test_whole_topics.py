@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote, urlencode
 
+import pytest
 from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
@@ -470,3 +471,28 @@ async def test_a_search_asks_each_owner_once_for_the_first_step_of_its_partition
         if not token:
             break
     assert pages == [(number, offset) for number in range(COUNT) for offset in range(3)]
+
+
+@pytest.mark.parametrize("answer", [b"{", b"{}", b"[[], 3]", b'[["a"], null]'])
+def test_a_malformed_answer_of_one_owner_costs_the_partitions_of_others_nothing(answer):
+    @with_brokers(2)
+    async def scenario(cluster):
+        webs = await webs_of(cluster)
+        for number in range(COUNT):
+            await webs[0].send({"value": "x", "partition": number})
+        peers = webs[0].node.queue_owners.peers
+        real = peers.ask
+
+        async def malformed(broker, operation, topic_id, partitions, *rest):
+            if operation == "search":
+                return dict.fromkeys(partitions, answer)
+            return await real(broker, operation, topic_id, partitions, *rest)
+
+        cluster.patch.setattr(peers, "ask", malformed)
+        found = await webs[0].ok("GET", f"{PATH}/messages")
+        own = [number for number, owner in enumerate(cluster.owners()) if owner == 1]
+        assert [one["partition"] for one in found["messages"]] == own
+        assert {one["partition"] for one in found["failed"]} == {*range(COUNT)} - {*own}
+        assert not found["is_complete"]
+
+    scenario()

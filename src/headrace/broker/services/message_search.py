@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 STEP_MS: Final = 500
 """Of one call to an owner: shorter than the time that a broker is waited for."""
 COUNT_MAX: Final = 10_000
+_FIGURES: Final = (int, int, int, int, int, str)
+"""Of a page between brokers; an older broker sends the first ones alone."""
 
 
 class MessageSearch:
@@ -140,9 +142,7 @@ class MessageSearch:
         asked: Any = *names, place.rank, [], *limits
         answers = await self._calls.ask_partitions("search", one, asked, numbers)
         return {
-            place._replace(partition=number): (
-                answer if isinstance(answer, HeadraceError) else _page(answer)
-            )
+            place._replace(partition=number): _page_or_error(answer)
             for number, answer in answers.items()
         }
 
@@ -205,9 +205,21 @@ class MessageSearch:
         return _trace_row(trace)
 
 
+def _page_or_error(answer: Any) -> Page | HeadraceError:
+    if isinstance(answer, HeadraceError):
+        return answer
+    try:
+        return _page(answer)
+    except HeadraceError as error:
+        return error
+
+
 def _page(row: Any) -> Page:
-    found, after, *figures = row
-    place = None if after is None else SearchPosition(*after)
+    """Raises RequestInvalid."""
+    (row,) = checked([row], list | tuple)
+    found, after = checked(row[:2], list | tuple, list | tuple | None)
+    place = None if after is None else SearchPosition(*checked(after, int, str, int, int, int, int))
+    figures = checked(row[2:], *_FIGURES[: len(row) - 2])
     return Page(list(map(_message, found)), place, *figures)
 
 

@@ -77,7 +77,7 @@ class OwnerCalls:
             numbers,
         )
         return {
-            number: decoded(answer) if isinstance(answer, bytes) else answer
+            number: _decoded_or_error(answer) if isinstance(answer, bytes) else answer
             for number, answer in answers.items()
         }
 
@@ -167,6 +167,14 @@ def decoded(data: bytes | HeadraceError) -> Any:
         return json.loads(data, object_hook=_from_text)
     except (ValueError, RecursionError, TypeError) as error:
         raise RequestInvalid("a broker's request or response is malformed") from error
+
+
+def _decoded_or_error(data: bytes) -> Any:
+    """A malformed answer costs the partitions of other owners nothing."""
+    try:
+        return decoded(data)
+    except RequestInvalid as error:
+        return error
 
 
 def _from_text(found: dict[str, Any]) -> Any:

@@ -301,9 +301,7 @@ class Search:
     ) -> SearchPosition | None:
         wanted, number = run.condition.message_id, place.partition
         after = ScheduleEntry(place.at, place.then)
-        while True:
-            if run.is_over:
-                return place._replace(at=after.due_ms, then=after.offset)
+        while not run.is_over:
             if wanted:
                 shown = await self._timers.delayed.find_by_id(topic, number, wanted, after)
             else:
@@ -316,9 +314,11 @@ class Search:
                 after = ScheduleEntry(one.due_ms, one.offset)
                 run.page.records += 1
                 run.add_stored(DELAYED, place, one.timestamp_ms, one.due_ms, one.body, one.number)
-                if run.is_full:
-                    return place._replace(at=after.due_ms, then=after.offset)
+                await run.give_way()
+                if run.is_over:
+                    break
             await asyncio.sleep(0)
+        return place._replace(at=after.due_ms, then=after.offset)
 
     async def _search_halves(
         self, run: _Run, place: SearchPosition, topic: Topic
@@ -341,7 +341,8 @@ class Search:
                 run.page.records += 1
                 body = decode_body(timer.body)
                 run.add_stored(HALF, place, half.received_ms, timer.due_ms or -1, body, half.number)
-                if run.is_full:
+                await run.give_way()
+                if run.is_over:
                     return place._replace(at=half.number)
             await asyncio.sleep(0)
         return None
@@ -428,6 +429,11 @@ class _Run:
         record = Record(number, timestamp_ms, body.key, body.value, body.headers)
         if self._holds(record, place):
             self.add(FoundMessage(state, place.topic, place.partition, record, due_ms, ()))
+
+    async def give_way(self) -> None:
+        """A turn of the loop after a record of a companion, if a filter took its time for it."""
+        if self._filter is not None:
+            await asyncio.sleep(0)
 
     def add(self, found: FoundMessage) -> None:
         """Add a message."""
