@@ -294,6 +294,19 @@ async def test_what_was_not_delivered_is_taken_back_once(web):
 
 
 @on_the_web
+async def test_what_a_group_has_left_behind_is_not_said_to_have_been_delivered(web):
+    """The group has forgotten which of both it was: a repeated call says so."""
+    await with_redriven(web)
+    assert (await take_back(web, 0))["taken_back"] == 1
+    answer = await take_back(web, 0)
+    reason = answer["results"][0]["reason"]
+    assert "delivered to it, or taken back before" in reason
+    assert "list the dead letters" in reason
+    _, listed = await web.ask("GET", "/v1/dead-letters/orders.dead/letters")
+    assert [one["record"]["value"] for one in listed["letters"]] == ["v0"]
+
+
+@on_the_web
 async def test_what_was_acknowledged_is_not_taken_back_with_its_neighbour(web):
     """Neither by the same call nor by a later one: its letter would be handled twice."""
     await with_redriven(web, count=3)

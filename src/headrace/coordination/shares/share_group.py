@@ -426,15 +426,17 @@ class ShareGroup:
 
     def decide_take_back(self, offset: int, now_ms: int) -> list[StoredRun] | RecordStateInvalid:
         """The run that finishes a record without a delivery; none if that was taken back before."""
-        run, word = self.window.run_at(offset), ""
-        if run is None:
-            word = "finished" if offset < self.window.start else ""
-        elif run.is_taken_back:
+        if offset < self.window.start:
+            return RecordStateInvalid(
+                f"group {self.group_id} has finished it and all before it: it was delivered to it,"
+                " or taken back before, and is a dead letter again then: list the dead letters"
+            )
+        run = self.window.run_at(offset)
+        if run is not None and run.is_taken_back:
             return []
-        elif run.state != AVAILABLE or run.count:
-            word = STATE_NAMES[run.state]
-        if word:
-            return RecordStateInvalid(f"it was delivered to group {self.group_id} ({word})")
+        if run is not None and (run.state != AVAILABLE or run.count):
+            state = STATE_NAMES[run.state]
+            return RecordStateInvalid(f"it was delivered to group {self.group_id} ({state})")
         return [StoredRun(offset, offset, ARCHIVED, 0, now_ms)]
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
