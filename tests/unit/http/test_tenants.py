@@ -95,7 +95,7 @@ def test_without_access_control_lists_there_are_no_tenants():
     async def scenario(web: Web) -> None:
         assert (await web.ask("POST", "/v1/tenants", ACME))[0] == 409
 
-    on_the_web(scenario)
+    on_the_web(scenario)()
 
 
 def test_a_broker_without_access_control_lists_does_not_serve_what_tenants_have():
