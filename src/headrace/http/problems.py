@@ -28,6 +28,7 @@ class Contradiction(errors.Rejected):
 
 PROBLEM: Final = "application/problem+json"
 _SAME: Final = "change the request: the same one gets the same answer"
+_AS_SAID: Final = "do what the detail says; if it names no step, no request of this kind is allowed"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
@@ -39,7 +40,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
     ((errors.AuthenticationFailed,), 401, "send valid credentials"),
     ((errors.Unauthorized,), 403, "ask an administrator: `headrace acl explain` names the rule"),
-    ((errors.PolicyViolation,), 403, "leave it as it is: the broker does not allow the change"),
+    ((errors.PolicyViolation,), 403, _AS_SAID),
     ((errors.QuotaExceeded,), 429, "wait as long as Retry-After says, then try again"),
     ((errors.DiskFull,), 503, "make room on the broker's disk, then try again"),
     ((Retriable,), 503, "try again"),

@@ -66,6 +66,22 @@ def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_limit_of_tenants_says_what_to_do(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            web.principal = "root"
+            full = {"name": "acme", "principals": [f"User:{n}" for n in range(PRINCIPALS_MAX)]}
+            assert (await web.ask("POST", "/v1/tenants", full))[0] == 200
+            change = {"add": ["User:alice"]}
+            status, problem = await web.ask("PATCH", "/v1/tenants/acme", change)
+            assert (status, "remove some first" in problem["detail"]) == (403, True)
+            assert problem["next_step"].startswith("do what the detail says")
+            change["remove"] = ["User:0"]
+            assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 200
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("principal", "status"),
     [

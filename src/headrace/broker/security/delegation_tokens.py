@@ -100,7 +100,7 @@ class DelegationTokens:
         """Create a token; `lifetime_ms` below 0: the longest. Raises PolicyViolation,
         MetadataUnavailable."""
         if len(renewers) > RENEWERS_MAX:
-            raise PolicyViolation(f"a token has at most {RENEWERS_MAX} renewers")
+            raise PolicyViolation(f"a token has at most {RENEWERS_MAX} renewers: name fewer")
         if len(self.issued.of_owner(owner.type, owner.name)) >= TOKENS_OF_OWNER_MAX:
             raise PolicyViolation(f"{owner} has {TOKENS_OF_OWNER_MAX} tokens: expire some first")
         id_ = base64.urlsafe_b64encode(self._randomness.uuid().bytes).decode().rstrip("=")

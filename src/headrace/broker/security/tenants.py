@@ -325,7 +325,8 @@ class Tenants:
             found = [one for one in dict.fromkeys([*(before or ()), *added]) if one not in gone]
             if len(found) > PRINCIPALS_MAX:
                 raise PolicyViolation(
-                    f"a tenant has at most {PRINCIPALS_MAX} principals; nothing was changed"
+                    f"a tenant has at most {PRINCIPALS_MAX} principals: remove some first; nothing"
+                    " was changed"
                 )
             return found
 
