@@ -565,7 +565,7 @@ def _services_of(node: Node) -> Services:
         ),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
-        journals=JournalReads(calls, node.shares),
+        journals=JournalReads(calls, node.shares, search.running),
         groups=groups,
         share_groups=share_groups,
         all_groups=all_groups,

@@ -13,7 +13,18 @@ from tests.unit.http.test_search import create, message, send
 
 from headrace.broker.services.search import Search
 from headrace.broker.services.trace import Trace, Tracer
-from headrace.broker.shares import delivery_history
+from headrace.broker.shares import journal_records
+from headrace.broker.shares.delivery_history import read_history
+from headrace.broker.shares.journal_pages import read_page
+from headrace.broker.shares.share_partitions import SharePartitions
+from headrace.coordination.shares.state_records import (
+    ShareGroupChanged,
+    ShareGroupOpened,
+    StoredRun,
+    encode,
+)
+from headrace.coordination.shares.window import AVAILABLE
+from headrace.log.reading import LogReader
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
@@ -133,7 +144,7 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
     search = Search(node.topics, node.shares, node.timers, set)
     tracer = Tracer(node.topics, search, node.shares, node.timers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery_history, "READ_BYTES", 1)
+        patch.setattr(journal_records, "READ_BYTES", 1)
         assert steps(await trace(web, message_id="id-1"))[1:4] == failed
         for time_ms, is_complete in ((60_000, True), (0, False)):
             by_id, by_offset = Trace(), Trace()
@@ -210,7 +221,7 @@ async def test_a_batch_that_cannot_be_decoded_has_no_records_to_trace(web: Web) 
     assert steps(traced) == [("stored", None)]
 
 
-async def journal(web: Web, limit: int = 10_000) -> list[tuple[str, int, int, int]]:
+async def journal(web: Web, limit: int = 1_000) -> list[tuple[str, int, int, int]]:
     """(event, first, last, deliveries) of all pages."""
     found, query = [], {"limit": str(limit)}
     while True:
@@ -245,7 +256,7 @@ async def test_a_journal_is_read_in_pages_of_any_size(web: Web) -> None:
     ]
     while len(await journal(web)) < len(expected):
         await asyncio.sleep(0.01)
-    for limit in (1, 2, 10_000):
+    for limit in (1, 2, 1_000):
         assert await journal(web, limit) == expected
     assert (await web.ask("GET", "/v1/topics/orders/journal/0?page_token=x"))[0] == 400
     assert (await web.ask("GET", "/v1/topics/orders/journal/7"))[0] == 404
@@ -272,3 +283,107 @@ async def test_a_compacted_journal_says_where_it_begins(web: Web) -> None:
     assert told[0] == ("opened", 0, 0, 0)
     assert told[1][:3] == ("delivery_failed", 1, 1)
     assert "acknowledged" not in {event for event, *_ in told}
+
+
+async def page(web: Web, token: str = "0.0") -> tuple[list[int], int, str | None]:
+    """(positions, where the journal begins, the next page) of one page."""
+    target = f"/v1/topics/orders/journal/0?page_token={token}"
+    status, answer = await web.ask("GET", target)
+    assert status == 200, answer
+    positions = [one["position"] for one in answer["changes"]]
+    return positions, answer["first_position"], answer.get("next_page_token")
+
+
+async def retried(web: Web, count: int) -> None:
+    await create(web)
+    await configure(web, **{"share.delivery.count.limit": "10"})
+    await send(web, message(1))
+    for _ in range(count):
+        await settle(web, nack=[await receive(web)])
+
+
+@on_the_web
+async def test_a_compaction_within_a_page_shows_in_the_next_one(web: Web) -> None:
+    await retried(web, 6)
+    whole, first_position, token = await page(web)
+    assert (first_position, token) == (0, None)
+    log = (await web.node.shares.watched(web.node.topics.get("orders"), 0)).journal
+    fetch_from = LogReader.fetch_from
+
+    async def compacted(self: LogReader, offset: int, *rest: int) -> Any:
+        if self is log.reader and offset == whole[2]:
+            await log.trim(whole[4])
+        return await fetch_from(self, offset, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_records, "READ_BYTES", 1)
+        patch.setattr(LogReader, "fetch_from", compacted)
+        assert await page(web) == (whole[:2], 0, f"{whole[4]}.0")
+        assert await page(web, f"{whole[4]}.0") == (whole[4:], whole[4], None)
+
+
+@on_the_web
+async def test_a_page_ends_before_a_group_that_was_opened_during_its_read(web: Web) -> None:
+    await retried(web, 2)
+    before = await page(web)
+    assert before[2] is None
+    numbered_groups = SharePartitions.numbered_groups
+
+    async def followed_by_another(self: SharePartitions, *of: Any) -> dict[int, str]:
+        names = await numbered_groups(self, *of)
+        other = {"set": {"share.auto.offset.reset": "earliest"}}
+        assert (await web.ask("PATCH", "/v1/groups/others/config", other))[0] == 200
+        await web.ask("POST", "/v1/queues/orders/others/receive", {"max": 1})
+        await settle(web, nack=[await receive(web)])
+        return names
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharePartitions, "numbered_groups", followed_by_another)
+        assert await page(web) == before
+    _, answer = await web.ask("GET", "/v1/topics/orders/journal/0")
+    later = [(one["group"], one["event"]) for one in answer["changes"][len(before[0]) :]]
+    assert later == [("others", "opened"), ("workers", "delivery_failed")]
+
+
+@on_the_web
+async def test_other_work_is_done_while_a_long_batch_of_a_journal_is_read(web: Web) -> None:
+    await create(web)
+    run = StoredRun(0, 0, AVAILABLE, 1)
+    changes = [ShareGroupOpened(0, "workers", 0), *[ShareGroupChanged(0, (run,))] * 4_999]
+    batch = encode_batch([Record(0, 1, *encode(one)) for one in changes])
+    log = web.node.topics.get("orders").require_log(0)
+    while (appended := log.append(batch, check_batch(batch))) is None:
+        await asyncio.sleep(0)
+    await appended.completion.wait()
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    read = await read_page(log, {0: "workers"}, (0, 0), (0, 5_000), 5_000)
+    assert (len(read.changes), read.next, turns >= 45) == (5_000, None, True), turns
+    turns = 0
+    history = await read_history(log, [0], asyncio.get_running_loop().time() + 60)
+    assert (len(history.outcomes), history.up_to_ms, turns >= 45) == (1, -1, True), turns
+    working.cancel()
+
+
+@on_the_web
+async def test_pages_of_journals_wait_for_each_other(web: Web) -> None:
+    await retried(web, 1)
+    running = web.node.services.journals._running
+    places = 0
+    while not running.locked():
+        await running.acquire()
+        places += 1
+    asked = asyncio.create_task(page(web))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    for _ in range(places):
+        running.release()
+    assert len((await asked)[0]) == 2

@@ -12,6 +12,8 @@ from headrace.broker.services.owner_calls import checked
 from headrace.broker.shares.journal_pages import CHANGES_MAX, Change, JournalPage, read_page
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topic import Topic
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 class JournalReads:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls, shares: SharePartitions) -> None:
+    def __init__(
+        self, calls: OwnerCalls, shares: SharePartitions, running: asyncio.Semaphore
+    ) -> None:
+        """`running` is held while a page is read."""
+        self._running = running
         self._calls = calls
         self._shares = shares
         calls.offer("journal.page", self._page_here)
@@ -46,7 +52,10 @@ class JournalReads:
         journal = await self._shares.journal(topic, number)
         if journal is None:
             return [], 0, None
-        names = await self._shares.numbered_groups(topic, number)
         count = min(max(count_max, 1), CHANGES_MAX)
-        page = await read_page(journal, names, (position, skipped), count)
+        async with self._running:
+            await journal.wait_loaded()
+            within = journal.log_start_offset, journal.high_watermark
+            names = await self._shares.numbered_groups(topic, number)
+            page = await read_page(journal, names, (position, skipped), within, count)
         return [list(one) for one in page.changes], page.first_position, page.next

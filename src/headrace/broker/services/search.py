@@ -144,7 +144,7 @@ class Search:
         self._timers = timers
         self._dead_letter_topics = dead_letter_topics
         self.running = asyncio.Semaphore(RUNNING_MAX)
-        """Held by each read on behalf of a search or a trace."""
+        """Held by each read on behalf of a search, a trace, or a page of a journal."""
 
     async def page(
         self,

@@ -1,21 +1,22 @@
 """Reads the history of single records from the journal of a partition's share groups.
 
-Invariants: reads the journal, never changes it; the loop runs other work after each read. A journal
-holds outcomes: the member and time of a delivery in flight are in memory and not stored (KIP-932).
-A snapshot replaces earlier records; of those, only the final state is known.
+Invariants: reads the journal, never changes it; the loop runs other work between its parts. A
+journal holds outcomes: the member and time of a delivery in flight are in memory and not stored
+(KIP-932). A snapshot replaces earlier records; of those, only the final state is known.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.shares.journal_records import journal_parts
 from headrace.coordination.shares.state_records import (
     ShareGroupChanged,
     ShareGroupOpened,
     ShareGroupRemoved,
-    decode,
 )
 from headrace.coordination.shares.window import (
     ACKNOWLEDGED,
@@ -23,17 +24,12 @@ from headrace.coordination.shares.window import (
     ARCHIVING,
     AVAILABLE,
 )
-from headrace.errors import RecordInvalid
-from headrace.records.batch import iterate_headers
-from headrace.records.codec import decode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.coordination.shares.state_records import StoredRecord, StoredRun
     from headrace.log.partition_log import PartitionLog
-
-READ_BYTES: Final = 256 * 1024
 
 FAILED: Final = "delivery_failed"
 """Released, or its lock expired."""
@@ -107,17 +103,16 @@ class _Reader:
                     event = SKIPPED if offset < changed.start else RESET
                     self._add(number, offset, at_ms, event)
             return
-        is_snapshot = changed.start >= 0 and bool(changed.runs)
         for offset in self._offsets[: bisect_left(self._offsets, changed.start)]:
             former = self._known.get((number, offset))
             if former is None or former[0] not in {ACKNOWLEDGED, ARCHIVED}:
-                event = EARLIER if is_snapshot and former is None else SKIPPED
+                event = EARLIER if changed.is_snapshot and former is None else SKIPPED
                 self._add(number, offset, at_ms, event)
                 self._known[number, offset] = _FINISHED
         for run in changed.runs:
             first = bisect_left(self._offsets, run.first)
             for offset in self._offsets[first : bisect_right(self._offsets, run.last)]:
-                self._run(number, offset, run, at_ms, is_snapshot=is_snapshot)
+                self._run(number, offset, run, at_ms, is_snapshot=changed.is_snapshot)
 
     def _run(
         self, number: int, offset: int, run: StoredRun, at_ms: int, *, is_snapshot: bool
@@ -164,25 +159,16 @@ async def read_history(journal: PartitionLog, offsets: Sequence[int], deadline_s
     loop = asyncio.get_running_loop()
     reader, since_ms, newest_ms = _Reader(offsets), -1, -1
     await journal.wait_loaded()
-    at = journal.log_start_offset
-    while at < journal.high_watermark:
-        at, fetched = await journal.reader.fetch_from(at, READ_BYTES)
-        data = bytes(fetched.data)
-        if not data:
-            break  # everything was deleted during the read
-        for position, header in iterate_headers(data):
-            for record in decode_batch(data, position):
-                newest_ms = record.timestamp_ms
+    begin, end = journal.log_start_offset, journal.high_watermark
+    async with aclosing(journal_parts(journal, begin, end)) as parts:
+        async for part in parts:
+            if part.is_gap:
+                since_ms = -1  # what was before it is only partly known
+            for _, newest_ms, stored in part.records:
                 if since_ms < 0:
                     since_ms = newest_ms
-                try:
-                    stored = decode(record.key or b"", record.value) if record.key else None
-                except RecordInvalid:
-                    continue  # as when the journal is replayed
                 if stored is not None:
-                    reader.take(stored, record.timestamp_ms)
-            at = header.last_offset + 1
-        await asyncio.sleep(0)
-        if loop.time() >= deadline_s and at < journal.high_watermark:
-            return History(reader.outcomes, since_ms, newest_ms)
+                    reader.take(stored, newest_ms)
+            if loop.time() >= deadline_s and part.end < journal.high_watermark:
+                return History(reader.outcomes, since_ms, newest_ms)
     return History(reader.outcomes, since_ms)

@@ -1,13 +1,14 @@
 """Reads all changes in the journal of a partition's share groups, page by page.
 
 Invariants: reads the journal, never changes it; a page is bounded in changes and time, and always
-ends after at least one batch or `CHANGES_MAX` changes. Groups are named by what the caller knows of
+ends after at least one part or `CHANGES_MAX` changes. Groups are named by what the caller knows of
 them now: changes of groups that were deleted since are left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.shares.delivery_history import (
@@ -17,15 +18,12 @@ from headrace.broker.shares.delivery_history import (
     GIVEN_UP,
     RESET,
 )
+from headrace.broker.shares.journal_records import journal_parts
 from headrace.coordination.shares.state_records import (
     ShareGroupChanged,
     ShareGroupOpened,
-    decode,
 )
 from headrace.coordination.shares.window import ACKNOWLEDGED, ARCHIVING, AVAILABLE
-from headrace.errors import RecordInvalid
-from headrace.records.batch import iterate_headers
-from headrace.records.codec import decode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.state_records import StoredRecord, StoredRun
     from headrace.log.partition_log import PartitionLog
 
-READ_BYTES: Final = 256 * 1024
-CHANGES_MAX: Final = 10_000
+CHANGES_MAX: Final = 1_000
+"""Of a page: as JSON they take some milliseconds of the loop."""
 TIME_S: Final = 0.5
 
 OPENED: Final = "opened"
@@ -61,8 +59,9 @@ class Change(NamedTuple):
 
 
 class JournalPage(NamedTuple):
-    """`first_position`: where the journal begins; 0 unless it was compacted. `next`: where the next
-    page begins, as (position, changes to skip there); None after the last one."""
+    """`first_position`: where the journal began when the page did; 0 unless it was compacted. If it
+    differs from the page before, changes in between may be missing. `next`: where the next page
+    begins, as (position, changes to skip there); None after the last one."""
 
     changes: list[Change]
     first_position: int = 0
@@ -70,49 +69,47 @@ class JournalPage(NamedTuple):
 
 
 async def read_page(
-    journal: PartitionLog, groups: Mapping[int, str], start: tuple[int, int], count_max: int
+    journal: PartitionLog,
+    groups: Mapping[int, str],
+    start: tuple[int, int],
+    within: tuple[int, int],
+    count_max: int,
 ) -> JournalPage:
-    """The changes from `start` on. Raises what reading raises."""
+    """The changes from `start` on. `within`: where the loaded journal began, and its high
+    watermark, before the caller asked for `groups`: later records may be of groups that these do
+    not name. Raises what reading raises.
+
+    A page ends where the journal was compacted meanwhile: the next one says that it begins later.
+    """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + TIME_S
-    await journal.wait_loaded()
-    first_position = journal.log_start_offset
+    first_position, end = within
     at, skipped = start
+    if at < first_position:
+        at, skipped = first_position, 0
     changes: list[Change] = []
-    while at < journal.high_watermark:
-        begin, fetched = await journal.reader.fetch_from(at, READ_BYTES)
-        if begin != at:
-            at, skipped = begin, 0
-        data = bytes(fetched.data)
-        if not data:
-            break  # everything was deleted during the read
-        for position, header in iterate_headers(data):
-            for record in decode_batch(data, position):
-                if record.offset < at:
-                    continue
-                found = _changes(record.key, record.value, groups)
-                for index, row in enumerate(found):
-                    if record.offset == start[0] and index < skipped:
+    async with aclosing(journal_parts(journal, at, end)) as parts:
+        async for part in parts:
+            if part.is_gap:
+                return JournalPage(changes, first_position, (part.end, 0))
+            for offset, timestamp_ms, stored in part.records:
+                first = skipped if offset == at else 0
+                for index, row in enumerate(_changes(stored, groups)):
+                    if index < first:
                         continue
                     if len(changes) >= count_max:
-                        return JournalPage(changes, first_position, (record.offset, index))
-                    changes.append(Change(record.offset, record.timestamp_ms, *row))
-            at = header.last_offset + 1
-            if loop.time() >= deadline_s and at < journal.high_watermark:
-                return JournalPage(changes, first_position, (at, 0))
-        await asyncio.sleep(0)
+                        return JournalPage(changes, first_position, (offset, index))
+                    changes.append(Change(offset, timestamp_ms, *row))
+            if loop.time() >= deadline_s and part.end < end:
+                return JournalPage(changes, first_position, (part.end, 0))
     return JournalPage(changes, first_position)
 
 
 _Row = tuple[str, str, int, int, int]
 
 
-def _changes(key: bytes | None, value: bytes | None, groups: Mapping[int, str]) -> Iterator[_Row]:
+def _changes(stored: StoredRecord | None, groups: Mapping[int, str]) -> Iterator[_Row]:
     """(group, event, first, last, deliveries) of a journal's record."""
-    try:
-        stored = decode(key, value) if key else None
-    except RecordInvalid:  # as when the journal is replayed
-        return
     if isinstance(stored, ShareGroupOpened | ShareGroupChanged) and stored.number in groups:
         yield from _of_group(stored, groups[stored.number])
 
@@ -122,12 +119,11 @@ def _of_group(stored: StoredRecord, group_id: str) -> Iterator[_Row]:
         yield group_id, OPENED, 0, stored.start - 1, 0
         return
     assert isinstance(stored, ShareGroupChanged)
-    is_snapshot = stored.start >= 0 and bool(stored.runs)
-    if stored.start >= 0 and not is_snapshot:
+    if stored.start >= 0 and not stored.is_snapshot:
         event = RESET if stored.is_reset else MOVED
         yield group_id, event, 0, stored.start - 1, 0
     for run in stored.runs:
-        event = _event(run, is_snapshot=is_snapshot)
+        event = _event(run, is_snapshot=stored.is_snapshot)
         if event:
             yield group_id, event, run.first, run.last, run.deliveries
 

@@ -61,6 +61,11 @@ class ShareGroupChanged(NamedTuple):
     start: int = -1
     is_reset: bool = False
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it is the whole state: a start alone has moved, runs alone have changed."""
+        return self.start >= 0 and bool(self.runs)
+
 
 class KeyParked(NamedTuple):
     """The group parks records with this key. `at_ms` None: no longer."""
