@@ -8,7 +8,6 @@ part for the whole.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from typing import TYPE_CHECKING, Final
@@ -37,6 +36,8 @@ MESSAGES: Final = 10_000
 MESSAGES_MAX: Final = 1_000_000
 RUNNING_MAX: Final = 4
 STEP: Final = SearchBounds(500, 500)
+PIECE_BYTES: Final = 64 * 1024
+"""What is sent and charged at a time; its last message may exceed it."""
 COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp_ms", "key", "key_encoding", "value",
     "value_encoding", "headers",
@@ -111,9 +112,9 @@ class ExportOperations:
         """The rows, as fast as the client's quota for reads lets them go."""
         quotas = self._services.quotas
         async for one in rows:
+            throttle_ms = quotas.take(session, CONSUMER, len(one))
             yield one
-            if throttle_ms := quotas.take(session, CONSUMER, len(one)):
-                await asyncio.sleep(throttle_ms / 1000)
+            await quotas.wait_paid(session, CONSUMER, throttle_ms)
 
     def _ended(self) -> None:
         self._running -= 1
@@ -146,8 +147,14 @@ async def _rows(
     async for page in pages:
         found = [one for one in page.found if one.topic == topic and one.state == LOG][:left]
         left -= len(found)
-        if found:
-            yield b"".join(map(write, found))
+        piece = bytearray()
+        for one in found:
+            piece += write(one)
+            if len(piece) >= PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+        if piece:
+            yield bytes(piece)
         if left <= 0:
             return
 

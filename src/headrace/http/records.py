@@ -7,7 +7,6 @@ many follow at once, is bounded; a follower that reads slowly is sent less, neve
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -190,9 +189,9 @@ class RecordOperations:
                     for record in found.records:
                         is_quiet = False
                         encoded = event("record", {"partition": number, **shown(record)})
+                        throttle_ms = quotas.take(call.session, CONSUMER, len(encoded))
                         yield encoded
-                        if throttle_ms := quotas.take(call.session, CONSUMER, len(encoded)):
-                            await asyncio.sleep(throttle_ms / 1000)
+                        await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
                 if is_quiet:
                     yield b": still there\n\n"
         except HeadraceError as error:  # the head of the response was sent: say it in the stream

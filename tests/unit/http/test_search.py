@@ -13,10 +13,12 @@ import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.http_rig import Web, on_the_web, scope
 from tests.unit.kafka.face_rig import broker
 
 from headrace.cli.records_in import Reading, record_from_json
+from headrace.coordination.quotas import token_bucket
+from headrace.http.exports import PIECE_BYTES
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.records.letters import SHARE_FORMAT
@@ -430,3 +432,34 @@ async def test_an_export_reads_no_dead_letter_topic_and_counts_as_reading(web: W
     assert status == 200
     status, _ = await web.ask("GET", "/v1/topics/orders/export")
     assert status == 429
+
+
+@on_the_web
+async def test_an_export_takes_the_time_that_a_small_quota_gives_it(web: Web) -> None:
+    await create(web)
+    value_bytes, rate = 15_000, 100_000
+    await send(web, *({"value": "v" * value_bytes} for _ in range(10)))
+    quota = {"default_client_id": True, "set": {"consumer_byte_rate": rate}}
+    assert (await web.ask("PATCH", "/v1/quotas", quota))[0] == 200
+    pieces: list[int] = []
+
+    requests = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if not requests:
+            await asyncio.Event().wait()  # the client stays
+        return requests.pop()
+
+    async def send_piece(message: Any) -> None:
+        pieces.append(len(message.get("body", b"")))
+
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_bucket, "WAIT_MS_MAX", 10)  # much less than the debt
+        asked = scope("GET", "/v1/topics/orders/export")
+        await web.app(asked, receive, send_piece)
+    assert sum(pieces) > 10 * value_bytes
+    assert max(pieces) < PIECE_BYTES + 2 * value_bytes
+    burst = rate
+    assert loop.time() - begun_s >= (sum(pieces) - burst) / rate

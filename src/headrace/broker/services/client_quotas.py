@@ -195,6 +195,13 @@ class ClientQuotas:
         session.throttled_ms += throttle_ms
         return throttle_ms
 
+    async def wait_paid(self, session: ClientSession, key: str, throttle_ms: int) -> None:
+        """Wait `throttle_ms`, as `take` returned it, and on until all is paid: a stream has no
+        request that could time out."""
+        while throttle_ms:
+            await asyncio.sleep(throttle_ms / 1000)
+            throttle_ms = self.take(session, key, 0)
+
     def spent(self, session: ClientSession, api_key: int, time_ns: int) -> int:
         """Charge the time of the broker's event loop that a request took; see `take`."""
         return 0 if api_key in _EXEMPT else self.take(session, REQUEST, time_ns)
