@@ -2,7 +2,8 @@
 
 Invariants: knows files by name, size and SHA-256, not what they hold. Only the manifest makes files
 a backup, and it is written last: what an interrupted upload leaves is no backup. Names in a
-manifest never lead out of its folder. An upload is read back completely before it counts.
+manifest never lead out of its folder. An upload is read back completely before it counts. It
+claims its prefix by an object that only one can create, and writes and deletes nothing without.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.errors import DataCorrupt, HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 MANIFEST: Final = "backup.json"
 MANIFEST_BYTES_MAX: Final = 256 << 20
 """A data folder has about 150 bytes in it for each of its files."""
+CLAIM: Final = "backup.claim"
+"""The object that claims a prefix for the backup that is being written there."""
 FORMAT: Final = 1
 """Of the manifest. Do not change: stored."""
 BROKER, CLUSTER = "broker", "cluster"
@@ -102,9 +106,9 @@ class ObjectPlace:
             os.fsync(writing.fileno())
         return copied
 
-    def check_empty(self) -> None:
+    def check_empty(self, besides: str = "") -> None:
         """Raises RequestInvalid if anything is there, StorageUnavailable."""
-        found = self._blobs.first()
+        found = self._blobs.first(besides)
         if found is not None:
             raise RequestInvalid(
                 f"{self.shown} is not empty ({found[:100]}): choose another prefix, or delete what"
@@ -114,11 +118,14 @@ class ObjectPlace:
     def upload(self, folder: Path, files: Mapping[str, list[Any]]) -> None:
         """Write these files and then the manifest, and read all back.
 
-        After a failure, what was written is deleted where possible. Raises StorageUnavailable,
-        DataCorrupt, OSError.
+        After a failure, what was written is deleted where possible. Raises RequestInvalid if
+        anything is there, or another backup is being written; StorageUnavailable, DataCorrupt,
+        OSError.
         """
-        begun: list[str] = []
+        self._claim()
+        begun = [CLAIM]
         try:
+            self.check_empty(besides=CLAIM)
             for name in [*files, MANIFEST]:
                 begun.append(name)
                 self._blobs.put(name, _parts(folder / name))
@@ -133,6 +140,19 @@ class ObjectPlace:
                 with suppress(HeadraceError):
                     self._blobs.delete(name)
             raise
+        with suppress(HeadraceError):  # the backup is complete, and has no use for it
+            self._blobs.delete(CLAIM)
+
+    def _claim(self) -> None:
+        """Raises RequestInvalid, StorageUnavailable."""
+        own = SystemRandomness().uuid().bytes
+        if self._blobs.create(CLAIM, own):
+            return
+        if self._blobs.get(CLAIM, 0, len(own)) != own:  # not by an attempt without an answer
+            raise RequestInvalid(
+                f"another backup is being written to {self.shown}, or was interrupted there; no"
+                f" backup was made: choose another prefix, or delete all of this one ({CLAIM})"
+            )
 
     def _digest(self, name: str, take: Callable[[bytes], object]) -> list[Any]:
         digest, size = hashlib.sha256(), self._blobs.size(name)

@@ -268,6 +268,16 @@ class BlockingBlobs:
             if self._folder is not None:
                 _sync(self._folder, name)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a small blob unless there is one: False, and nothing is changed. A retry after a
+        lost answer may find its own. Raises StorageUnavailable."""
+        with _translated(self.shown, "creating", name):
+            try:
+                obstore.put(self._store, name, data, mode="create", use_multipart=False)
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
     def get(self, name: str, start: int, size: int) -> bytes:
         """At most `size` bytes at `start`. Raises StorageUnavailable."""
         if size == 0:
@@ -285,12 +295,13 @@ class BlockingBlobs:
         with _translated(self.shown, "deleting", name):
             obstore.delete(self._store, name)
 
-    def first(self) -> str | None:
-        """The name of any blob, None if there are none. Raises StorageUnavailable."""
+    def first(self, besides: str = "") -> str | None:
+        """The name of any other blob, None if there are none. Raises StorageUnavailable."""
         with _translated(self.shown, "listing", ""):
-            for batch in obstore.list(self._store, chunk_size=1):
+            for batch in obstore.list(self._store, chunk_size=2):
                 for item in batch:
-                    return str(item["path"])
+                    if item["path"] != besides:
+                        return str(item["path"])
         return None
 
 
