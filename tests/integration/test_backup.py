@@ -272,7 +272,8 @@ def transaction(broker: Broker, values: list[bytes], *, end: str | None) -> None
     """Write them in a transaction, and commit or abort it, or leave it open."""
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": broker.kafka, "transactional.id": f"t-{end}"})
+    config = {"bootstrap.servers": broker.kafka, "transactional.id": f"t-{end}"}
+    producer = Producer({**config, "message.max.bytes": 2_000_000})
     producer.init_transactions(60)
     producer.begin_transaction()
     for value in values:
@@ -287,7 +288,8 @@ def test_what_is_readable_of_a_damaged_partition_is_copied_to_a_topic(tmp_path) 
     create_topic(broker.kafka, "t")
     for number in range(5):
         Confluent.produce(broker.kafka, "t", [Rec(None, b"value-%d-" % number * 100)] * 2)
-    transaction(broker, [b"committed"], end="commit")
+    large = b"committed".ljust(1_000_001, b".")  # more than a client sends by default
+    transaction(broker, [large], end="commit")
     transaction(broker, [b"aborted"], end="abort")
     transaction(broker, [b"open"], end=None)
     broker.stop()
@@ -313,10 +315,14 @@ def test_what_is_readable_of_a_damaged_partition_is_copied_to_a_topic(tmp_path) 
         assert code != 0, "there is no such topic"
         create_topic(other.kafka, "t")
         code, shown = run("-b", other.kafka, "salvage", *source, "--to", "t")
+        change = "topic alter t --set retention.ms=-1"
+        assert (code, change in shown) == (1, True), "records of 1970 would be deleted"
+        assert run("-b", other.kafka, *change.split())[0] == 0
+        code, shown = run("-b", other.kafka, "salvage", *source, "--to", "t")
         assert code == 0, shown
         assert "9 records of t-0 salvaged to t; 2 gaps" in shown
         expected = [b"value-%d-" % number * 100 for number in (0, 0, 1, 1, 3, 3, 4, 4)]
-        assert read_all(other, "t") == [*expected, b"committed"]
+        assert read_all(other, "t") == [*expected, large]
         code, shown = run(
             "-b", other.kafka, "consume", "t", "--from", "8", "--count", "1", "--json"
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from headrace.cli.client import kafka_admin
 from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.topic_settings import topic_settings
 
 if TYPE_CHECKING:
     from headrace.cli.client import KafkaError
@@ -37,7 +37,4 @@ def refusal(
 
 
 def _setting(session: CliSession, topic: str, name: str) -> str | None:
-    resource = kafka_admin().ConfigResource(kafka_admin().ResourceType.TOPIC, topic)
-    futures = session.admin().describe_configs([resource], request_timeout=session.timeout_s)
-    found = session.answer(futures[resource], f"settings of topic {topic!r}")
-    return found[name].value if name in found else None
+    return topic_settings(session, topic).get(name)

@@ -16,22 +16,31 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.positions import Partition, log_bounds
+from headrace.cli.salvage_fit import misfits
+from headrace.cli.topic_settings import topic_settings
 from headrace.cli.transfer import POLL_S
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.cli.client import Client, Message
     from headrace.cli.session import CliSession
     from headrace.inspection.salvage import DamagedLog, Lost
     from headrace.records.codec import Record
 
 GAPS_SHOWN_MAX = 1_000
+MESSAGE_BYTES_MAX = 100_000_000
 
 
 class _Target:
     """The partition that records are sent to; None for a dry run."""
 
-    def __init__(self, session: CliSession, topic: str, partition: int) -> None:
+    def __init__(
+        self, session: CliSession, topic: str, partition: int, source: Mapping[str, str]
+    ) -> None:
+        """`source`: the settings of the damaged partition's topic. Raises CommandFailed if the
+        target would refuse, change or delete its records."""
         self._session, self._topic, self._partition = session, topic, partition
         if partition not in session.partitions_of(topic):
             raise CommandFailed(
@@ -46,7 +55,21 @@ class _Target:
                 f"partition {partition} of {topic} is not empty; nothing was salvaged",
                 "Create a topic for the salvaged records: headrace topic create",
             )
-        config = {"enable.idempotence": True, "linger.ms": 5}
+        wrong = misfits(source, topic_settings(session, topic))
+        if wrong:
+            shown = ", ".join(wrong)
+            changes = " ".join(f"--set {name}={value}" for name, value in wrong.items())
+            raise CommandFailed(
+                f"with its settings ({shown}), {topic} would refuse, change or delete salvaged"
+                " records; nothing was salvaged",
+                f"Create a topic with, or change: headrace topic alter {topic} {changes}",
+            )
+        config = {
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            # The broker's max.message.bytes decides, not the client's own limit.
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+        }
         self._producer: Client = session.producer(config)
         self._error: str = ""
 
@@ -59,7 +82,8 @@ class _Target:
                     value=record.value,
                     key=record.key,
                     headers=record.headers,
-                    timestamp=max(record.timestamp_ms, 0),
+                    # The client library takes 0 and less as now.
+                    timestamp=max(record.timestamp_ms, 1),
                     partition=self._partition,
                     on_delivery=self._note,
                 )
@@ -75,9 +99,11 @@ class _Target:
 
     def finish(self) -> None:
         """Wait until all records are stored. Raises CommandFailed."""
-        left = self._producer.flush(self._session.timeout_s)
-        if left:
-            self._error = self._error or f"{left} records were not acknowledged in time"
+        left = len(self._producer)
+        while left and not self._error:
+            before, left = left, self._producer.flush(self._session.timeout_s)
+            if left >= before:
+                self._error = self._error or f"{left} records were not acknowledged in time"
         if self._error:
             self._fail()
 
@@ -88,13 +114,15 @@ class _Target:
     def _fail(self) -> None:
         raise CommandFailed(
             f"not all records could be stored in {self._topic}: {self._error}",
-            "Delete and create that topic before you try again",
+            "Delete and create that topic before you try again; if a record is too large, with a"
+            " larger max.message.bytes: one that was compressed is sent uncompressed",
             FAILED,
         )
 
 
 @click.command(
     epilog="Examples:\n\n  headrace salvage ./headrace-data orders-0 --dry-run"
+    "\n\n  headrace topic create orders-salvaged --set retention.ms=-1"
     "\n\n  headrace salvage ./headrace-data orders-0 --to orders-salvaged"
 )
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -112,8 +140,11 @@ def salvage(session: CliSession, /, folder: Path, name: str, **options: Any) -> 
     """Copy all readable records of a damaged partition to another topic, and list the gaps.
 
     DIR is the data directory of the broker, which may run, be stopped, or be unable to start. Its
-    files are only read. Keys, values, headers, timestamps and order stay as they are; offsets are
-    new. Records of aborted transactions are left out.
+    files are only read. Keys, values, headers, timestamps (at least 1) and order stay as they are;
+    offsets are new. Records of aborted transactions are left out.
+
+    TOPIC must keep the records: a topic whose settings would refuse, change or delete them is
+    refused, and the command that changes it shown.
 
     A batch of records is lost as a whole if a byte of it was changed. For a cluster, see
     `headrace cluster repair`.
@@ -129,7 +160,8 @@ def salvage(session: CliSession, /, folder: Path, name: str, **options: Any) -> 
             target = None
         else:
             number = options["partition"]
-            target = _Target(session, topic, log.partition if number is None else number)
+            number = log.partition if number is None else number
+            target = _Target(session, topic, number, log.configs)
         count, gaps = _run(log, target, with_undecided=options["with_undecided"])
     except (HeadraceError, OSError) as error:
         raise CommandFailed(str(error)) from error

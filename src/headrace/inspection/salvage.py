@@ -27,7 +27,7 @@ from headrace.records.codec import decode_batch
 from headrace.records.marker import read_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from headrace.inspection.facts import Chain
@@ -88,6 +88,11 @@ class DamagedLog:
     def partition(self) -> int:
         """The partition's number."""
         return self._chain.partition
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The topic's own settings; what it lacks came from its broker's, which are not here."""
+        return self._chain.topic.configs
 
     def records(self, *, with_undecided: bool) -> Iterator[Record | Lost]:
         """Yield all records with their offsets, in order, and the gaps between them.
