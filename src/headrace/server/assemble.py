@@ -34,6 +34,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.authentication import helper_access, set_up_authentication
+from headrace.server.cluster_backup import Roots, refuse_while_restoring
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
@@ -170,6 +171,8 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
     certificates = Certificates(settings, clock)
     broker, zookeeper = await _connect(cluster, clock)
     try:
+        # Before anything is written, such as the id of a new cluster.
+        await refuse_while_restoring(zookeeper, Roots(cluster.root, cluster.ledgers_root))
         metadata = await ZooKeeperMetadataStore.open(zookeeper, cluster.root)
         broker.on_stop(metadata.close)
         quorum = Quorum(cluster.ensemble, cluster.write_quorum, cluster.ack_quorum)

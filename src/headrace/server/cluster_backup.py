@@ -1,13 +1,15 @@
 """Copies a cluster's metadata out of ZooKeeper, and into an empty one.
 
 Invariants: two trees are copied, Headrace's facts and BookKeeper's (ledgers, cookies of bookies);
-records stay in the bookies. Facts are those of one moment: they are read until two readings in a
-row agree. BookKeeper's are read afterwards, so that every ledger that a fact names is among
-them. Ephemeral nodes are not copied: they belong to sessions. Counters of ids, which ZooKeeper
-keeps itself, are advanced to where they were, so that no ledger id is assigned again.
+records stay in the bookies. Both are those of one moment: BookKeeper's are read between two
+readings of the facts, until these agree. A ledger exists before a fact names it, and until no fact
+does, so every ledger that a fact names is among them. Ephemeral nodes are not copied: they belong
+to sessions. Counters of ids, which ZooKeeper keeps itself, are advanced to where they were, so that
+no ledger id is assigned again.
 
 A restore writes BookKeeper's tree first, then the facts, and compares what ZooKeeper then has. If
-it was interrupted, only the same backup continues it, which a node beside the facts names.
+it was interrupted, only the same backup continues it, which a node beside the facts names: no
+broker starts while that exists. A value that was changed since is not overwritten.
 """
 
 from __future__ import annotations
@@ -92,27 +94,29 @@ class Done(NamedTuple):
 async def read_nodes(zookeeper: ZooKeeper, roots: Roots) -> list[Node]:
     """All persistent nodes, parents before children. Raises Retriable, MetadataUnavailable,
     RequestInvalid if there is no cluster."""
-    before: dict[str, tuple[bytes, int]] | None = None
+    facts = await _tree(zookeeper, roots.facts)
     for _attempt in range(ATTEMPTS_MAX):
-        facts = await _tree(zookeeper, roots.facts)
+        if path_of_key(CLUSTER_ID) not in facts:
+            raise RequestInvalid(
+                f"ZooKeeper has no cluster at {roots.facts}; no backup was made: check --zookeeper"
+                " and --zookeeper-root"
+            )
+        ledgers = await _ledger_nodes(zookeeper, roots.ledgers)
+        before, facts = facts, await _tree(zookeeper, roots.facts)
         if facts == before:
-            break
-        before = facts
-    else:
-        raise Retriable(
-            f"{roots.facts} in ZooKeeper was changed during each of {ATTEMPTS_MAX} readings; no"
-            " backup was made: try again while fewer topics are created or deleted"
-        )
-    if path_of_key(CLUSTER_ID) not in facts:
-        raise RequestInvalid(
-            f"ZooKeeper has no cluster at {roots.facts}; no backup was made: check --zookeeper and"
-            " --zookeeper-root"
-        )
-    nodes = [Node(_FACTS, path, value) for path, (value, _zxid) in facts.items()]
-    for path, (value, _zxid) in (await _tree(zookeeper, roots.ledgers)).items():
+            return [Node(_FACTS, path, value) for path, (value, _zxid) in facts.items()] + ledgers
+    raise Retriable(
+        f"{roots.facts} in ZooKeeper was changed during each of {ATTEMPTS_MAX} readings; no"
+        " backup was made: try again while fewer topics are created or deleted"
+    )
+
+
+async def _ledger_nodes(zookeeper: ZooKeeper, root: str) -> list[Node]:
+    nodes = []
+    for path, (value, _zxid) in (await _tree(zookeeper, root)).items():
         sequence = 0
         if path == "/idgen" or path.startswith("/idgen-long/HOB-"):
-            sequence = await zookeeper.next_sequence(roots.ledgers + path)
+            sequence = await zookeeper.next_sequence(root + path)
         nodes.append(Node(_LEDGERS, path, value, sequence))
     return nodes
 
@@ -191,8 +195,8 @@ async def restore(
 ) -> Done:
     """Write the nodes into a ZooKeeper that has neither tree, and compare.
 
-    Raises RequestInvalid if a tree exists, DataCorrupt if ZooKeeper returns other values than were
-    written, MetadataUnavailable.
+    Raises RequestInvalid if a tree exists or something else writes there, DataCorrupt if ZooKeeper
+    returns other values than were written, MetadataUnavailable.
     """
     done = _done(shown, nodes, sum(len(node.value) for node in nodes))
     await _begin(zookeeper, roots, digest)
@@ -207,6 +211,16 @@ async def restore(
     await _compare(zookeeper, roots, nodes)
     await zookeeper.delete(roots.restoring)
     return done
+
+
+async def refuse_while_restoring(zookeeper: ZooKeeper, roots: Roots) -> None:
+    """For a broker that starts. Raises RequestInvalid while a restore is not complete."""
+    if await zookeeper.exists(roots.restoring):
+        raise RequestInvalid(
+            f"a restore to {roots.facts} in ZooKeeper is not complete; no broker starts, because"
+            " topics would be missing: restore the same backup again (`headrace cluster restore`),"
+            " which continues, or empty ZooKeeper"
+        )
 
 
 async def _begin(zookeeper: ZooKeeper, roots: Roots, digest: str) -> None:
@@ -244,6 +258,15 @@ async def _write(zookeeper: ZooKeeper, roots: Roots, node: Node) -> None:
     try:
         await zookeeper.create(full, node.value)
     except NodeConflict:  # the root itself, or an attempt before
+        found = await zookeeper.get(full)
+        if found is not None and found.value == node.value:
+            return
+        if node.path:
+            raise RequestInvalid(
+                f"{full} in ZooKeeper is not what the backup has, and was not changed: something"
+                " was written there since the restore began; stop it, empty ZooKeeper, and restore"
+                " again"
+            ) from None
         await zookeeper.put(full, node.value)
 
 
