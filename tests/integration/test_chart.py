@@ -6,6 +6,7 @@ schemas, and the rendered environment and commands start a broker of this tree.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from tests.integration.clients import TIMEOUT_S
 
 from headrace.broker.settings.table import SETTINGS
 from headrace.dev_cluster.settings import sample
+from headrace.runtime.scram import HASHES, ScramCredential
+from headrace.server.stored_users import open_users
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "headrace"
@@ -150,6 +153,16 @@ def test_a_value_that_cannot_be_is_refused(helm, values) -> None:
     assert "don't meet the specifications of the schema" in done.stderr
 
 
+def test_what_the_chart_sets_itself_is_no_setting() -> None:
+    """Of two variables of one name, Kubernetes silently takes the later one."""
+    template = (CHART / "templates" / "broker.yaml").read_text()
+    own = set(re.findall(r"name: (HEADRACE_\w+)", template))
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    refused = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
+    assert own
+    assert own <= set(refused)
+
+
 def environment(container: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
     """As the kubelet makes it."""
     pod = {"metadata.name": "queue-0", "metadata.namespace": "prod"}
@@ -165,6 +178,11 @@ def environment(container: dict[str, Any], secrets: dict[str, str]) -> dict[str,
             text = secrets[one["valueFrom"]["secretKeyRef"]["key"]]
         found[one["name"]] = text
     return found
+
+
+async def credentials(data_dir: Path) -> list[ScramCredential | None]:
+    async with open_users(data_dir) as users:
+        return [users.credential("admin", mechanism) for mechanism in HASHES]
 
 
 def test_a_broker_starts_with_tls_and_its_first_user_from_the_environment(helm, tmp_path) -> None:
@@ -206,6 +224,7 @@ def test_a_broker_starts_with_tls_and_its_first_user_from_the_environment(helm, 
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     script = first["args"][0].replace("/etc/headrace/admin", str(tmp_path))
     script = script.replace("/data", str(data))
+    stored = []
     for _start in range(2):
         done = subprocess.run(
             [*first["command"], script],
@@ -216,6 +235,8 @@ def test_a_broker_starts_with_tls_and_its_first_user_from_the_environment(helm, 
             timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, done.stderr
+        stored.append(asyncio.run(credentials(data)))
+    assert stored[0] == stored[1], "a restart closes no connections"
     command = [sys.executable, "-m", "headrace.cli.main", *broker["args"], "--json"]
     process = subprocess.Popen(
         command,

@@ -25,7 +25,7 @@ from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace.cli.session import CliSession
     from headrace.cli.user_places import UserPlace
@@ -183,13 +183,20 @@ def add(place: UserPlace, /, name: str, **options: Any) -> None:
 @user.command()
 @click.argument("name")
 @_password_options
+@click.option(
+    "--if-changed",
+    is_flag=True,
+    help="Change nothing, and close no connections, if the user has this password, these mechanisms"
+    " and iterations already. Needs --data-dir or --zookeeper.",
+)
 @AS_JSON
 @_place_options
-def rotate(place: UserPlace, /, name: str, **options: Any) -> None:
+def rotate(place: UserPlace, /, name: str, if_changed: bool, **options: Any) -> None:
     """Change a user's password. Its open connections are closed."""
-    if name not in place.find():
+    found = place.find().get(name)
+    if found is None:
         raise CommandFailed(f"no user {name!r}; nothing was changed", _LIST, NOT_FOUND)
-    _set(place, name, "changed", **options)
+    _set(place, name, "changed", stored=found if if_changed else None, **options)
 
 
 def _check_name(name: str) -> None:
@@ -209,13 +216,19 @@ def _set(
     mechanisms: tuple[str, ...],
     iterations: int,
     as_json: bool,
+    stored: Mapping[str, int] | None = None,
 ) -> None:
+    """`stored`: the iterations by mechanism, with which the same password is not set again."""
     password = _password(password_file, generate=generate)
     chosen = sorted(mechanisms) or list(HASHES)
-    place.set_password(name, password, chosen, iterations)
-    stale = set(place.find().get(name, {})) - set(chosen)
-    if stale:  # the old password must not remain valid by another mechanism
-        place.delete(name, sorted(stale))
+    is_alike = stored == dict.fromkeys(chosen, iterations)
+    if stored is not None and place.is_password(name, password) and is_alike:
+        done = "unchanged"
+    else:
+        place.set_password(name, password, chosen, iterations)
+        stale = set(place.find().get(name, {})) - set(chosen)
+        if stale:  # the old password must not remain valid by another mechanism
+            place.delete(name, sorted(stale))
     if as_json:
         shown = {"password": password} if generate else {}
         print_json({"user": name, "mechanisms": chosen, "iterations": iterations, **shown})

@@ -1,6 +1,6 @@
 """Where `headrace user` finds and changes users: at a broker, or in the metadata itself.
 
-Invariants: two places with the same three operations. Passwords are hashed here; what is sent to a
+Invariants: two places with the same operations. Passwords are hashed here; what is sent to a
 broker or stored are SCRAM keys.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
-from headrace.cli.failures import CommandFailed
+from headrace.cli.failures import USAGE, CommandFailed
 from headrace.errors import HeadraceError
-from headrace.runtime.scram import HASHES, new_credential, salt_text
+from headrace.runtime.scram import HASHES, is_password, new_credential, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -40,6 +40,10 @@ class UserPlace(Protocol):
 
     def find(self) -> Found:
         """All users."""
+        ...
+
+    def is_password(self, user: str, password: str) -> bool:
+        """Whether it is the user's password by all mechanisms that the user has."""
         ...
 
     def set_password(
@@ -80,6 +84,19 @@ class StoredUsers:
                 return {name: dict(users.described(name)) for name in users.names()}
 
         return asyncio.run(found())
+
+    def is_password(self, user: str, password: str) -> bool:
+        """See UserPlace."""
+
+        async def compare() -> bool:
+            async with self._open() as users:
+                own = {one: users.credential(user, one) for one in users.described(user)}
+            return bool(own) and all(
+                stored is not None and is_password(one, stored, password)
+                for one, stored in own.items()
+            )
+
+        return asyncio.run(compare())
 
     def set_password(
         self, user: str, password: str, mechanisms: Sequence[str], iterations: int
@@ -123,6 +140,14 @@ class BrokerUsers:
             }
             for name, one in sorted(described.items())
         }
+
+    def is_password(self, user: str, password: str) -> bool:
+        """See UserPlace; a broker does not show what is stored."""
+        raise CommandFailed(
+            "--if-changed compares with what is stored; nothing was changed",
+            "Add --data-dir or --zookeeper",
+            USAGE,
+        )
 
     def set_password(
         self, user: str, password: str, mechanisms: Sequence[str], iterations: int

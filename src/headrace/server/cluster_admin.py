@@ -47,6 +47,7 @@ from headrace.runtime.log_text import one_line
 from headrace.runtime.zookeeper import ZooKeeper
 from headrace.runtime.zookeeper_link import ZooKeeperOptions
 from headrace.runtime.zookeeper_servers import ask_servers
+from headrace.server.cluster_backup import Roots, refuse_while_restoring
 from headrace.server.replication_report import under_replicated
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
@@ -486,8 +487,10 @@ async def open_zookeeper(settings: ClusterSettings) -> AsyncIterator[ZooKeeper]:
 async def open_metadata(
     settings: ClusterSettings,
 ) -> AsyncIterator[tuple[ZooKeeper, ZooKeeperMetadataStore]]:
-    """Connect to the metadata of a cluster. Raises MetadataUnavailable."""
+    """Connect to the metadata of a cluster. Raises MetadataUnavailable, RequestInvalid while it is
+    being restored."""
     async with open_zookeeper(settings) as zookeeper:
+        await refuse_while_restoring(zookeeper, Roots(settings.root, settings.ledgers_root))
         metadata = await ZooKeeperMetadataStore.open(zookeeper, settings.root)
         try:
             yield zookeeper, metadata

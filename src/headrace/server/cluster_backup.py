@@ -214,12 +214,13 @@ async def restore(
 
 
 async def refuse_while_restoring(zookeeper: ZooKeeper, roots: Roots) -> None:
-    """For a broker that starts. Raises RequestInvalid while a restore is not complete."""
+    """For a broker that starts, and others that change the facts. Raises RequestInvalid while a
+    restore is not complete."""
     if await zookeeper.exists(roots.restoring):
         raise RequestInvalid(
-            f"a restore to {roots.facts} in ZooKeeper is not complete; no broker starts, because"
-            " topics would be missing: restore the same backup again (`headrace cluster restore`),"
-            " which continues, or empty ZooKeeper"
+            f"a restore to {roots.facts} in ZooKeeper is not complete; no broker starts and nothing"
+            " was changed, because facts are missing: restore the same backup again (`headrace"
+            " cluster restore`), which continues, or empty ZooKeeper"
         )
 
 

@@ -1,0 +1,60 @@
+"""`headrace user rotate --if-changed`, as a container runs it at each start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.main import cli
+from headrace.runtime.scram import HASHES, ScramCredential
+from headrace.server.stored_users import open_users
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def stored(data_dir: Path) -> list[ScramCredential | None]:
+    async def read() -> list[ScramCredential | None]:
+        async with open_users(data_dir) as users:
+            return [users.credential("admin", mechanism) for mechanism in HASHES]
+
+    return asyncio.run(read())
+
+
+def user(command: str, data_dir: Path, password: str, *more: str) -> str:
+    arguments = ["user", command, "admin", "--data-dir", str(data_dir), "--password-file", "-"]
+    done = CliRunner().invoke(cli, [*arguments, *more], input=f"{password}\n")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("password", "more", "is_same"),
+    [
+        ("first", (), True),
+        ("other", (), False),
+        ("first", ("--iterations", "8192"), False),
+        ("first", ("--mechanism", "SCRAM-SHA-256"), False),
+    ],
+)
+def test_a_password_is_set_again_only_if_something_differs(
+    tmp_path, password, more, is_same
+) -> None:
+    user("add", tmp_path, "first")
+    before = stored(tmp_path)
+    told = user("rotate", tmp_path, password, "--if-changed", *more)
+    assert (stored(tmp_path) == before, "unchanged" in told) == (is_same, is_same)
+    user("rotate", tmp_path, "first")
+    assert stored(tmp_path) != before, "with a new salt"
+
+
+def test_a_broker_does_not_show_what_it_stores(tmp_path) -> None:
+    from headrace.cli.failures import CommandFailed
+    from headrace.cli.session import CliSession
+    from headrace.cli.user_places import BrokerUsers
+
+    with pytest.raises(CommandFailed, match="nothing was changed"):
+        BrokerUsers(CliSession(None)).is_password("admin", "first")
