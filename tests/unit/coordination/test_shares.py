@@ -22,6 +22,7 @@ from headrace.coordination.shares.commands import (
     SettleCommand,
     Settlement,
     ShareTickCommand,
+    TakeBackCommand,
 )
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.ended import RANGES_MAX
@@ -262,3 +263,45 @@ def test_ended_deliveries_are_remembered_in_bounded_memory():
     ask(machine, AcquireCommand("g", "next", [(offset + 1, offset + 1)], 1), 60_000)
     assert refusal(machine, "next", offset + 1, offset + 1, now_ms=60_000) is None
     assert len(ended) == 1
+
+
+def test_a_record_that_is_taken_back_far_ahead_lifts_no_limit_of_its_group():
+    machine = opened(unfinished_max=50)
+    assert ask(machine, TakeBackCommand(5_000, is_dry_run=False)).error is None
+    window = machine.groups["g"].window
+    for member in ("a", "b"):
+        ask(machine, AcquireCommand("g", member, [(100, 9_999)], 30, is_strict=True))
+        peeked = ask(machine, PeekCommand("g", 10_000, 500))
+        offered = sum(last - first + 1 for first, last in peeked.ranges)
+        assert offered == 50 - window.acquired_records
+    assert window.acquired_records == 50
+    assert peeked.wait_ms > 0, "a lock that ends makes room"
+    ask(machine, SettleCommand("g", "a", [Settlement(100, 129, ACCEPT)]))
+    ask(machine, SettleCommand("g", "b", [Settlement(130, 149, ACCEPT)]))
+    delivered = 50
+    while got := ask(machine, AcquireCommand("g", "c", [(100, 9_999)], 500)).acquired:
+        assert window.acquired_records <= 50
+        for first, last, _ in got:
+            delivered += last - first + 1
+            ask(machine, SettleCommand("g", "c", [Settlement(first, last, ACCEPT)]))
+        if delivered > 5_500:
+            break
+    assert window.start > 5_000, "all others are delivered, and then those after it"
+
+
+def test_a_group_in_partition_order_knows_few_rows_before_one_that_is_taken_back():
+    machine = opened(is_serial=True, unfinished_max=10)
+    ask(machine, TakeBackCommand(500, is_dry_run=False))
+    group = machine.groups["g"]
+    delivered = []
+    while len(delivered) < 450:
+        while (rows_from := ask(machine, PeekCommand("g", 1_000, 10)).rows_from) >= 0:
+            rows = [RecordOrder(n, 0) for n in range(rows_from, rows_from + 5)]
+            ask(machine, LearnCommand("g", rows_from, rows, rows_from + 5))
+            assert group.keyed.rows_count < 10 + 5
+        got = ask(machine, AcquireCommand("g", "a", [(100, 999)], 10)).acquired
+        assert got, "the group stands still"
+        for first, last, _ in got:
+            delivered += range(first, last + 1)
+            ask(machine, SettleCommand("g", "a", [Settlement(first, last, ACCEPT)]))
+    assert delivered == [n for n in range(100, 551) if n != 500][: len(delivered)]

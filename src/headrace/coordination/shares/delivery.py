@@ -193,6 +193,11 @@ class RowDelivery:
         """Keys are known up to this offset."""
 
     @property
+    def rows_count(self) -> int:
+        """Known records."""
+        return len(self._rows)
+
+    @property
     def heads_count(self) -> int:
         """Known records that wait for no other one of their key."""
         return len(self._rows) - self._waiting_count

@@ -92,6 +92,14 @@ class ShareGroup:
         unfinished = window.span - window.finished_records
         return max(bound - unfinished, 0)
 
+    def lock_room(self) -> int:
+        """How many more records may be acquired. By offset, others may be available than `room` has
+        let in: those before a record that was taken back, and those of before the limit was
+        lowered. Rows are bounded where they are learned."""
+        if self.keyed is not None:
+            return UNLIMITED
+        return max(self.config.unfinished_max - self.window.acquired_records, 0)
+
     # --- state changes -----------------------------------------------------------------------
 
     def configure(self, config: ShareConfig) -> None:
@@ -215,7 +223,7 @@ class ShareGroup:
     def peek(self, command: PeekCommand, now_ms: int) -> PeekReply:
         """Records that could be acquired now, in order of delivery."""
         reply, keyed = PeekReply(), self.keyed
-        readable_end, left = command.readable_end, command.records_max
+        readable_end, left = command.readable_end, min(command.records_max, self.lock_room())
         if keyed is not None:
             reply.again_from = keyed.forgotten_from()
             # Records of higher priority may follow: know as many as may be unfinished.
@@ -227,7 +235,7 @@ class ShareGroup:
             offered = _chains(keyed, now_ms)
         for first, last, _count in offered:
             if left <= 0:
-                return reply
+                break
             if first >= readable_end:
                 if keyed is None:
                     break
@@ -257,7 +265,7 @@ class ShareGroup:
         # After a restart the window is restored before the rows: they take no room.
         is_restored, bound = keyed.rows_end < self.window.end, self.config.unfinished_max
         if self.config.is_serial:
-            return bound if is_restored else self.room()
+            return max(bound - keyed.rows_count, 0) if is_restored else self.room()
         runs_max = max(KEYED_RUNS_MAX, RUNS_PER_UNFINISHED * bound)
         if not is_restored and len(self.window) >= runs_max:
             return 0
@@ -285,8 +293,10 @@ class ShareGroup:
     def _taken(self, command: AcquireCommand, now_ms: int) -> Iterator[Piece]:
         """The delivered parts, inside the ranges that the caller has read."""
         # Whole ranges: there may be more heads than one member should hold.
-        most = max(command.records_max, self.config.unfinished_max)
-        left = command.records_max
+        most = min(max(command.records_max, self.config.unfinished_max), self.lock_room())
+        left = min(command.records_max, most)
+        if left <= 0:
+            return
         limit = self.config.delivery_count_max
         suspect = max(2, -(-limit // 2))
         """Deliveries after which a record may be what crashes its consumers (KAFKA-17541)."""
@@ -429,14 +439,15 @@ class ShareGroup:
         if offset < self.window.start:
             return RecordStateInvalid(
                 f"group {self.group_id} has finished it and all before it: it was delivered to it,"
-                " or taken back before, and is a dead letter again then: list the dead letters"
+                " or taken back before, and is a dead letter again then: list the dead letters",
+                group=self.group_id,
             )
         run = self.window.run_at(offset)
         if run is not None and run.is_taken_back:
             return []
         if run is not None and (run.state != AVAILABLE or run.count):
-            state = STATE_NAMES[run.state]
-            return RecordStateInvalid(f"it was delivered to group {self.group_id} ({state})")
+            message = f"it was delivered to group {self.group_id} ({STATE_NAMES[run.state]})"
+            return RecordStateInvalid(message, group=self.group_id)
         return [StoredRun(offset, offset, ARCHIVED, 0, now_ms)]
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
