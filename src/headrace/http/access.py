@@ -127,7 +127,9 @@ ACCESS: Final[Mapping[str, Access]] = {
     "listDeadLetters": needs(_topic(READ)),
     "getDeadLetter": needs(_topic(READ)),
     "editDeadLetter": needs(_topic(READ), _topic(WRITE)),
-    "takeBackDeadLetters": needs(_topic(READ), _topic(WRITE)).by("handler"),
+    "takeBackDeadLetters": needs(
+        _topic(READ), _topic(WRITE), *_shown(DESCRIBE, ResourceType.GROUP, "results.groups")
+    ).by("handler"),
     "getGroupConfig": needs(_group(SEE_SETTINGS)),
     "changeGroupConfig": needs(_group(SET)),
     "queue": _SEE_QUEUE,

@@ -245,7 +245,9 @@ class DeadLetterOperations:
             if outcome.is_taken:
                 results[number]["groups"] = [*outcome.groups]
             else:
-                results[number]["reason"] = outcome.reason
+                group = outcome.group
+                may = not group or call.rights.may(Right.DESCRIBE, ResourceType.GROUP, group)
+                results[number]["reason"] = outcome.reason_for(may_see_group=may)
         taken = [f"{topic.name} {one['letter']}" for one in results if one["taken_back"]]
         if not call.is_dry_run:
             failed = len(results) - len(taken)

@@ -248,6 +248,62 @@ def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_may_se
     asyncio.run(scenario())
 
 
+def test_taking_back_names_only_groups_that_the_client_may_see(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            assert web.node.access is not None
+            await web.node.topics.create("letters")
+            web.principal = "root"
+            change = {"set": {"share.auto.offset.reset": "earliest"}}
+            queues = f"/v1/queues/{TOPIC}"
+            for group in (GROUP, "seen"):
+                assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
+                assert (await web.ask("POST", f"{queues}/{group}/receive", {"max": 1}))[0] == 200
+            for topic in ("letters", TOPIC):
+                records = [
+                    {"value": "x", "headers": [["headrace-redriven-from", f"letters-0:{n}"]]}
+                    for n in range(2)
+                ]
+                path = f"/v1/topics/{topic}/records"
+                assert (await web.ask("POST", path, {"records": records}))[0] == 200
+            assert (await web.ask("POST", f"{queues}/{GROUP}/receive", {"max": 1}))[0] == 200
+            seen = [
+                (ResourceType.TOPIC, name, right)
+                for name in ("letters", TOPIC)
+                for right in (Operation.READ, Operation.WRITE)
+            ]
+            seen.append((ResourceType.GROUP, "seen", Operation.DESCRIBE))
+            await web.node.access.create(
+                [
+                    Acl(Pattern(kind, name), Entry("User:nobody", "*", right, Permission.ALLOW))
+                    for kind, name, right in seen
+                ]
+            )
+            sent = [{"letter": f"0:{n}", "to": f"{TOPIC}-0:{n}"} for n in range(2)]
+            path = "/v1/dead-letters/letters/take-back?dry_run=true"
+
+            async def answered(who: str) -> list[Any]:
+                web.principal = who
+                status, answer = await web.ask("POST", path, {"sent": sent})
+                assert status == 200
+                return answer["results"]
+
+            refused, taken = await answered("nobody")
+            assert (taken["taken_back"], taken["groups"]) == (True, ["seen"])
+            hidden = "group (which you may not DESCRIBE)"
+            assert refused["reason"] == f"it was delivered to {hidden} (acquired)"
+            refused, taken = await answered("root")
+            assert taken["groups"] == [GROUP, "seen"]
+            assert refused["reason"] == f"it was delivered to group {GROUP} (acquired)"
+            await web.node.services.all_groups.commit("secret-readers", TOPIC, 0, 0)
+            refused, _ = await answered("nobody")
+            assert refused["reason"].startswith(f"consumer {hidden} will read it: ")
+            refused, _ = await answered("root")
+            assert refused["reason"].startswith("consumer group secret-readers will read it: ")
+
+    asyncio.run(scenario())
+
+
 def test_a_task_is_hidden_from_other_principals(monkeypatch):
     async def scenario() -> None:
         async with guarded(monkeypatch) as web:

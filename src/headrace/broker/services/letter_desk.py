@@ -3,8 +3,9 @@
 Invariants: a letter is never changed: an edit is a copy of it in the same partition, which names it
 (`EDIT_OF`), and the newest one counts wherever letters are shown or sent back. What was taken back
 is finished in every group without a delivery, and its letter is appended again, once, however often
-the call is repeated. Nothing is taken back that a consumer has seen or will see: a consumer group
-reads the log by offset, and a log keeps its records. Reads are bounded.
+the call is repeated. Nothing is taken back that a consumer is known to have seen or will see: a
+consumer group reads the log by offset, and a log keeps its records; first deliveries are not
+stored, and unknown after a change of owner. Reads are bounded.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ SCAN_RECORDS_MAX: Final = 100_000
 """Read by one call."""
 GROUPS_MAX: Final = 2_000
 """Consumer groups whose offsets one call looks at."""
+GROUP: Final = "{group}"
+"""In a reason: where the group is named. Do not change: brokers of other versions read it."""
+HIDDEN: Final = "(which you may not DESCRIBE)"
 _RESERVED: Final = frozenset({*NAMED_SEQUENCE, PATH, REDRIVES, REDRIVEN_FROM, EDIT_OF, EDITED})
 
 
@@ -123,8 +127,17 @@ class TakenBack(NamedTuple):
 
     is_taken: bool
     reason: str = ""
+    """Why it was not; names a group as GROUP, if `group` is one."""
     groups: Sequence[str] = ()
     """In which it was finished."""
+    group: str = ""
+    """The group that is in the way."""
+
+    def reason_for(self, *, may_see_group: bool) -> str:
+        """The reason, with or without the name of the group."""
+        if not self.group:
+            return self.reason
+        return self.reason.replace(GROUP, self.group if may_see_group else HIDDEN, 1)
 
 
 class Sent(NamedTuple):
@@ -352,33 +365,38 @@ class LetterDesk:
             seen = "has read it" if offset > one.place.offset else "will read it"
             return TakenBack(
                 is_taken=False,
-                reason=f"consumer group {group} {seen}: it reads the log by offset, and a log keeps"
+                reason=f"consumer group {GROUP} {seen}: it reads the log by offset, and a log keeps"
                 " its records",
+                group=group,
             )
         letter = await self._record(letters, one.letter)  # before anything is changed
-        groups, reason = await self._ask_to_take(one, is_dry_run=True)
-        if reason or is_dry_run:
-            return TakenBack(is_taken=not reason, reason=reason, groups=groups)
+        outcome = await self._ask_to_take(one, is_dry_run=True)
+        if is_dry_run or not outcome.is_taken:
+            return outcome
         # The letter first: what fails in between may be handled twice, and is never lost.
         again = replace(record, headers=_as_letter(record, letter))
         name = f"take-back/{letters.id.hex}-{one.letter}/{one.topic.id.hex}-{one.place}"
         await self._append(letters, one.letter.partition, again, name)
-        groups, reason = await self._ask_to_take(one, is_dry_run=False)
-        if reason:
-            reason += f"; its letter is in {letters.name} again as well: purge it"
-        return TakenBack(is_taken=not reason, reason=reason, groups=groups)
+        outcome = await self._ask_to_take(one, is_dry_run=False)
+        if outcome.is_taken:
+            return outcome
+        also = f"; its letter is in {letters.name} again as well: purge it"
+        return outcome._replace(reason=outcome.reason + also)
 
-    async def _ask_to_take(self, one: Sent, *, is_dry_run: bool) -> tuple[Any, str]:
-        """(the groups, why it cannot be taken), of the owner of its partition."""
+    async def _ask_to_take(self, one: Sent, *, is_dry_run: bool) -> TakenBack:
+        """The answer of the owner of its partition."""
         asked = [one.place.offset, int(is_dry_run)]
         answer = await self._calls.ask_partition(
             "letters.take_back", one.topic, one.place.partition, asked
         )
         groups, reason = checked(answer, list | tuple, str)
-        return groups, reason
+        if not reason:
+            return TakenBack(is_taken=True, groups=groups)
+        return TakenBack(is_taken=False, reason=reason, group=groups[0] if groups else "")
 
     async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
-        """(the groups in which the record is finished now, why it is not)."""
+        """(the groups in which the record is finished now, ""), or (the group in the way, if it is
+        one, why it is not)."""
         offset, is_dry_run = checked(asked, int, int)
         command = TakeBackCommand(offset, is_dry_run=bool(is_dry_run))
         try:
@@ -386,7 +404,8 @@ class LetterDesk:
         except GroupUnknown:
             return [], f"no share group has begun on {topic.name}-{number}: it stays in the log"
         except RecordStateInvalid as refused:
-            return [], str(refused)
+            group = refused.fields["group"]
+            return [group], str(refused).replace(f"group {group}", f"group {GROUP}", 1)
         return reply.groups, ""
 
 
