@@ -36,7 +36,12 @@ CONTENT: Final[Json] = {
     "value": OrNull('{"total": 12}'),
     "value_encoding?": "text",
 }
-RECORD: Final = Part("Record", {"offset": 41, "timestamp_ms": AT_MS, **CONTENT})
+DECODED: Final[Json] = {
+    "decoded?": Part("DecodedValue", {"format": "avro", "schema": "7", "json": '{"total":12}'}),
+    "undecodable?": "neither a prefix nor a header names its schema",
+}
+"""Where a request asks for it with `decode=schema`."""
+RECORD: Final = Part("Record", {"offset": 41, "timestamp_ms": AT_MS, **CONTENT, **DECODED})
 SETTING: Final = Part(
     "Setting",
     {
@@ -71,6 +76,7 @@ MESSAGE: Final = Part(
         "offset?": 41,
         "timestamp_ms": AT_MS,
         **CONTENT,
+        **DECODED,
         "due_ms?": AT_MS,
         "groups?": [DELIVERY],
         "origin?": Entries("topic", OrNull("orders")),

@@ -16,6 +16,7 @@ from headrace import errors
 from headrace.broker.services.background_tasks import TaskUnknown
 from headrace.broker.services.configurations import VersionMismatch
 from headrace.errors import HeadraceError, Retriable
+from headrace.schemas.errors import SchemasNotConfigured
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,6 +35,11 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((TaskUnknown,), 404, "start it again"),
     ((errors.CredentialUnknown,), 404, "list them again"),
     ((errors.SecurityDisabled,), 409, "set headrace.authorizer=acl on every broker, then restart"),
+    (
+        (SchemasNotConfigured,),
+        409,
+        "set headrace.schema.registry.url or headrace.schema.folder on every broker, then restart",
+    ),
     ((VersionMismatch,), 412, "read the settings and their ETag again, then decide anew"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),

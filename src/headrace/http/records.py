@@ -17,6 +17,7 @@ from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME,
 from headrace.broker.services.record_sends import ANY, Outgoing
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.http.decoded import DECODE, add_decoded, check_decode
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import (
     INT64_MAX,
@@ -79,6 +80,7 @@ class RecordOperations:
             "max": integer(1, RECORDS_MAX, default=100),
             "wait_ms": integer(0, WAIT_MS_MAX, default=0),
             "isolation": isolation,
+            **DECODE,
         }
         following = {
             "partition": PARTITION,
@@ -123,6 +125,7 @@ class RecordOperations:
         query = call.query
         if "offset" in query and "timestamp_ms" in query:
             raise Contradiction("give an offset or a time, not both")
+        check_decode(self._services, call)
         topic = self._services.topics.get(call.path["topic"])
         number = query.get("partition", 0)
         start = Start(AT_START)
@@ -136,6 +139,8 @@ class RecordOperations:
             query.get("wait_ms", 0) / 1000,
         )
         records = [shown(record) for record in found.records]
+        names = [topic.name] * len(records)
+        await add_decoded(self._services, call, names, found.records, records)
         if wants_lines(call.request):
             extra = {"Headrace-Next-Offset": str(found.next_offset)}
             if found.unreadable:

@@ -13,6 +13,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.search import DEAD, FIRST, LOG, SearchBounds, SearchPosition
 from headrace.http.background import TaskOperations, decode_token, encode_token
+from headrace.http.decoded import DECODE, add_decoded, check_decode
 from headrace.http.operations import (
     INT64_MAX,
     LIMIT_DEFAULT,
@@ -86,6 +87,7 @@ class SearchOperations:
             "partition": PARTITION,
             "time_ms": integer(1, TIME_MS_MAX, default=TIME_MS),
             **PAGE,
+            **DECODE,
         }
         body = fields(
             ["topic"],
@@ -105,15 +107,19 @@ class SearchOperations:
         ]  # fmt: skip
 
     async def _find(self, call: Call) -> Json:
+        check_decode(self._services, call)
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         condition, start = asked_condition(query), asked_start(topic.name, query)
         bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
         page = await self._search.page(
             topic, condition, start, bounds, query.get("partition"), covers=_readable(call)
         )
+        messages = [shown_message(one) for one in page.found]
+        names, records = [one.topic for one in page.found], [one.record for one in page.found]
+        await add_decoded(self._services, call, names, records, messages)
         answer: Json = {
             "topic": topic.name,
-            "messages": [shown_message(one) for one in page.found],
+            "messages": messages,
             "is_complete": page.next is None and not page.failed,
             "searched": _progress(page),
             **failed_places(page.failed),

@@ -1,6 +1,7 @@
 """JSON values that a JSON Schema validates.
 
-Invariants: a value is validated against the whole schema.
+Invariants: a value is validated against the whole schema, which must be whole: nothing that it
+refers to is fetched, since whoever registers a schema would choose what this machine connects to.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class JsonSchema:
 
         try:
             self.root = json.loads(text)
-            self._validator = jsonschema_rs.validator_for(self.root)
+            self._validator = jsonschema_rs.validator_for(self.root, retriever=_refuse)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise SchemaUnusable(f"The JSON Schema cannot be used: {str(error)[:300]}") from error
 
@@ -42,3 +43,7 @@ class JsonSchema:
     def validate(self, value: Any) -> None:
         """Raises ValueError if the schema does not allow `value`."""
         self._validator.validate(value)
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"it refers to {uri[:100]}, which is not part of it")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchCorrupt
 from headrace.records.varints import read_varint, write_varint
 from headrace.schemas.errors import SchemaUnusable
 from headrace.schemas.undecodable import Undecodable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class ProtobufMessages:
@@ -68,20 +71,38 @@ class ProtobufMessages:
 
     def _after_indexes(self, payload: bytes) -> bytes:
         """What follows the message's indexes, which must name this message."""
-        try:
-            count, at = read_varint(payload, 0)
-            indexes = [0] if count == 0 else []
-            if not 0 <= count <= len(payload):
-                raise Undecodable(f"{count} message indexes")
-            for _ in range(count):
-                number, at = read_varint(payload, at)
-                indexes.append(number)
-        except (IndexError, BatchCorrupt) as error:
-            raise Undecodable("its message indexes end early") from error
+        indexes, body = split_indexes(payload)
         own = _indexes_of(self.descriptor)
         if indexes != own:
             raise Undecodable(f"it is message {indexes} of its file, not {own}")
-        return payload[at:]
+        return body
+
+
+def split_indexes(payload: bytes) -> tuple[list[int], bytes]:
+    """(the indexes that name the message, its bytes). Raises Undecodable."""
+    try:
+        count, at = read_varint(payload, 0)
+        indexes = [0] if count == 0 else []
+        if not 0 <= count <= len(payload):
+            raise Undecodable(f"{count} message indexes")
+        for _ in range(count):
+            number, at = read_varint(payload, at)
+            indexes.append(number)
+    except (IndexError, BatchCorrupt) as error:
+        raise Undecodable("its message indexes end early") from error
+    return indexes, payload[at:]
+
+
+def message_named(source: str, indexes: Sequence[int]) -> str:
+    """The full name of a message of a registry's descriptor. Raises SchemaUnusable, Undecodable."""
+    (file,) = _files_of(source)
+    names, messages = [file.package] if file.package else [], file.message_type
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            raise Undecodable(f"its file has no message {[*indexes]}")
+        names.append(messages[index].name)
+        messages = messages[index].nested_type
+    return ".".join(names)
 
 
 def _files_of(source: bytes | str) -> list[Any]:

@@ -40,6 +40,7 @@ from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
 from headrace.server.peers import call_peers
 from headrace.server.request_log import RequestLog
+from headrace.server.schemas import decoded_values
 from headrace.server.settings import (
     check_advertised,
     check_exposure,
@@ -329,6 +330,9 @@ async def _open(
         PeerLogin(node.services.authentication),
     )
     broker.on_stop(call_peers(node, way).close)
+    node.services.decoded_values = decoder = decoded_values(settings, node.clock)
+    if decoder is not None:
+        broker.on_stop(decoder.close)
     faces = _faces(node, settings, counters, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:

@@ -1,19 +1,24 @@
 """Typed values: what a schema makes of bytes, of rows, and of what is neither."""
 
-import base64
-import io
 import json
-import threading
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
 
-import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from tests.unit.schemas.registry_rig import (
+    AVRO,
+    GUID,
+    JSON_SCHEMA,
+    OLDER,
+    ORDER,
+    UNTYPED_SCHEMA,
+    Registry,
+    avro_bytes,
+    proto_file,
+    registry,
+)
 
 from headrace.pipeline.arrow import to_arrow
 from headrace.pipeline.columns import RecordColumns
@@ -25,81 +30,9 @@ from headrace.pipeline.errors import (
 from headrace.pipeline.options import parse_sink, parse_source
 from headrace.pipeline.rows import rows_of
 from headrace.pipeline.typed.columns import typed_schema, typed_values, values_of
-from headrace.schemas import registry
 from headrace.schemas.errors import RegistryUnavailable
 
 SERVER = {"bootstrap.servers": "127.0.0.1:9092"}
-AVRO = {
-    "type": "record", "name": "Order", "namespace": "shop", "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "note", "type": ["null", "string"], "default": None},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9,
-                                   "scale": 2}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
-        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
-        {"name": "lines", "type": {"type": "array", "items": {
-            "type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}},
-        {"name": "tags", "type": {"type": "map", "values": "int"}},
-    ],
-}  # fmt: skip
-ORDER = {
-    "id": 7, "note": None, "price": Decimal("12.50"),
-    "at": datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC), "day": date(2026, 1, 2),
-    "state": "PAID", "lines": [{"sku": "a"}, {"sku": "b"}], "tags": {"x": 1},
-}  # fmt: skip
-JSON_SCHEMA = {
-    "type": "object", "required": ["id"],
-    "properties": {
-        "id": {"type": "integer", "minimum": 0}, "name": {"type": ["string", "null"]},
-        "where": {"$ref": "#/$defs/place"}, "any": {},
-        "counts": {"type": "object", "additionalProperties": {"type": "number"}},
-        "list": {"type": "array", "items": {"type": "boolean"}},
-    },
-    "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}}},
-}  # fmt: skip
-
-
-UNTYPED_SCHEMA = {
-    "properties": {
-        "a": {"type": "string"}, "d": {"properties": {"x": {"type": "integer"}}},
-        "f": {"type": "number"},
-    },
-}  # fmt: skip
-"""Without `type`, it holds for values of any type: `properties` restricts objects alone."""
-
-
-def avro_bytes(value, schema=AVRO):
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
-    return stream.getvalue()
-
-
-def proto_file():
-    """message Order { int64 id = 1; optional string note = 2; repeated Line lines = 3; ... }"""
-    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
-    file.dependency.append("google/protobuf/timestamp.proto")
-    line = file.message_type.add(name="Line")
-    line.field.add(name="sku", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
-    order = file.message_type.add(name="Order")
-    order.field.add(name="id", number=1, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
-    order.oneof_decl.add(name="_note")
-    order.field.add(
-        name="note", number=2, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL,
-        proto3_optional=True, oneof_index=0,
-    )  # fmt: skip
-    order.field.add(
-        name="lines", number=3, type=Field.TYPE_MESSAGE, label=Field.LABEL_REPEATED,
-        type_name=".shop.Line",
-    )  # fmt: skip
-    order.field.add(
-        name="at", number=4, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL,
-        type_name=".google.protobuf.Timestamp",
-    )  # fmt: skip
-    order.field.add(name="big", number=5, type=Field.TYPE_UINT64, label=Field.LABEL_OPTIONAL)
-    return file
-
-
 PROTO_ROW = {
     "id": -5, "note": "", "lines": [{"sku": "a"}], "big": Decimal(2**64 - 1),
     "at": datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC),
@@ -255,64 +188,14 @@ def test_contradictions_are_refused(options, word):
 
 # --- a registry ------------------------------------------------------------------------------
 
-OLDER = {**AVRO, "fields": AVRO["fields"][:1]}
-GUID = "d7d5e1a0-0000-4000-8000-000000000001"
-
-
-class Registry(BaseHTTPRequestHandler):
-    """Answers as Confluent's: subjects, ids and GUIDs of a few schemas, for one login."""
-
-    schemas: ClassVar = {
-        1: {"schema": json.dumps(OLDER)},
-        2: {"schema": json.dumps(AVRO), "guid": GUID},
-        3: {"schemaType": "JSON", "schema": json.dumps(JSON_SCHEMA)},
-        4: {
-            "schemaType": "PROTOBUF",
-            "schema": base64.b64encode(proto_file().SerializeToString()).decode(),
-        },
-    }
-    subjects: ClassVar = {"orders-value": 2, "json": 3, "proto": 4}
-    login = "Basic " + base64.b64encode(b"me:hidden").decode()
-    asked: ClassVar = []
-
-    def do_GET(self):
-        self.asked.append(self.path)
-        path = self.path.partition("?")[0]
-        parts = path.strip("/").split("/")
-        found = None
-        if parts[0] == "subjects":
-            number = self.subjects.get(parts[1])
-            found = number and {**self.schemas[number], "id": number, "version": 1}
-        elif parts[1] == "ids":
-            found = self.schemas.get(int(parts[2]))
-        elif parts[1] == "guids":
-            found = next((s for s in self.schemas.values() if s.get("guid") == parts[2]), None)
-        status = 200 if found else 404
-        if self.headers["Authorization"] != self.login:
-            status, found = 401, None
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
-
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
 def served():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    Registry.asked = Registry.asked[:0]
-    for cache in (registry.by_id, registry.by_guid, typed_values):
-        cache.cache_clear()
-    yield {
-        "schemaRegistry": f"http://127.0.0.1:{server.server_port}/",
-        "schemaRegistry.user": "me", "schemaRegistry.password": "hidden",
-    }  # fmt: skip
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with registry() as url:
+        typed_values.cache_clear()
+        yield {
+            "schemaRegistry": url, "schemaRegistry.user": "me", "schemaRegistry.password": "hidden",
+        }  # fmt: skip
 
 
 def test_values_name_their_schema_by_prefix_or_header_and_are_resolved_into_the_columns(served):

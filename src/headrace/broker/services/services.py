@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.client_telemetry import ClientTelemetry
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
+    from headrace.broker.services.decoded_values import DecodedValues
     from headrace.broker.services.group_administration import GroupAdministration
     from headrace.broker.services.group_figures import Lag
     from headrace.broker.services.group_service import GroupService
@@ -121,3 +122,5 @@ class Services:
     """Of all groups on the partitions served here, as far as they are loaded."""
     figures: list[Source] = field(default_factory=list)
     """For metrics: what the parts of this broker count."""
+    decoded_values: DecodedValues | None = None
+    """None: this broker knows no schemas."""

@@ -30,6 +30,7 @@ from headrace.broker.settings.kinds import (
 from headrace.broker.settings.of_authentication import AUTHENTICATION
 from headrace.broker.settings.of_clusters import BALANCE, JOINING, TLS
 from headrace.broker.settings.of_listeners import SECURITY, TLS_OF_LISTENERS
+from headrace.broker.settings.of_schemas import SCHEMAS
 from headrace.broker.settings.setting import DURATION, INTERVAL, LIVE, BrokerSetting, of_config
 from headrace.broker.topics.topic_config import DEFINITIONS, INT64_MAX
 from headrace.errors import ConfigInvalid
@@ -553,6 +554,7 @@ SECTIONS: Mapping[str, tuple[BrokerSetting, ...]] = {
     "Transactions": _TRANSACTIONS,
     "Retention and compaction": _HOUSEKEEPING,
     "Object storage": _TIERS,
+    "Schemas of values": SCHEMAS,
     "Connections and requests": _CONNECTIONS,
     "Authorization": _ACCESS,
     "Cluster": JOINING,

@@ -5,7 +5,8 @@ import { messagePack } from "./messagepack.js";
 import { Table } from "./ui.js";
 import { t } from "./words.js";
 
-export const FORMS = () => [["auto", t("Automatic")], ["json", "JSON"], ["text", t("Text")], ["hex", t("Hexadecimal")], ["msgpack", "MessagePack"], ["cloudevents", "CloudEvents"]];
+export const BY_SCHEMA = "schema";
+export const FORMS = () => [["auto", t("Automatic")], ["json", "JSON"], ["text", t("Text")], ["hex", t("Hexadecimal")], ["msgpack", "MessagePack"], ["cloudevents", "CloudEvents"], [BY_SCHEMA, t("By its schema")]];
 
 // --- values --------------------------------------------------------------------------------------
 
@@ -16,6 +17,7 @@ const strict = new TextDecoder("utf-8", { fatal: true });
 export function contents(record, wanted) {
   const { value, value_encoding: encoding } = record;
   if (value === null || value === undefined) return decoded(value, encoding, wanted);
+  if (wanted === BY_SCHEMA) return bySchema(record);
   if (wanted === "msgpack" || wanted === "cloudevents") {
     try {
       return wanted === "msgpack" ? { kind: "MessagePack", text: asJson(messagePack(bytesOf(value, encoding))) } : event(record);
@@ -25,6 +27,14 @@ export function contents(record, wanted) {
   }
   if (wanted !== "auto" || value.length > TEXT_MAX) return decoded(value, encoding, wanted);
   return guessed(record) ?? decoded(value, encoding, wanted);
+}
+
+// What the broker made of a value by its schema, or why it could not.
+function bySchema({ value, value_encoding: encoding, decoded: found, undecodable }) {
+  if (found === undefined) return { ...decoded(value, encoding, "auto"), problem: undecodable ?? t("read without schemas: choose this form above the list") };
+  const { format, schema, json } = found;
+  const isExact = json.length <= TEXT_MAX && !/\d{16}/.test(json); // JavaScript would round longer numbers
+  return { kind: t("{format}, schema {schema}", { format, schema }), text: isExact ? asJson(JSON.parse(json)) : visible(json) };
 }
 
 // A value whose bytes or headers say what it is; undefined: they do not.

@@ -2,7 +2,7 @@
 // as they come.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
-import { FORMS, Headers, contents } from "../contents.js";
+import { BY_SCHEMA, FORMS, Headers, contents } from "../contents.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
@@ -15,6 +15,8 @@ const PARTITIONS_AT_ONCE = 16;
 const EXPORTED_MAX = 10_000;
 const START = { offset: "", time: "", key: "", where: "", after: "" };
 const EXAMPLE = 'value.amount > 100 && headers.region == "eu"';
+
+const decodeOf = ({ as }) => (as === BY_SCHEMA ? BY_SCHEMA : undefined);
 
 export function Messages({ topic, query }) {
   const [opened, setOpened] = useState(null);
@@ -44,14 +46,14 @@ async function page(topic, number, query, signal) {
   return { ...answer, records: answer.records.map((one) => ({ ...one, partition: number })) };
 }
 
-async function latest(topic, number, signal) {
+async function latest(topic, number, decode, signal) {
   const known = topic.partitions[number];
   let end = known.end_offset;
   if (end == null) end = (await page(topic, number, { timestamp_ms: 253_402_300_799_999, max: 1 }, signal)).next_offset;
   // The offsets of a topic that was read a while ago: the end has moved since.
-  const probe = await page(topic, number, { offset: Math.max(end - ROWS, known.start_offset ?? 0) }, signal);
+  const probe = await page(topic, number, { offset: Math.max(end - ROWS, known.start_offset ?? 0), decode }, signal);
   const start = Math.max(probe.start_offset, probe.end_offset - ROWS);
-  return probe.end_offset > end ? page(topic, number, { offset: start }, signal) : probe;
+  return probe.end_offset > end ? page(topic, number, { offset: start, decode }, signal) : probe;
 }
 
 const isSearch = (from) => from === "key" || from === "where";
@@ -63,15 +65,16 @@ export function searched({ from, partition, ...query }) {
 
 async function read(topic, from, query, signal) {
   const search = searched(query);
+  const decode = decodeOf(query);
   if (isSearch(from)) {
     if (!search) return { records: [] };
-    const found = await get(at("topics", topic.name, "messages"), { ...search, limit: ROWS, page_token: query.after }, signal);
+    const found = await get(at("topics", topic.name, "messages"), { ...search, limit: ROWS, page_token: query.after, decode }, signal);
     return { records: found.messages, searched: found.searched, failed: found.failed, after: found.next_page_token };
   }
   const numbers = query.partition ? [Number(query.partition)] : topic.partitions.slice(0, PARTITIONS_AT_ONCE).map((one) => one.partition);
   const asked = from === "time" ? { timestamp_ms: Math.max(Date.parse(query.time) || 0, 0) } : { offset: Number(query.offset) || 0 };
-  const pages = await Promise.all(numbers.map((number) => (from === "latest" ? latest(topic, number, signal)
-    : page(topic, number, asked, signal).catch((problem) => {
+  const pages = await Promise.all(numbers.map((number) => (from === "latest" ? latest(topic, number, decode, signal)
+    : page(topic, number, { ...asked, decode }, signal).catch((problem) => {
       if (numbers.length > 1 && problem.status === 409) return { records: [] }; // it has no such offset
       throw problem;
     }))));
@@ -87,7 +90,7 @@ async function read(topic, from, query, signal) {
 }
 
 function Browse({ topic, from, query, open }) {
-  const keys = [topic.name, from, query.partition, query.offset, query.time, query.key, query.where, query.after];
+  const keys = [topic.name, from, query.partition, query.offset, query.time, query.key, query.where, query.after, decodeOf(query)];
   const state = useData((signal) => read(topic, from, query, signal), keys);
   const search = searched(query);
   const exported = exportOf(from, query);
@@ -108,7 +111,7 @@ function Browse({ topic, from, query, open }) {
     ${exported && html`<p class="quiet">${t("An export has all that matches, at most {n} messages of the log, with all their bytes and headers.", { n: count(EXPORTED_MAX) })}</p>`}
   `}<//>
   ${search && html`<${PageForms} cli=${words("headrace", "find", topic.name, from === "where" ? "--filter" : "--key", search[from], ...(query.partition ? ["--partition", query.partition] : []))}
-    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS })} />`}`;
+    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS, decode: decodeOf(query) })} />`}`;
 }
 
 // How far a search came, and what it could not decide.
@@ -133,7 +136,7 @@ function Rows({ topic, records, open }) {
     { name: t("Offset"), isNumber: true, cell: (one) => html`<button class="plain" aria-label=${t("Open {place}", { place: `${one.partition}:${one.offset}` })} onClick=${() => open(one)}><u>${one.offset ?? one.state}</u></button>` },
     { name: t("Time"), cell: (one) => time(one.timestamp_ms) },
     { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key, one.key_encoding)}</bdi>` },
-    { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one.value, one.value_encoding)}</bdi>` },
+    { name: t("Value"), cell: (one) => html`<bdi class="line">${one.decoded ? line(one.decoded.json) : line(one.value, one.value_encoding)}</bdi>` },
   ]} />`;
 }
 
