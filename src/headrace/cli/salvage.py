@@ -103,7 +103,7 @@ class _Target:
         while left and not self._error:
             before, left = left, self._producer.flush(self._session.timeout_s)
             if left >= before:
-                self._error = self._error or f"{left} records were not acknowledged in time"
+                self._error = f"{left} records were not acknowledged in time"
         if self._error:
             self._fail()
 
