@@ -63,6 +63,12 @@ class ShareModel:
             if record.state == ACQUIRED and record.owner == member and record.at_ms > now_ms
         ]
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many records are acquired as may be, of a group that needs no rows."""
+        count = sum(record.state == ACQUIRED for record in self.records.values())
+        return not self.config.needs_rows and count >= self.config.unfinished_max
+
     def end(self, offset: int, how: int, now_ms: int) -> None:
         """A delivery ends: what is about to happen to the record is the caller's to say."""
         record = self.records[offset]

@@ -190,6 +190,7 @@ class Rig:
             self.check_priorities(reply.acquired, records_max)
         until_ms = self.now_ms + self.config.lock_ms
         together = numbers(reply.acquired) if takes_followers else ()
+        assert not (reply.acquired and self.model.is_full), "more than may be acquired"
         for first, last, deliveries in reply.acquired:
             given = first, last, deliveries, member, until_ms, self.now_ms
             self.model.acquire(*given, together)
@@ -284,6 +285,8 @@ class Rig:
         group = self.machine.groups[GROUP]
         keyed = group.keyed
         end = group.window.end if keyed is None else keyed.rows_end
+        if self.model.is_full:  # the limit was lowered while more were available
+            return
         assert not self.model.deliverable(end, self.now_ms), "a record that may come does not"
         if keyed is None and end < self.log_end:
             assert not group.room(), "there is room, and new records do not come"
