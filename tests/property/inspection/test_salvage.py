@@ -37,7 +37,6 @@ class Salvaged(NamedTuple):
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> dict[str, tuple[DataFolder, Path]]:
     """A folder as a kill leaves it, its last records in the log alone, and a stopped one."""
-    logging.getLogger("headrace").setLevel(logging.CRITICAL)
     found = {}
     for name, is_closed in (("killed", False), ("stopped", True)):
         place = tmp_path_factory.mktemp(name)
@@ -48,6 +47,12 @@ def places(tmp_path_factory) -> dict[str, tuple[DataFolder, Path]]:
             (root / path).write_bytes(content)
         found[name] = folder, root
     return found
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """What is damaged is logged a thousand times."""
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
 
 
 def salvaged(root: Path) -> Salvaged:

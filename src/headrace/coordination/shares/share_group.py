@@ -387,7 +387,7 @@ class ShareGroup:
         until_ms = now_ms + self.config.lock_ms
         reached = self.window.start
         # Entries may overlap: part of a locked range was renewed until the same time.
-        for first, last in sorted(entry[1:] for entry in self._ended(now_ms)):
+        for first, last in sorted(entry[1:] for entry in _ended(self._locks, now_ms)):
             for low, high, run in self.window.between(max(first, reached), last):
                 if run.state == ACQUIRED and run.at_ms <= now_ms:
                     runs.append(self.released(low, high, run.count, now_ms, letters))
@@ -395,15 +395,6 @@ class ShareGroup:
                     ended.append(Ended(self.number, *how))
             reached = max(reached, last + 1)
         return runs, ended, letters
-
-    def _ended(self, now_ms: int) -> list[tuple[int, int, int]]:
-        heap, ended, places = self._locks, [], [0]
-        while places:
-            place = places.pop()
-            if place < len(heap) and heap[place][0] <= now_ms:
-                ended.append(heap[place])
-                places += (2 * place + 1, 2 * place + 2)
-        return ended
 
     def decide_member_left(
         self, member_id: str, now_ms: int
@@ -437,11 +428,7 @@ class ShareGroup:
     def decide_take_back(self, offset: int, now_ms: int) -> list[StoredRun] | RecordStateInvalid:
         """The run that finishes a record without a delivery; none if that was taken back before."""
         if offset < self.window.start:
-            return RecordStateInvalid(
-                f"group {self.group_id} has finished it and all before it: it was delivered to it,"
-                " or taken back before, and is a dead letter again then: list the dead letters",
-                group=self.group_id,
-            )
+            return _left_behind(self.group_id)
         run = self.window.run_at(offset)
         if run is not None and run.is_taken_back:
             return []
@@ -482,3 +469,22 @@ def _chains(
                 if not is_wanted(piece[0]):
                     break
                 yield piece
+
+
+def _ended(locks: Sequence[tuple[int, int, int]], now_ms: int) -> list[tuple[int, int, int]]:
+    """The locks of a heap whose time is over."""
+    ended, places = [], [0]
+    while places:
+        place = places.pop()
+        if place < len(locks) and locks[place][0] <= now_ms:
+            ended.append(locks[place])
+            places += (2 * place + 1, 2 * place + 2)
+    return ended
+
+
+def _left_behind(group: str) -> RecordStateInvalid:
+    return RecordStateInvalid(
+        f"group {group} has finished it and all before it: it was delivered to it, or taken back"
+        " before, and is a dead letter again then: list the dead letters",
+        group=group,
+    )
