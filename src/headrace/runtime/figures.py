@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -36,3 +36,8 @@ Source: TypeAlias = Callable[[], Iterable[Figures]]
 def figure(name: str, value: Value) -> Figures:
     """A metric without labels."""
     return Figures(name, [((), value)])
+
+
+def figures_by(name: str, values: Mapping[tuple[str, ...], float]) -> Figures:
+    """A metric by its labels."""
+    return Figures(name, list(values.items()))

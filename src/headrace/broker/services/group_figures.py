@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.errors import HeadraceError
 from headrace.log.reading import Miss
 from headrace.records.batch import read_header
-from headrace.runtime.figures import Figures, figure
+from headrace.runtime.figures import Figures, figure, figures_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +100,7 @@ def consumer_group_figures(
     yield figure("headrace_group_rebalances", counters.rebalances_total)
     yield figure("headrace_group_commits", counters.commits_total)
     lag, ages = Figures("headrace_group_lag_records"), Ages(clock)
-    oldest_s: dict[tuple[str, str], float] = {}
+    oldest_s: dict[tuple[str, ...], float] = {}
     for one in islice(consumer_lags(groups, topics), LAGS_MAX):
         lag.add([one.group, one.topic, str(one.partition)], one.records)
         age_s = ages.of(one.log, one.offset) if one.records else 0.0
@@ -108,10 +108,7 @@ def consumer_group_figures(
             key = one.group, one.topic
             oldest_s[key] = max(oldest_s.get(key, 0.0), age_s)
     yield lag
-    seconds = Figures("headrace_group_lag_seconds")
-    for key, age_s in oldest_s.items():
-        seconds.add([*key], age_s)
-    yield seconds
+    yield figures_by("headrace_group_lag_seconds", oldest_s)
 
 
 def share_group_figures(
@@ -119,8 +116,8 @@ def share_group_figures(
 ) -> Iterable[Figures]:
     """Of share groups on partitions that this broker serves and whose state is loaded."""
     lag, ages = Figures("headrace_share_group_lag_records"), Ages(clock)
-    in_flight: dict[tuple[str, str], int] = {}
-    oldest_s: dict[tuple[str, str], float] = {}
+    in_flight: dict[tuple[str, ...], int] = {}
+    oldest_s: dict[tuple[str, ...], float] = {}
     for one in islice(share_lags(shares, topics, ownership), LAGS_MAX):
         lag.add([one.group, one.topic, str(one.partition)], one.records)
         queue = one.group, one.topic
@@ -129,14 +126,8 @@ def share_group_figures(
         if age_s is not None:
             oldest_s[queue] = max(oldest_s.get(queue, 0.0), age_s)
     yield lag
-    flying = Figures("headrace_queue_in_flight_records")
-    for queue, records in in_flight.items():
-        flying.add([*queue], records)
-    yield flying
-    age = Figures("headrace_queue_oldest_seconds")
-    for queue, age_s in oldest_s.items():
-        age.add([*queue], age_s)
-    yield age
+    yield figures_by("headrace_queue_in_flight_records", in_flight)
+    yield figures_by("headrace_queue_oldest_seconds", oldest_s)
     figures = list(shares.figures)
     for name in ("delivered", "acknowledged", "filtered", "released", "timed_out", "given_up"):
         counter = Figures(f"headrace_queue_{name}_records")
