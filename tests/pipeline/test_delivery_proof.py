@@ -277,7 +277,9 @@ def test_a_share_groups_journal_proves_delivered_equal_acknowledged(
     chance.shuffle(sends)
     publish(broker, topic, sends)
     group = f"{topic}-workers"
-    queue = Queue(broker_process, topic, group, **{"share.delivery.count.limit": "10"})
+    # Locks must outlast the proof: on a busy machine Spark takes longer than the default of 30 s.
+    settings = {"share.delivery.count.limit": "10", "share.record.lock.duration.ms": "600000"}
+    queue = Queue(broker_process, topic, group, **settings)
     while len(queue.acknowledged) < 100:
         queue.settle(
             queue.receive(20),
