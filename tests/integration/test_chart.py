@@ -237,6 +237,14 @@ def test_a_broker_starts_with_tls_and_its_first_user_from_the_environment(helm, 
         assert done.returncode == 0, done.stderr
         stored.append(asyncio.run(credentials(data)))
     assert stored[0] == stored[1], "a restart closes no connections"
+    (tmp_path / "password").rename(tmp_path / "elsewhere")
+    done = subprocess.run(
+        [*first["command"], script],
+        env={**os.environ, "PATH": path, **environment(first, secrets)},
+        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "exists" not in done.stderr, "only an absent user is added"
     command = [sys.executable, "-m", "headrace.cli.main", *broker["args"], "--json"]
     process = subprocess.Popen(
         command,

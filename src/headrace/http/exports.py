@@ -3,15 +3,17 @@
 Invariants: whole keys, values and headers, unmasked: an export can be sent again. NDJSON is what
 `headrace consume --json` writes and `headrace produce --format json` reads. It is streamed as it is
 found, a page at a time. An export that cannot be completed is broken off, so that no client takes a
-part for the whole.
+part for the whole. One client holds few of the places, however slowly it reads.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.services.search import LOG, SearchBounds
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = 10_000
 MESSAGES_MAX: Final = 1_000_000
-RUNNING_MAX: Final = 4
-STEP: Final = SearchBounds(500, 500)
+RUNNING_MAX: Final = 32
+"""Each holds a page; searches for pages are bounded on their own."""
+OF_A_CLIENT_MAX: Final = 2
+STEP: Final = SearchBounds(500, 500, 2 * 1024 * 1024)
 PIECE_BYTES: Final = 64 * 1024
 """What is sent and charged at a time; its last message may exceed it."""
 COLUMNS: Final = (
@@ -53,7 +57,7 @@ class ExportOperations:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._running = 0
+        self._running: Counter[object] = Counter()
         asked = {
             "topic": TOPIC,
             **CONDITIONS,
@@ -72,13 +76,11 @@ class ExportOperations:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         condition, place = asked_condition(query), asked_start(topic.name, query)
         number, form = query.get("partition"), query.get("format", "ndjson")
-        if self._running >= RUNNING_MAX:
-            raise StorageUnavailable(f"{RUNNING_MAX} exports are running already: try later")
-        self._running += 1
+        released = self._take_place(call.session)
         try:
             first = await self._page(topic, condition, place, number)
         except BaseException:
-            self._running -= 1
+            released()
             raise
 
         async def pages() -> AsyncIterator[Page]:
@@ -93,7 +95,7 @@ class ExportOperations:
         rows = _rows(pages(), topic.name, query.get("max", MESSAGES), _WRITERS[form])
         headers = {"content-disposition": f'attachment; filename="{topic.name}.{form}"'}
         paced = self._charged(call.session, _with_head(rows, form))
-        return HeldStream(paced, _TYPES[form], headers, self._ended)
+        return HeldStream(paced, _TYPES[form], headers, released)
 
     async def _page(
         self, topic: Topic, condition: Condition, place: SearchPosition, number: int | None
@@ -116,8 +118,25 @@ class ExportOperations:
             yield one
             await quotas.wait_paid(session, CONSUMER, throttle_ms)
 
-    def _ended(self) -> None:
-        self._running -= 1
+    def _take_place(self, session: ClientSession) -> Callable[[], None]:
+        """Count an export; returns what ends it. A client is a user, or an address without one.
+        Raises StorageUnavailable."""
+        user = session.principal
+        client = session.client_host if user in {None, ANONYMOUS} else user[:3]
+        if self._running[client] >= OF_A_CLIENT_MAX:
+            raise StorageUnavailable(
+                f"{OF_A_CLIENT_MAX} exports of this client are running already: let one end first"
+            )
+        if self._running.total() >= RUNNING_MAX:
+            raise StorageUnavailable(f"{RUNNING_MAX} exports are running already: try later")
+        self._running[client] += 1
+
+        def ended() -> None:
+            self._running[client] -= 1
+            if not self._running[client]:
+                del self._running[client]
+
+        return ended
 
 
 def _check_whole(page: Page) -> None:

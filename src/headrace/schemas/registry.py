@@ -1,7 +1,8 @@
 """A schema registry that speaks Confluent's API, as a reader and a writer of topics need it.
 
 Invariants: reads only; schemas are immutable, so each is kept when it was asked for. Answers and
-what is kept are bounded. The address is in errors, the login never.
+what is kept are bounded. The address is in errors, the login never; it is sent to the registry's
+own address alone, wherever that redirects.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from headrace.schemas.errors import (
 )
 
 _ANSWER_BYTES_MAX = 8 << 20
+_REDIRECTS = range(300, 400)
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 LATEST = "latest"
@@ -146,6 +148,21 @@ def _schema_of(access: RegistryAccess, found: dict[str, Any], schema_id: int) ->
     return RegisteredSchema(schema_id, str(found.get("guid", "")), kind, str(found["schema"]))
 
 
+class _OwnRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within the registry: the login is for no other address."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """See HTTPRedirectHandler; None is an HTTPError."""
+        if urllib.parse.urlsplit(newurl)[:2] != urllib.parse.urlsplit(req.full_url)[:2]:
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_OwnRedirects)
+
+
 def _get(access: RegistryAccess, path: str) -> dict[str, Any]:
     request = urllib.request.Request(access.url + path)  # noqa: S310 - checked with the options
     request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
@@ -153,12 +170,18 @@ def _get(access: RegistryAccess, path: str) -> dict[str, Any]:
         login = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
         request.add_header("Authorization", f"Basic {login}")
     try:
-        with urllib.request.urlopen(request, timeout=access.timeout_s) as answer:  # noqa: S310
+        with _OPENER.open(request, timeout=access.timeout_s) as answer:
             found = json.loads(_body(answer, access.timeout_s))
     except urllib.error.HTTPError as error:
         with error:
             if error.code == _NOT_FOUND:
                 raise SchemaUnknown(path) from error
+            if error.code in _REDIRECTS:
+                raise RegistryRefused(
+                    f"The registry {access.url} redirects {path} to another address, which was not"
+                    " asked, so that it does not get the login. If it is the registry, set"
+                    " schemaRegistry.url to it."
+                ) from error
             if error.code < _SERVER_ERROR:
                 raise RegistryRefused(
                     f"The registry {access.url} refuses {path} (HTTP {error.code}). Check"

@@ -435,6 +435,36 @@ async def test_an_export_reads_no_dead_letter_topic_and_counts_as_reading(web: W
 
 
 @on_the_web
+async def test_clients_with_tiny_quotas_leave_places_for_the_exports_of_others(web: Web) -> None:
+    await create(web)
+    await send(web, *({"value": "v" * 15_000} for _ in range(20)))
+    quota = {"client_id": "slow", "set": {"consumer_byte_rate": 1}}
+    assert (await web.ask("PATCH", "/v1/quotas", quota))[0] == 200
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def stay() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def note(sent: Any) -> None:
+        if sent["type"] == "http.response.start":
+            begun.put_nowait(sent["status"])
+
+    def export(host: str) -> asyncio.Task[None]:
+        asked = scope("GET", "/v1/topics/orders/export")
+        asked["headers"].append((b"x-client-id", b"slow"))
+        return asyncio.create_task(web.app({**asked, "client": (host, 1)}, stay, note))
+
+    slow = [export(f"10.0.0.{number // 4}") for number in range(16)]
+    answered = [await asyncio.wait_for(begun.get(), 60) for _ in slow]
+    assert sorted(answered) == [200] * 8 + [503] * 8, "two of each client"
+    assert (await web.raw("GET", "/v1/topics/orders/export", b""))[0] == 200
+    for one in slow:
+        one.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+@on_the_web
 async def test_an_export_takes_the_time_that_a_small_quota_gives_it(web: Web) -> None:
     await create(web)
     value_bytes, rate = 15_000, 100_000

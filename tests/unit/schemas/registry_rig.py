@@ -106,8 +106,15 @@ class Registry(BaseHTTPRequestHandler):
     subjects: ClassVar = {"orders-value": 2, "json": 3, "proto": 4}
     login = "Basic " + base64.b64encode(b"me:hidden").decode()
     asked: ClassVar = []
+    moved_to: ClassVar = ""
+    """Where it redirects everything; "": nowhere."""
 
     def do_GET(self):
+        if self.moved_to:
+            self.send_response(302)
+            self.send_header("Location", self.moved_to + self.path)
+            self.end_headers()
+            return
         self.asked.append(self.path)
         path = self.path.partition("?")[0]
         parts = path.strip("/").split("/")

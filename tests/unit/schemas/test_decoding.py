@@ -24,9 +24,9 @@ from tests.unit.schemas.registry_rig import (
 from headrace.runtime.clock import SystemClock
 from headrace.schemas import avro, decoding
 from headrace.schemas.decoding import Decoded, Value, ValueDecoder
-from headrace.schemas.errors import SchemaUnusable
+from headrace.schemas.errors import RegistryRefused, SchemaUnusable
 from headrace.schemas.json_schema import JsonSchema
-from headrace.schemas.registry import RegisteredSchema, RegistryAccess, SchemaCache
+from headrace.schemas.registry import RegisteredSchema, RegistryAccess, SchemaCache, by_reference
 from headrace.schemas.undecodable import Undecodable
 
 PREFIX = b"\0\0\0\0"
@@ -162,6 +162,17 @@ def test_reasons_name_neither_the_registry_nor_its_login():
         decoder = ValueDecoder(access(url, "wrong-one"), None, SystemClock())
         (found,) = decoder.decode([Value("orders", PREFIX + b"\1x", ())])
     assert found == "the schema registry refuses this broker: its log says why"
+
+
+@pytest.mark.parametrize("moved_to", ["http://localhost:{port}", "https://127.0.0.1:{port}"])
+def test_a_login_follows_no_redirect_to_another_address(monkeypatch, moved_to):
+    with registry() as url:
+        to = moved_to.format(port=url.rstrip("/").rpartition(":")[2])
+        monkeypatch.setattr(Registry, "moved_to", to)
+        with pytest.raises(RegistryRefused, match="redirects") as refused:
+            by_reference(access(url), 1)
+        assert Registry.asked == []
+    assert "hidden" not in str(refused.value)
 
 
 def test_decoding_ends_with_its_time_and_with_its_size(monkeypatch, tmp_path):
