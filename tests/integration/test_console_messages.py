@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,8 @@ from tests.integration.browser import (
 )
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_console import HOSTILE, ask, run
+from tests.unit.schemas.registry_rig import AVRO as AVRO_SCHEMA
+from tests.unit.schemas.registry_rig import JSON_SCHEMA, ORDER, avro_bytes, registry
 
 pytestmark = NEEDS_CHROMIUM
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -311,3 +314,80 @@ def test_one_broker_of_several_shows_the_messages_of_all(browser, make_broker):
         rows = page.get_by_role("region", name="Brokers").locator("tbody tr")
         rows.nth(1).wait_for()
         assert rows.count() == 2
+
+
+# --- values by their schemas ---------------------------------------------------------------------
+
+
+AVRO = b"\0\0\0\0\2" + avro_bytes(ORDER)
+PROTO = b"\2\2\x08\7\x12\1n"
+"""The second message of its file: id 7, note "n"."""
+
+
+def open_message(page, offset: int):
+    """The open dialog of a message."""
+    page.get_by_role("button", name=re.compile(f"0:{offset}$")).click()
+    return page.locator("dialog")
+
+
+@pytest.mark.timeout(300)
+def test_values_are_shown_by_the_schemas_of_a_registry_or_why_not(browser, make_broker, tmp_path):
+    """Avro, JSON Schema and Protobuf; beside them values that their schemas do not fit."""
+    login = tmp_path / "login"
+    login.write_text("me:hidden")
+    values = {
+        AVRO: ("avro, schema 2", '"price": "12.50"'),
+        b'\0\0\0\0\3{"id":1,"name":"\xc3\xa9"}': ("json, schema 3", '"name": "é"'),
+        b"\0\0\0\0\4" + PROTO: ("protobuf, schema 4", '"id": "7"'),
+        AVRO[:-3]: ("Value (hexadecimal)", "tags: 1 bytes are missing"),
+        b'\0\0\0\0\3{"id":-1}': ("JSON, schema 3", "id: -1 is less than the minimum"),
+        b"\0\0\0\0\x63x": ("Value (hexadecimal)", "the registry has no schema at /schemas/ids/99"),
+    }
+    with registry() as url:
+        broker = make_broker(
+            "--schema-registry-url", url, "--schema-registry-credential-file", str(login)
+        )
+        create_topic(broker.kafka, "orders")
+        Confluent.produce(broker.kafka, "orders", [Rec(b"k", value) for value in values])
+        with browser.page("topics/orders", base=f"http://{broker.http}") as page:
+            page.get_by_label("Decode as").select_option("schema")
+            page.locator("tbody").get_by_text('"price":"12.50"').wait_for()
+            page.locator("tbody").get_by_text("Not decoded: tags: 1 bytes are missing").wait_for()
+            for offset, (kind, shown) in enumerate(values.values()):
+                dialog = open_message(page, offset)
+                text = dialog.inner_text()
+                assert shown in text, (offset, text)
+                assert kind in text, (offset, text)
+                assert accessibility_violations(page) == []
+                page.keyboard.press("Escape")
+                dialog.wait_for(state="detached")
+
+
+@pytest.mark.timeout(300)
+def test_values_are_shown_by_the_schemas_of_a_folder(browser, make_broker, tmp_path):
+    """What names no schema is read by the file of its topic; by a link, and in Chinese, too."""
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    (folder / "paid.avsc").write_text(json.dumps(AVRO_SCHEMA))
+    (folder / "made.json").write_text(json.dumps(JSON_SCHEMA))
+    broker = make_broker("--schema-folder", str(folder))
+    for topic, value in (("paid", avro_bytes(ORDER)), ("made", b'{"id": -1}'), ("other", b"1")):
+        create_topic(broker.kafka, topic)
+        Confluent.produce(broker.kafka, topic, [Rec(b"k", value)])
+    base = f"http://{broker.http}"
+    with browser.page("topics/paid?as=schema", base=base, locale="zh-CN") as page:
+        assert '"state": "PAID"' in open_message(page, 0).inner_text()
+    with browser.page("topics/made?as=schema", base=base) as page:
+        assert "id: -1 is less than the minimum" in open_message(page, 0).inner_text()
+    with browser.page("topics/other?as=schema", base=base) as page:
+        assert "other" in open_message(page, 0).inner_text()
+
+
+def test_a_broker_without_schemas_says_what_to_set(browser, message_broker):
+    create_topic(message_broker.kafka, "no-schemas")
+    Confluent.produce(message_broker.kafka, "no-schemas", [Rec(b"k", b"v")])
+    with browser.page("topics/no-schemas?as=schema") as page:
+        alert = page.get_by_role("alert")
+        alert.wait_for()
+        assert "decodes no values" in alert.inner_text()
+        assert "schema" in alert.get_by_text("Next").inner_text()

@@ -30,8 +30,9 @@ export function contents(record, wanted) {
 }
 
 // What the broker made of a value by its schema, or why it could not.
-function bySchema({ value, value_encoding: encoding, decoded: found, undecodable }) {
-  if (found === undefined) return { ...decoded(value, encoding, "auto"), problem: undecodable ?? t("read without schemas: choose this form above the list") };
+function bySchema(record) {
+  const { value, value_encoding: encoding, decoded: found, undecodable } = record;
+  if (found === undefined) return { ...(guessed(record) ?? decoded(value, encoding, "auto")), problem: undecodable ?? t("read without schemas: choose this form above the list") };
   const { format, schema, json } = found;
   const isExact = json.length <= TEXT_MAX && !/\d{16}/.test(json); // JavaScript would round longer numbers
   return { kind: t("{format}, schema {schema}", { format, schema }), text: isExact ? asJson(JSON.parse(json)) : visible(json) };

@@ -1,5 +1,5 @@
 // How numbers, times and contents of messages are written.
-import { language } from "./words.js";
+import { language, t } from "./words.js";
 
 const locale = () => (language.value === "zh" ? "zh-CN" : "en-GB");
 export const count = (value) => (value == null ? "–" : new Intl.NumberFormat(locale()).format(value));
@@ -59,20 +59,20 @@ export function hex(data) {
 // {kind, text, problem}: a value in the wanted form, and why it cannot be shown in it.
 export function decoded(value, encoding, wanted, max = TEXT_MAX) {
   if (value === null || value === undefined) return { kind: "null", text: "null" };
-  if (wanted === "hex") return { kind: "hex", text: hex(bytesOf(value, encoding)) };
+  if (wanted === "hex") return { kind: t("hexadecimal"), text: hex(bytesOf(value, encoding)) };
   if (encoding === "base64") {
     const text = hex(bytesOf(value, encoding));
-    return { kind: "hex", text, problem: wanted === "auto" ? "" : "not UTF-8" };
+    return { kind: t("hexadecimal"), text, problem: wanted === "auto" ? "" : t("not UTF-8") };
   }
   if (wanted !== "text" && (wanted === "json" || /^\s*[[{"]/.test(value))) {
-    if (value.length > max) return { kind: "text", text: visible(value, max), problem: "too large" };
+    if (value.length > max) return { kind: t("text"), text: visible(value, max), problem: t("too large") };
     try {
-      return { kind: "json", text: visible(JSON.stringify(JSON.parse(value), null, 2), max) };
+      return { kind: "JSON", text: visible(JSON.stringify(JSON.parse(value), null, 2), max) };
     } catch (error) {
-      if (wanted === "json") return { kind: "text", text: visible(value, max), problem: error.message };
+      if (wanted === "json") return { kind: t("text"), text: visible(value, max), problem: error.message };
     }
   }
-  return { kind: "text", text: visible(value, max) };
+  return { kind: t("text"), text: visible(value, max) };
 }
 
 export function line(value, encoding) {

@@ -136,7 +136,7 @@ function Rows({ topic, records, open }) {
     { name: t("Offset"), isNumber: true, cell: (one) => html`<button class="plain" aria-label=${t("Open {place}", { place: `${one.partition}:${one.offset}` })} onClick=${() => open(one)}><u>${one.offset ?? one.state}</u></button>` },
     { name: t("Time"), cell: (one) => time(one.timestamp_ms) },
     { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key, one.key_encoding)}</bdi>` },
-    { name: t("Value"), cell: (one) => html`<bdi class="line">${one.decoded ? line(one.decoded.json) : line(one.value, one.value_encoding)}</bdi>` },
+    { name: t("Value"), cell: (one) => html`<bdi class="line">${one.decoded ? line(one.decoded.json) : line(one.value, one.value_encoding)}</bdi>${one.undecodable && html`<small>${t("Not decoded")}: ${visible(one.undecodable, 200)}</small>`}` },
   ]} />`;
 }
 
