@@ -1,6 +1,6 @@
 """A real S3 server for the tests: VersityGW over a folder, on a free port of the loopback.
 
-Invariants: the binary is what `scripts/s3-server.sh` builds when a test first asks for it (a
+Invariants: the binary is what `scripts/go-tool.sh` builds when a test first asks for it (a
 minute of Go, once), or what HEADRACE_S3_SERVER names; where there is none, a test is skipped
 and says so. Its credentials are nobody's.
 """
@@ -28,7 +28,7 @@ def binary() -> str:
     named = os.environ.get("HEADRACE_S3_SERVER")
     found = Path(named) if named else built()
     if found is None or not found.exists():
-        pytest.skip("no S3 server here: sh scripts/s3-server.sh builds one (it needs Go)")
+        pytest.skip("no S3 server here: sh scripts/go-tool.sh versitygw builds one (it needs Go)")
     return str(found)
 
 
@@ -39,7 +39,7 @@ def built() -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "versitygw.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(["sh", "scripts/s3-server.sh"], cwd=ROOT, check=True)
+        subprocess.run(["sh", "scripts/go-tool.sh", "versitygw"], cwd=ROOT, check=True)
     return max(folder.glob("versitygw-v*"), default=None)
 
 

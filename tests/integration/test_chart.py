@@ -52,7 +52,7 @@ def helm() -> str:
     """Its path, where it was built: that takes longer than a test may."""
     found = max((ROOT / ".cache" / "bin").glob("helm-v*"), default=None)
     if found is None:
-        pytest.skip("NO HELM: sh scripts/helm.sh builds it (some minutes, by Go)")
+        pytest.skip("NO HELM: sh scripts/go-tool.sh helm builds it (some minutes, by Go)")
     return str(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -11,6 +12,7 @@ import urllib.request
 
 import pytest
 from tests.integration.broker import Broker
+from tests.integration.certificates import Certificates
 
 TIMEOUT_S = 30
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
@@ -113,9 +115,45 @@ def test_health_and_metrics_are_served_to_the_network_and_nothing_else(tmp_path,
         broker.stop()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_http_listens_at_several_addresses_one_of_them_with_tls(tmp_path, workers) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    options = ["--http", "127.0.0.2:0", "--listener-security-protocol-map", "HTTP_2:SSL"]
+    options += ["--listener-setting", "listener.name.http_2.ssl.client.auth=required"]
+    options += ["--workers", workers, "--super-users", "User:ANONYMOUS", *certificates.options()]
+    broker = Broker(tmp_path, *options).start()
+    try:
+        addresses = broker.http.split(",")
+        assert len(addresses) == 2 * int(workers)
+        certificates.client("alice")
+        context = ssl.create_default_context(cafile=str(certificates.ca))
+        context.check_hostname = False  # made for 127.0.0.1
+        chain = certificates.folder / "alice.pem", certificates.folder / "alice.key"
+        context.load_cert_chain(*chain)
+        for plain, encrypted in zip(addresses[::2], addresses[1::2], strict=True):
+            assert _get(plain, "/v1/topics")[0] == 200
+            url = f"https://{encrypted}/v1/topics"
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=context) as answer:
+                assert answer.status == 200
+            status, told = _get(plain, "/v1/brokers")
+            assert status == 200, told
+            endpoints = [one["endpoints"] for one in json.loads(told)["brokers"]]
+            https = [[e["address"] for e in some if e["face"] == "http"] for some in endpoints]
+            assert [plain, encrypted] in https, "brokers and commands use the first one"
+    finally:
+        broker.stop()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--http", "127.0.0.1:9180", "--http", "127.0.0.1:9180"], "several distinct ones"),
+        (["--kafka", "HTTP_2://127.0.0.1:0"], "not HTTP"),
+        (["--kafka", "127.0.0.1:0", "--http", "0.0.0.0:0"], "HTTP listener 0.0.0.0:0"),
+        (
+            ["--kafka", "127.0.0.1:0", "--listener-security-protocol-map", "HTTP_2:SSL"],
+            "neither --kafka nor --http has",
+        ),
         (["--kafka", "A://127.0.0.1:0,A://127.0.0.1:0"], "distinct names"),
         (["--kafka", "HTTP://127.0.0.1:0"], "not HTTP"),
         (

@@ -136,7 +136,7 @@ def _ready_line(
     more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
         f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
-        f" http http://{',http://'.join(http)},{admins}"
+        f" http http://{',http://'.join(','.join(http).split(','))},{admins}"
         f" data in {'BookKeeper' if settings.cluster else settings.data_dir.absolute()}"
     )
 
@@ -151,7 +151,9 @@ async def _supervise(
     addresses = [
         Addresses(
             _nth_listeners(settings, number),
-            show_address(_nth(settings.http, number)),
+            ",".join(
+                show_address(_nth(one, number)) for one in (settings.http, *settings.more_http)
+            ),
             None if settings.admin is None else show_address(_nth(settings.admin, number)),
             None if settings.rocketmq is None else show_address(_nth(settings.rocketmq, number)),
         )
@@ -202,7 +204,7 @@ async def _serve(settings: Settings, worker: int | None, reload: Reload, *, as_j
         return
     line = _ready_line(
         [show_address(broker.kafka)],
-        [show_address(broker.http)],
+        list(map(show_address, broker.http)),
         settings,
         admin=[] if broker.admin is None else [show_address(broker.admin)],
         rocketmq=[] if broker.rocketmq is None else [show_address(broker.rocketmq)],
@@ -416,6 +418,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
     if worker_count > 1 and worker is None and values["advertise"] is not None:
         raise CommandFailed("--advertise requires --workers 1")
     first, *others = values["kafka"]
+    http, *more_http = values["http"]
     advertised = {one.name: (one.host, one.port) for one in values["advertise"] or ()}
     unknown = sorted(advertised.keys() - {one.name for one in values["kafka"]})
     if unknown:
@@ -426,7 +429,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
     return Settings(
         values["data_dir"],
         (first.host, first.port),
-        values["http"],
+        http,
         advertised,
         values["objects"],
         (values["offload_mib_per_s"] << 20) or None,
@@ -444,6 +447,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         admin_protocol=values["admin_security_protocol"],
         rocketmq=values["rocketmq"],
         rocketmq_protocol=values["rocketmq_security_protocol"],
+        more_http=more_http,
     )
 
 

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from headrace.broker.settings.kinds import (
+    Addresses,
     HostAndPort,
     Listeners,
     PathName,
@@ -50,7 +51,7 @@ class SettingType(click.ParamType[Any]):
         kind = setting.kind
         if isinstance(kind, Whole):
             self.name = "integer"
-        elif isinstance(kind, HostAndPort | Listeners):
+        elif isinstance(kind, HostAndPort | Addresses | Listeners):
             self.name = "HOST:PORT"
         elif isinstance(kind, QuorumSizes):
             self.name = "E,W,A"
@@ -89,6 +90,16 @@ class SettingOption(click.Option):
         super().__init__(*args, **more)
         self.setting = setting
 
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        return self.resolve_envvar_value(ctx) if self.multiple else super().value_from_envvar(ctx)
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """What was repeated is one value, as in a file or a variable."""
+        if not self.multiple or value is None:
+            return super().type_cast_value(ctx, value)
+        text = value if isinstance(value, str) else ",".join(value)
+        return self.type.convert(text, self, ctx) if text else None
+
 
 def setting_option(option: str, **changes: Any) -> Decorator:
     """The option of `headrace serve` with this name, without its dashes; with `changes` of click's
@@ -123,6 +134,9 @@ def setting_option(option: str, **changes: Any) -> Decorator:
         attributes["type"] = click.Choice(words)
     else:
         attributes["type"] = SettingType(setting)
+        if isinstance(kind, Addresses | Listeners):
+            default = [] if setting.default is None else [setting.default]
+            attributes |= {"multiple": True, "default": default}
     return click.option(declaration, cls=SettingOption, setting=setting, **(attributes | changes))
 
 

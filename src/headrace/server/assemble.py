@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Node
 from headrace.broker.services.storage_figures import counter_figures
-from headrace.broker.settings.kinds import ADMIN_LISTENER, HTTP_LISTENER
+from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.face_figures import kafka_figures
 from headrace.kafka.peer_client import PeerAccess
 from headrace.kafka.peer_login import PeerLogin
-from headrace.metadata.endpoints import KAFKA
+from headrace.metadata.endpoints import HTTP, KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
 from headrace.metadata.sqlite_file import METADATA, check_format
@@ -350,12 +350,10 @@ async def _open(
         face.serve_ready()
 
 
-_OPTIONS = {ADMIN_LISTENER: "--admin-address", HTTP_LISTENER: "--http"}
-
-
 def _why_not_listening(endpoint: Endpoint, error: OSError) -> str:
     """What is wrong with the address of a listener, and what to do."""
-    option = _OPTIONS.get(endpoint.listener, "--kafka")
+    option = "--http" if endpoint.face == HTTP else "--kafka"
+    option = "--admin-address" if endpoint.listener == ADMIN_LISTENER else option
     place = f"the address {endpoint.host}:{endpoint.port} of {option}"
     if error.errno == errno.EADDRINUSE:
         return (

@@ -42,9 +42,10 @@ class Broker:
         return self.addresses(KAFKA)[0]
 
     @property
-    def http(self) -> tuple[str, int]:
-        """The address of the HTTP interface."""
-        return self.addresses(HTTP)[0]
+    def http(self) -> list[tuple[str, int]]:
+        """The addresses of the HTTP API, the first listener's first."""
+        found = (one for one in self.bound if one.face == HTTP)
+        return [(one.host, one.port) for one in found if one.listener != ADMIN_LISTENER]
 
     @property
     def admin(self) -> tuple[str, int] | None:

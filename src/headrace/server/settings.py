@@ -25,7 +25,7 @@ from headrace.runtime.tls import REQUIRED, TlsFiles, client_context
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 KAFKA_PORT = 9092
@@ -103,6 +103,8 @@ class Settings:
     rocketmq: tuple[str, int] | None = None
     """Where RocketMQ's clients are served."""
     rocketmq_protocol: str = PLAINTEXT
+    more_http: Sequence[tuple[str, int]] = ()
+    """Further HTTP listeners besides the first one at `http`: HTTP_2, HTTP_3 ..."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -115,6 +117,10 @@ class Settings:
             ),
             Endpoint(HTTP, HTTP_LISTENER, *self.http, self.http_protocol),
             *(
+                Endpoint(HTTP, name, *address, self.protocols.get(name, self.http_protocol))
+                for name, address in self.http_by_name()
+            ),
+            *(
                 [Endpoint(HTTP, ADMIN_LISTENER, *self.admin, self.admin_protocol)]
                 if self.admin is not None
                 else ()
@@ -126,13 +132,18 @@ class Settings:
             ),
         ]
 
+    def http_by_name(self) -> Iterator[tuple[str, tuple[str, int]]]:
+        """The further HTTP listeners."""
+        for number, address in enumerate(self.more_http, 2):
+            yield f"{HTTP_LISTENER}_{number}", address
+
     def protocol_of(self, listener: str) -> str:
         """The security protocol of a Kafka listener. Raises RequestInvalid."""
         if listener in self.protocols:
             return self.protocols[listener]
         if listener in PROTOCOLS:
             return listener
-        if self.protocols:
+        if self.protocols.keys() - {name for name, _ in self.http_by_name()}:
             raise RequestInvalid(
                 f"listener.security.protocol.map does not name the listener {listener}: add"
                 f" {listener}:SSL, or the protocol that it should have; nothing was started"
@@ -241,11 +252,12 @@ def check_listeners(settings: Settings) -> None:
             f"inter.broker.listener.name={settings.inter_broker_listener} is no Kafka listener of"
             f" this broker, which has {', '.join(names)}; nothing was started"
         )
+    names += [name for name, _ in settings.http_by_name()]
     unknown = sorted(settings.protocols.keys() - set(names) - set(PROTOCOLS))
     if unknown:
         raise RequestInvalid(
-            f"listener.security.protocol.map names the listener {unknown[0]}, which --kafka does"
-            " not have; nothing was started"
+            f"listener.security.protocol.map names the listener {unknown[0]}, which neither --kafka"
+            " nor --http has; nothing was started"
         )
 
 

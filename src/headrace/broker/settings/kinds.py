@@ -35,7 +35,7 @@ ADMIN_LISTENER: Final = "HTTP_ADMIN"
 """The name of the listener for health and metrics."""
 ROCKETMQ_LISTENER: Final = "ROCKETMQ"
 """The name of the listener for RocketMQ's clients."""
-_RESERVED: Final = (HTTP_LISTENER, ADMIN_LISTENER, ROCKETMQ_LISTENER)
+_RESERVED: Final = re.compile(rf"{HTTP_LISTENER}(_[0-9]+)?|{ADMIN_LISTENER}|{ROCKETMQ_LISTENER}")
 """Names that Kafka listeners cannot have."""
 PORT_MAX: Final = 65_535
 PEM_LENGTH_MAX: Final = 256 * 1024
@@ -249,6 +249,28 @@ class HostAndPort:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+class Addresses:
+    """Addresses to listen on, distinct unless their ports are chosen freely."""
+
+    wire_type = STRING
+    expected = "HOST:PORT, as in 127.0.0.1:9180, or several distinct ones: HOST:PORT,HOST:PORT"
+
+    def parse(self, text: str) -> tuple[Address, ...]:
+        """See Kind."""
+        try:
+            found = tuple(HostAndPort().parse(item.strip()) for item in text.split(","))
+        except ValueError:
+            raise ValueError(self.expected) from None
+        fixed = [one for one in found if one[1]]
+        if len(set(fixed)) < len(fixed):
+            raise ValueError(self.expected)
+        return found
+
+    def format(self, value: Iterable[Address]) -> str:
+        """See Kind."""
+        return ",".join(map(HostAndPort().format, value))
+
+
 class Listener(NamedTuple):
     """A named address."""
 
@@ -272,7 +294,7 @@ class Listeners:
         for item in text.split(","):
             name, separator, address = item.strip().rpartition("://")
             name = name if separator else PLAINTEXT
-            if not _LISTENER_NAME.fullmatch(name) or name in _RESERVED:
+            if not _LISTENER_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
                 raise ValueError(self.expected)
             try:
                 listeners.append(Listener(name, *HostAndPort().parse(address)))

@@ -29,13 +29,14 @@ SECURITY = (
         ProtocolMap(),
         "Security protocol of each Kafka listener: NAME:PROTOCOL,... with PLAINTEXT, SSL,"
         " SASL_PLAINTEXT or SASL_SSL. A listener named like a protocol has that protocol. Default:"
-        " PLAINTEXT for all others; if the map is set, it must name them.",
+        " PLAINTEXT for all others; if the map names one of them, it must name all. HTTP listeners"
+        " after the first (HTTP_2 ...) can be named, too.",
         is_common=True,
     ),
     BrokerSetting(
         "headrace.http.security.protocol",
         OneOf(PROTOCOLS),
-        "Security protocol of the HTTP listener: SSL serves https; SASL_SSL and SASL_PLAINTEXT"
+        "Security protocol of HTTP listeners: SSL serves https; SASL_SSL and SASL_PLAINTEXT"
         " authenticate clients, by Basic (the users of SASL) and, if OAUTHBEARER is enabled, by"
         " bearer tokens. In settings of one listener, its name is `http`.",
         PLAINTEXT,

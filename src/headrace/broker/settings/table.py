@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.broker_config import ACL
 from headrace.broker.security.connection_limits import UNLIMITED
 from headrace.broker.settings.kinds import (
+    Addresses,
     HostAndPort,
     Listeners,
     LogLevelMap,
@@ -69,8 +70,11 @@ _PLACES = (
     ),
     BrokerSetting(
         "headrace.http",
-        HostAndPort(),
-        "Address of the HTTP API, /healthz, /readyz and /metrics; port 0 selects a free port.",
+        Addresses(),
+        "Address of the HTTP API, /healthz, /readyz and /metrics; port 0 selects a free port. May"
+        " be repeated: the first listener is HTTP, further ones HTTP_2, HTTP_3 ..., each with the"
+        " protocol that listener.security.protocol.map gives it, or that of"
+        " headrace.http.security.protocol.",
         "127.0.0.1:9180",
         is_common=True,
     ),
