@@ -26,7 +26,7 @@ from headrace_verify.verdicts import CANNOT_RUN, missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_verify.planted import Planted
+    from headrace_verify.self_proof import Bug
 
 # Attacks that fork come first, before any thread exists.
 ATTACKS = (
@@ -203,7 +203,7 @@ class Attacked(NamedTuple):
 class Proof(NamedTuple):
     """The result for a planted bug."""
 
-    bug: Planted
+    bug: Bug
     task: Task
     seconds: float
 
@@ -258,7 +258,7 @@ def run_attacks(
     return outcomes
 
 
-def find_planted(bug: Planted, seed: int) -> Proof:
+def find_planted(bug: Bug, seed: int) -> Proof:
     """Plant a bug and check that its attack finds it."""
     with tempfile.TemporaryDirectory(prefix="headrace-verify-") as folder:
         task = is_found(bug, BY_NAME, seed, Path(folder))

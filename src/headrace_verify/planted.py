@@ -9,7 +9,7 @@ find it; it is found if that attack reports a violation within its quick budget.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.log import lifecycle_host, reading, segment
@@ -20,11 +20,10 @@ from headrace.storage.files import recovery, store, wal_reader, wal_sync, write_
 from headrace.storage.files.format import CREATE
 from headrace.storage.files.group import Ledger
 from headrace_verify import broker_bugs, store_bugs
-from headrace_verify.self_proof import choose
+from headrace_verify.self_proof import Bug
 from headrace_verify.task import Attack, Task, patched, work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from headrace_verify.store_bugs import Patch
@@ -33,17 +32,10 @@ BUDGET_S = 45.0
 """Processor time per bug."""
 
 
-class Planted(NamedTuple):
-    """A bug, its number in the list, and the attack that must find it."""
-
-    number: int
-    attack: str
-    plant: Callable[[Patch], None]
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
+POWER, POWER_FAULTS, POWER_FILES = ("power",), ("power-faults",), ("power-files",)
+POWER_BROKER, POWER_TABLE = ("power-broker",), ("power-table",)
+FLIPS, FAULTS, LOG, KILLS = ("flips",), ("faults",), ("log",), ("kills",)
+"""The attacks that must find the bugs."""
 
 
 def sync_only_the_first_file_of_a_group(patch: Patch) -> None:
@@ -132,73 +124,67 @@ def lose_the_last_frame(patch: Patch) -> None:
     patch(wal_reader.WalReader, "frames", shortened)
 
 
-PLANTED = (
-    Planted(1, "power", store_bugs.acknowledge_before_the_sync),
-    Planted(1, "power", store_bugs.never_sync_the_wal),
-    Planted(3, "power", store_bugs.count_what_joined_after_the_sync_began),
-    Planted(4, "power", store_bugs.forget_the_folders_of_new_segments),
-    Planted(4, "power", store_bugs.make_wal_files_without_a_sync_of_their_folder),
-    Planted(5, "power", store_bugs.rename_without_a_sync_of_the_file),
-    Planted(6, "power", store_bugs.rename_without_a_sync_of_the_folder),
-    Planted(7, "power-faults", store_bugs.swallow_failed_syncs),
-    Planted(8, "power-faults", store_bugs.repeat_failed_syncs),
-    Planted(8, "power-faults", store_bugs.trust_a_segment_whose_sync_failed),
-    Planted(9, "power-faults", store_bugs.take_a_torn_write_for_a_whole_one),
-    Planted(10, "power", store_bugs.share_sectors_with_what_is_durable),
-    Planted(10, "power-faults", store_bugs.resume_without_a_checkpoint),
-    Planted(11, "power", store_bugs.ignore_checksums),
-    Planted(13, "power", store_bugs.skip_bad_frames),
-    Planted(16, "power", store_bugs.forget_the_segments),
-    Planted(16, "power", store_bugs.forget_what_is_kept_in_memory),
-    Planted(16, "power", store_bugs.forget_the_footers),
-    Planted(16, "power", store_bugs.checkpoint_what_is_not_durable),
-    Planted(42, "power", store_bugs.recycle_before_the_checkpoint),
-    Planted(2, "power", sync_only_the_first_file_of_a_group),
-    Planted(12, "flips", serve_batches_whose_checksum_is_wrong),
-    Planted(12, "flips", serve_batches_at_other_offsets),
-    Planted(14, "flips", take_damage_in_the_middle_for_a_torn_tail),
-    Planted(18, "faults", show_records_before_they_are_durable),
-    Planted(19, "faults", read_behind_the_high_watermark),
-    Planted(21, "faults", forget_the_producers_on_restart),
-    Planted(34, "power", name_a_ledger_before_it_is_durable),
-    Planted(42, "power", empty_the_wal_before_recovery_has_ended),
-    Planted(1, "kills", lose_the_last_frame),
-    Planted(1, "power-files", broker_bugs.commit_metadata_without_a_sync),
-    Planted(4, "power-files", broker_bugs.make_the_data_folder_without_a_sync),
-    Planted(1, "power-broker", store_bugs.acknowledge_before_the_sync),
-    Planted(15, "power", broker_bugs.give_out_ids_of_deleted_ledgers_again),
-    Planted(17, "log", broker_bugs.let_the_time_index_fall),
-    Planted(20, "log", broker_bugs.know_four_retries_only),
-    Planted(20, "log", broker_bugs.know_six_retries),
-    Planted(21, "log", forget_the_producers_on_restart),
-    Planted(22, "log", broker_bugs.let_sequences_run_beyond_their_end),
-    Planted(30, "power-broker", broker_bugs.answer_groups_before_it_is_durable),
-    Planted(30, "power-broker", broker_bugs.tell_members_before_it_is_durable),
-    Planted(34, "power-broker", name_a_ledger_before_it_is_durable),
-    Planted(35, "power-broker", broker_bugs.give_a_topic_the_id_of_its_name),
-    Planted(35, "power-broker", broker_bugs.let_a_topic_made_again_have_the_progress_of_the_old),
-    Planted(35, "power-broker", broker_bugs.leave_the_ledgers_of_deleted_topics),
-    Planted(36, "power-broker", broker_bugs.move_the_start_of_a_log_in_memory_alone),
-    Planted(1, "power-table", store_bugs.acknowledge_before_the_sync),
-    Planted(4, "power-table", store_bugs.finish_in_bulk_without_a_sync_of_the_folder),
-    Planted(16, "power-table", store_bugs.finish_in_bulk_without_a_sync_of_the_segment),
-    Planted(43, "power-table", broker_bugs.drop_live_keys),
-    Planted(44, "power-table", broker_bugs.drop_tombstones_early),
-    Planted(45, "power-table", broker_bugs.drop_markers_while_their_records_live),
-    Planted(46, "power-table", broker_bugs.compact_records_of_aborted_transactions),
+BUGS = (
+    Bug(store_bugs.acknowledge_before_the_sync, POWER, 1),
+    Bug(store_bugs.never_sync_the_wal, POWER, 1),
+    Bug(store_bugs.count_what_joined_after_the_sync_began, POWER, 3),
+    Bug(store_bugs.forget_the_folders_of_new_segments, POWER, 4),
+    Bug(store_bugs.make_wal_files_without_a_sync_of_their_folder, POWER, 4),
+    Bug(store_bugs.rename_without_a_sync_of_the_file, POWER, 5),
+    Bug(store_bugs.rename_without_a_sync_of_the_folder, POWER, 6),
+    Bug(store_bugs.swallow_failed_syncs, POWER_FAULTS, 7),
+    Bug(store_bugs.repeat_failed_syncs, POWER_FAULTS, 8),
+    Bug(store_bugs.trust_a_segment_whose_sync_failed, POWER_FAULTS, 8),
+    Bug(store_bugs.take_a_torn_write_for_a_whole_one, POWER_FAULTS, 9),
+    Bug(store_bugs.share_sectors_with_what_is_durable, POWER, 10),
+    Bug(store_bugs.resume_without_a_checkpoint, POWER_FAULTS, 10),
+    Bug(store_bugs.ignore_checksums, POWER, 11),
+    Bug(store_bugs.skip_bad_frames, POWER, 13),
+    Bug(store_bugs.forget_the_segments, POWER, 16),
+    Bug(store_bugs.forget_what_is_kept_in_memory, POWER, 16),
+    Bug(store_bugs.forget_the_footers, POWER, 16),
+    Bug(store_bugs.checkpoint_what_is_not_durable, POWER, 16),
+    Bug(store_bugs.recycle_before_the_checkpoint, POWER, 42),
+    Bug(sync_only_the_first_file_of_a_group, POWER, 2),
+    Bug(serve_batches_whose_checksum_is_wrong, FLIPS, 12),
+    Bug(serve_batches_at_other_offsets, FLIPS, 12),
+    Bug(take_damage_in_the_middle_for_a_torn_tail, FLIPS, 14),
+    Bug(show_records_before_they_are_durable, FAULTS, 18),
+    Bug(read_behind_the_high_watermark, FAULTS, 19),
+    Bug(forget_the_producers_on_restart, FAULTS, 21),
+    Bug(name_a_ledger_before_it_is_durable, POWER, 34),
+    Bug(empty_the_wal_before_recovery_has_ended, POWER, 42),
+    Bug(lose_the_last_frame, KILLS, 1),
+    Bug(broker_bugs.commit_metadata_without_a_sync, POWER_FILES, 1),
+    Bug(broker_bugs.make_the_data_folder_without_a_sync, POWER_FILES, 4),
+    Bug(store_bugs.acknowledge_before_the_sync, POWER_BROKER, 1),
+    Bug(broker_bugs.give_out_ids_of_deleted_ledgers_again, POWER, 15),
+    Bug(broker_bugs.let_the_time_index_fall, LOG, 17),
+    Bug(broker_bugs.know_four_retries_only, LOG, 20),
+    Bug(broker_bugs.know_six_retries, LOG, 20),
+    Bug(forget_the_producers_on_restart, LOG, 21),
+    Bug(broker_bugs.let_sequences_run_beyond_their_end, LOG, 22),
+    Bug(broker_bugs.answer_groups_before_it_is_durable, POWER_BROKER, 30),
+    Bug(broker_bugs.tell_members_before_it_is_durable, POWER_BROKER, 30),
+    Bug(name_a_ledger_before_it_is_durable, POWER_BROKER, 34),
+    Bug(broker_bugs.give_a_topic_the_id_of_its_name, POWER_BROKER, 35),
+    Bug(broker_bugs.let_a_topic_made_again_have_the_progress_of_the_old, POWER_BROKER, 35),
+    Bug(broker_bugs.leave_the_ledgers_of_deleted_topics, POWER_BROKER, 35),
+    Bug(broker_bugs.move_the_start_of_a_log_in_memory_alone, POWER_BROKER, 36),
+    Bug(store_bugs.acknowledge_before_the_sync, POWER_TABLE, 1),
+    Bug(store_bugs.finish_in_bulk_without_a_sync_of_the_folder, POWER_TABLE, 4),
+    Bug(store_bugs.finish_in_bulk_without_a_sync_of_the_segment, POWER_TABLE, 16),
+    Bug(broker_bugs.drop_live_keys, POWER_TABLE, 43),
+    Bug(broker_bugs.drop_tombstones_early, POWER_TABLE, 44),
+    Bug(broker_bugs.drop_markers_while_their_records_live, POWER_TABLE, 45),
+    Bug(broker_bugs.compact_records_of_aborted_transactions, POWER_TABLE, 46),
 )
 
 
-def chosen(words: str) -> Sequence[Planted]:
-    """The bugs with a number, or whose name contains the text; all of them for `all`."""
-    if words.isdigit():
-        return [bug for bug in PLANTED if bug.number == int(words)]
-    return choose(PLANTED, words)
-
-
-def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) -> Task:
+def is_found(bug: Bug, attacks: dict[str, Attack], seed: int, folder: Path) -> Task:
     """Run the bug's attack on the patched process; it should report a violation."""
-    task = Task(bug.attack, seed, BUDGET_S, folder, now_s=work_s)
+    (attack,) = bug.found_by
+    task = Task(attack, seed, BUDGET_S, folder, now_s=work_s)
     task.stop_at_first = True
     task.planted = bug.name
     with ExitStack() as patches:
@@ -208,7 +194,7 @@ def is_found(bug: Planted, attacks: dict[str, Attack], seed: int, folder: Path) 
 
         bug.plant(patch)
         try:
-            attacks[bug.attack].run(task)
+            attacks[attack].run(task)
         except (HeadraceError, AssertionError, OSError) as error:
             task.wrong(f"even the attack's initial folder is invalid: {error!r}", seed=seed)
     return task

@@ -58,9 +58,9 @@ async def _live(root: Path, seed: int, life: int, turns: int) -> None:
 
 
 def _plant(name: str) -> None:
-    from headrace_verify.planted import PLANTED
+    from headrace_verify.planted import BUGS
 
-    next(bug for bug in PLANTED if bug.name == name).plant(replace_existing)
+    next(bug for bug in BUGS if bug.name == name).plant(replace_existing)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The report of a run: one folder with everything that others need to judge it.
+"""Reports: what all modes' have in common, and that of `verify crash`.
 
 Invariants: `report.json` says what was tested, on what machine, with which seed, what was skipped
 and why; each violation has its own file with what is needed to reproduce it. The chart needs
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,25 +20,61 @@ from headrace.runtime.clock import SystemClock
 from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from headrace_verify.crash import Attacked, Outcome
+    from headrace_verify.verdicts import Judged
 
 
-def summary(seed: int, attacked: Attacked) -> dict[str, Any]:
-    """The whole report as plain values."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+def head(mode: str, judged: Judged) -> dict[str, Any]:
+    """What the reports of all modes begin with: mode, version, time, machine and verdict."""
     return {
-        "what": "headrace verify crash",
+        "what": f"headrace verify {mode}",
         "version": version("headrace"),
-        "at": now.isoformat(timespec="seconds"),
-        "seed": seed,
+        "at": datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
         "platform": {
             "system": platform.platform(),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[0], 1),
         },
-        "verdict": verdict_of(attacked),
+        "verdict": verdict_of(judged),
+    }
+
+
+def write_json(folder: Path, name: str, value: Any) -> str:
+    """Write a file into a report's folder; returns its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(value, indent=2, default=str) + "\n")
+    return name
+
+
+def add_chart(
+    folder: Path, name: str, report: dict[str, Any], draw: Callable[[Any], Any]
+) -> list[str]:
+    """Write the figure that `draw(pyplot)` returns; returns the names of files.
+
+    Without matplotlib, the report says so.
+    """
+    pyplot = _load_pyplot()
+    if pyplot is None:
+        report["chart"] = "skipped: matplotlib is not installed"
+        return []
+    figure = draw(pyplot)
+    figure.tight_layout()
+    figure.savefig(folder / name, dpi=110)
+    pyplot.close(figure)
+    return [name]
+
+
+def summary(seed: int, attacked: Attacked) -> dict[str, Any]:
+    """The whole report as plain values."""
+    return {
+        **head("crash", attacked),
+        "seed": seed,
         "attacks": [
             {
                 "name": one.attack.name,
@@ -64,24 +101,20 @@ def word_of(outcome: Outcome) -> str:
     return verdict_of(outcome)
 
 
-def write_report(folder: Path, report: dict[str, Any]) -> list[str]:
+def write_report(folder: Path, _outcome: Attacked, report: dict[str, Any]) -> list[str]:
     """Write the folder; returns the names of its files."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = []
-    for attack in report["attacks"]:
-        for number, finding in enumerate(attack["findings"], 1):
-            name = f"violation-{attack['name']}-{number}.json"
-            (folder / name).write_text(json.dumps(finding, indent=2, default=str) + "\n")
-            names.append(name)
-    if _draw(folder / "chart.png", report):
-        names.append("chart.png")
-    else:
-        report["chart"] = "skipped: matplotlib is not installed"
-    (folder / "report.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
-    return ["report.json", *names]
+    names = [
+        write_json(folder, f"violation-{attack['name']}-{number}.json", finding)
+        for attack in report["attacks"]
+        for number, finding in enumerate(attack["findings"], 1)
+    ]
+    if report["attacks"]:
+        names += add_chart(folder, "chart.png", report, partial(_draw, report))
+    return [write_json(folder, "report.json", report), *names]
 
 
-def load_pyplot() -> Any:
+def _load_pyplot() -> Any:
     """Matplotlib's pyplot with a file backend; None if it is not installed."""
     try:
         matplotlib = importlib.import_module("matplotlib")
@@ -91,14 +124,9 @@ def load_pyplot() -> Any:
         return None
 
 
-def _draw(path: Path, report: dict[str, Any]) -> bool:
-    """Draw a bar for each attack; returns False without matplotlib."""
-    pyplot = load_pyplot()
-    if pyplot is None:
-        return False
+def _draw(report: dict[str, Any], pyplot: Any) -> Any:
+    """A bar for each attack."""
     attacks = report["attacks"]
-    if not attacks:
-        return True
     figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(attacks) + 1.4))
     names = [f"{one['name']} ({one['unit']})" for one in attacks]
     colours = ["tab:red" if one["violations"] else "tab:blue" for one in attacks]
@@ -108,7 +136,4 @@ def _draw(path: Path, report: dict[str, Any]) -> bool:
     axes.margins(x=0.15)
     axes.invert_yaxis()
     axes.set_title(f"headrace verify crash, seed {report['seed']}: {report['verdict']}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True
+    return figure

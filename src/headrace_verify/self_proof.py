@@ -7,26 +7,41 @@ Invariants: each mode has a `bugs` module with its own `BUGS`; this module has n
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from headrace_verify.store_bugs import Patch
 
 
-class Named(Protocol):
-    """A bug that can be chosen."""
+@dataclass(frozen=True)
+class Bug:
+    """A change that breaks a guarantee, and what must find it."""
+
+    plant: Callable[[Patch], None]
+    found_by: tuple[str, ...] = ()
+    """Any of them is enough: an attack, case or part of a run, or kinds of its findings."""
+    number: int = 0
+    """Of the mistake that it makes, where a mode numbers them; several bugs make the same one."""
 
     @property
     def name(self) -> str:
         """A description of the bug."""
+        return self.plant.__name__.replace("_", " ")
 
 
-B = TypeVar("B", bound=Named)
+B = TypeVar("B", bound=Bug)
 
 
 def choose(bugs: Sequence[B], words: str) -> Sequence[B]:
-    """The bugs whose name contains the text; all of them for `all`."""
-    return bugs if words == "all" else [bug for bug in bugs if words.lower() in bug.name]
+    """The bugs with a number, or whose name contains the text; all of them for `all`."""
+    if words == "all":
+        return bugs
+    if words.isdigit():
+        return [bug for bug in bugs if bug.number == int(words)]
+    return [bug for bug in bugs if words.lower() in bug.name]
 
 
 def spoiled_launch(mode: str, bug: str) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace_verify.crash import BY_NAME
-from headrace_verify.planted import PLANTED, is_found
+from headrace_verify.planted import BUGS, is_found
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: f"{bug.attack}: {bug.name}")
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.found_by[0]}: {bug.name}")
 def test_a_planted_bug_is_found(tmp_path, bug):
     task = is_found(bug, BY_NAME, 1, tmp_path)
     if task.is_impossible:

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 pytest.importorskip("google.protobuf", reason="a cluster needs headrace[cluster]")
 
 from headrace.cli.main import cli
-from headrace_verify.simulation.bugs import BUGS, chosen, find
+from headrace_verify.self_proof import choose
+from headrace_verify.simulation.bugs import BUGS, find
 from headrace_verify.simulation.explore import Limits, explore, shrink
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import DISK_FAULTS, KINDS, draw_schedule
@@ -73,7 +74,7 @@ def test_a_seed_gives_the_same_run_in_every_process():
     ("number", "seed"), [(39, 1), (21, 1), (31, 1), (23, 1), (38, 122), (3, 1), (26, 1), (54, 1)]
 )
 def test_a_planted_bug_is_found(number, seed):
-    bug = chosen(str(number))[0]
+    bug = choose(BUGS, str(number))[0]
     found = find(bug, seed).result
     assert found is not None, f"nobody noticed: {bug.name}"
 

@@ -9,6 +9,7 @@ reports "a client gave up" has not found a storage bug.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.broker.topics.topics import Topics
@@ -25,6 +26,7 @@ from headrace_verify import planted
 from headrace_verify.blackbox import queue_bugs, rocketmq_bugs
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
+from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs
 from headrace_verify.workloads import QUEUES
 
@@ -38,19 +40,12 @@ SECONDS = 12.0
 DELAY_S = 0.15
 
 
-class Bug(NamedTuple):
-    """A bug, its number in the list, and what must be found."""
+@dataclass(frozen=True)
+class ClientBug(Bug):
+    """Found by kinds of anomalies."""
 
-    number: int
-    plant: Callable[[Patch], None]
-    found_by: frozenset[str]
     part: str = RECORDS
     """The clients that find it."""
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
 
 
 class Found(NamedTuple):
@@ -165,63 +160,69 @@ def show_old_records_in_a_topic_made_again(patch: Patch) -> None:
     patch(Topics, "create", revive)
 
 
-_LOST = frozenset({"lost write", "unseen", "inconsistent offset", "high watermark regressed"})
-_TORN = frozenset({"torn transaction", "lost write", "unseen", "copy lost"})
-_DIRTY = frozenset({"dirty read", "aborted read"})
-_EARLY = frozenset({"above high watermark", "vanished", "external non-monotonic poll"})
-_AGAIN = frozenset({"delivered after its end"})
-_KEYS = frozenset({"key twice in flight", "key out of order"})
-_UNSTORED = frozenset({"lost write", "misplaced", "duplicate", "inconsistent offset"})
-_SOON = frozenset({"delivered early"})
-_ROLLED_BACK = frozenset({"aborted read"})
-BUGS: tuple[Bug, ...] = (
-    Bug(1, acknowledge_before_writing, _LOST),
-    Bug(15, lose_the_last_frame_of_the_wal, _LOST | {"vanished"}),
-    Bug(18, planted.show_records_before_they_are_durable, _LOST | _EARLY),
-    Bug(19, planted.read_behind_the_high_watermark, frozenset({"above high watermark"})),
-    Bug(20, take_every_batch_for_a_new_one, frozenset({"duplicate"})),
-    Bug(21, planted.forget_the_producers_on_restart, frozenset({"duplicate"})),
-    Bug(16, tell_another_offset_than_the_stored_one, frozenset({"misplaced"})),
-    Bug(31, accept_commits_of_old_generations, frozenset({"old generation's commit"})),
-    Bug(33, give_every_member_the_leaders_partitions, frozenset({"two owners"})),
-    Bug(30, keep_commits_in_memory_alone, frozenset({"committed regressed"})),
-    Bug(35, show_old_records_in_a_topic_made_again, frozenset({"stranger"})),
-    Bug(49, delivery_bugs.lose_a_marker, _TORN | _DIRTY | {"not alive"}, TRANSACTIONS),
-    Bug(49, delivery_bugs.write_a_marker_twice, _TORN | _DIRTY, TRANSACTIONS),
-    Bug(25, delivery_bugs.show_an_open_transactions_first_batch, _TORN | _DIRTY, TRANSACTIONS),
-    Bug(26, delivery_bugs.list_aborted_transactions_one_late, _TORN | _DIRTY, TRANSACTIONS),
-    Bug(
-        23,
+_LOST = ("lost write", "unseen", "inconsistent offset", "high watermark regressed")
+_TORN = ("torn transaction", "lost write", "unseen", "copy lost")
+_DIRTY = ("dirty read", "aborted read")
+_EARLY = ("above high watermark", "vanished", "external non-monotonic poll")
+_AGAIN = ("delivered after its end",)
+_KEYS = ("key twice in flight", "key out of order")
+_UNSTORED = ("lost write", "misplaced", "duplicate", "inconsistent offset")
+_SOON = ("delivered early",)
+_ROLLED_BACK = ("aborted read",)
+BUGS: tuple[ClientBug, ...] = (
+    ClientBug(acknowledge_before_writing, _LOST, 1),
+    ClientBug(lose_the_last_frame_of_the_wal, (*_LOST, "vanished"), 15),
+    ClientBug(planted.show_records_before_they_are_durable, (*_LOST, *_EARLY), 18),
+    ClientBug(planted.read_behind_the_high_watermark, ("above high watermark",), 19),
+    ClientBug(take_every_batch_for_a_new_one, ("duplicate",), 20),
+    ClientBug(planted.forget_the_producers_on_restart, ("duplicate",), 21),
+    ClientBug(tell_another_offset_than_the_stored_one, ("misplaced",), 16),
+    ClientBug(accept_commits_of_old_generations, ("old generation's commit",), 31),
+    ClientBug(give_every_member_the_leaders_partitions, ("two owners",), 33),
+    ClientBug(keep_commits_in_memory_alone, ("committed regressed",), 30),
+    ClientBug(show_old_records_in_a_topic_made_again, ("stranger",), 35),
+    ClientBug(delivery_bugs.lose_a_marker, (*_TORN, *_DIRTY, "not alive"), 49, TRANSACTIONS),
+    ClientBug(delivery_bugs.write_a_marker_twice, (*_TORN, *_DIRTY), 49, TRANSACTIONS),
+    ClientBug(
+        delivery_bugs.show_an_open_transactions_first_batch, (*_TORN, *_DIRTY), 25, TRANSACTIONS
+    ),
+    ClientBug(
+        delivery_bugs.list_aborted_transactions_one_late, (*_TORN, *_DIRTY), 26, TRANSACTIONS
+    ),
+    ClientBug(
         delivery_bugs.begin_a_producer_without_a_new_epoch,
-        frozenset({"zombie committed", "copied twice"}) | _TORN | _DIRTY,
+        ("zombie committed", "copied twice", *_TORN, *_DIRTY),
+        23,
         TRANSACTIONS,
     ),
-    Bug(
-        30,
+    ClientBug(
         drop_the_offsets_of_committed_transactions,
-        frozenset({"committed regressed", "copied twice"}),
+        ("committed regressed", "copied twice"),
+        30,
         TRANSACTIONS,
     ),
-    Bug(60, delivery_bugs.forget_acknowledgements_on_takeover, _AGAIN, QUEUES),
-    Bug(61, delivery_bugs.deliver_a_key_while_it_is_in_flight, _KEYS, QUEUES),
-    Bug(62, delivery_bugs.deliver_before_the_time, frozenset({"delivered early"}), QUEUES),
-    Bug(63, delivery_bugs.forget_delayed_records_on_takeover, frozenset({"lost write"}), QUEUES),
-    Bug(64, queue_bugs.end_locks_before_their_time, frozenset({"lock ended early"}), QUEUES),
-    Bug(65, queue_bugs.redeliver_without_a_back_off, frozenset({"redelivered early"}), QUEUES),
-    Bug(66, queue_bugs.finish_dead_letters_without_a_copy, frozenset({"dead letter lost"}), QUEUES),
-    Bug(67, queue_bugs.copy_dead_letters_twice, frozenset({"dead letter twice"}), QUEUES),
-    Bug(68, queue_bugs.deliver_expired_messages, frozenset({"delivered when expired"}), QUEUES),
-    Bug(69, queue_bugs.answer_settlements_that_are_not_made, _AGAIN, QUEUES),
-    Bug(70, rocketmq_bugs.answer_sends_of_rocketmq_without_storing, _UNSTORED, QUEUES),
-    Bug(71, rocketmq_bugs.deliver_rocketmqs_delayed_messages_at_once, _SOON, QUEUES),
-    Bug(72, rocketmq_bugs.commit_what_rocketmq_rolls_back, _ROLLED_BACK, QUEUES),
-    Bug(73, rocketmq_bugs.overlook_message_groups, _KEYS, QUEUES),
-    Bug(74, rocketmq_bugs.acknowledge_to_rocketmq_without_settling, _AGAIN, QUEUES),
+    ClientBug(delivery_bugs.forget_acknowledgements_on_takeover, _AGAIN, 60, QUEUES),
+    ClientBug(delivery_bugs.deliver_a_key_while_it_is_in_flight, _KEYS, 61, QUEUES),
+    ClientBug(delivery_bugs.deliver_before_the_time, ("delivered early",), 62, QUEUES),
+    ClientBug(delivery_bugs.forget_delayed_records_on_takeover, ("lost write",), 63, QUEUES),
+    ClientBug(queue_bugs.end_locks_before_their_time, ("lock ended early",), 64, QUEUES),
+    ClientBug(queue_bugs.redeliver_without_a_back_off, ("redelivered early",), 65, QUEUES),
+    ClientBug(queue_bugs.finish_dead_letters_without_a_copy, ("dead letter lost",), 66, QUEUES),
+    ClientBug(queue_bugs.copy_dead_letters_twice, ("dead letter twice",), 67, QUEUES),
+    ClientBug(queue_bugs.deliver_expired_messages, ("delivered when expired",), 68, QUEUES),
+    ClientBug(queue_bugs.answer_settlements_that_are_not_made, _AGAIN, 69, QUEUES),
+    ClientBug(rocketmq_bugs.answer_sends_of_rocketmq_without_storing, _UNSTORED, 70, QUEUES),
+    ClientBug(rocketmq_bugs.deliver_rocketmqs_delayed_messages_at_once, _SOON, 71, QUEUES),
+    ClientBug(rocketmq_bugs.commit_what_rocketmq_rolls_back, _ROLLED_BACK, 72, QUEUES),
+    ClientBug(rocketmq_bugs.overlook_message_groups, _KEYS, 73, QUEUES),
+    ClientBug(rocketmq_bugs.acknowledge_to_rocketmq_without_settling, _AGAIN, 74, QUEUES),
 )
 NOT_PLANTED: dict[int, str] = {}
 
 
-def find(bug: Bug, seed: int, folder: Path, on_progress: Callable[[float, str], None]) -> Found:
+def find(
+    bug: ClientBug, seed: int, folder: Path, on_progress: Callable[[float, str], None]
+) -> Found:
     """Run the black box against a broker with the bug."""
     from headrace_verify.blackbox.run import Plan, run_blackbox
 

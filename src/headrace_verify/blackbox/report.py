@@ -7,19 +7,13 @@ without it, the report says so.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.figures import BIN_MS, availability, outages, summary
 from headrace_verify.blackbox.run import HISTORY, replays
-from headrace_verify.report import load_pyplot
-from headrace_verify.verdicts import verdict_of
+from headrace_verify.report import add_chart, head, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,24 +23,15 @@ if TYPE_CHECKING:
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     found = outages(outcome.tally, outcome.done.injected)
     faults: dict[str, int] = {}
     for episode in outcome.done.injected:
         faults[episode.fault.kind] = faults.get(episode.fault.kind, 0) + 1
     return {
-        "what": "headrace verify blackbox",
-        "version": version("headrace"),
-        "at": now.isoformat(timespec="seconds"),
+        **head("blackbox", outcome),
         "seed": outcome.plan.seed,
         "replay": next(replays(outcome)),
         "seconds": outcome.plan.seconds,
-        "platform": {
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-        },
-        "verdict": verdict_of(outcome),
         "violations": outcome.violations,
         **outcome.verdict.as_json(),
         "skipped": outcome.skipped,
@@ -64,25 +49,16 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def write_report(outcome: Outcome, report: dict[str, Any]) -> list[str]:
+def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
     """Write the remaining files; returns the names of all."""
-    folder = outcome.folder
-    schedule = [fault._asdict() for fault in outcome.schedule]
-    (folder / "schedule.json").write_text(json.dumps(schedule, indent=1) + "\n")
-    names = ["report.json", "schedule.json", HISTORY]
-    if _draw(folder / "availability.png", outcome, report["verdict"]):
-        names.append("availability.png")
-    else:
-        report["chart"] = "skipped: matplotlib is not installed"
-    (folder / "report.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
-    return names
+    names = [write_json(folder, "schedule.json", [fault._asdict() for fault in outcome.schedule])]
+    draw = partial(_draw, outcome, report["verdict"])
+    names += [HISTORY, *add_chart(folder, "availability.png", report, draw)]
+    return [write_json(folder, "report.json", report), *names]
 
 
-def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
-    """Draw writes and reads over time, with the faults; returns False without matplotlib."""
-    pyplot = load_pyplot()
-    if pyplot is None:
-        return False
+def _draw(outcome: Outcome, verdict: str, pyplot: Any) -> Any:
+    """Writes and reads over time, with the faults."""
     writes, reads = availability(outcome.tally, outcome.begun_ns, outcome.ended_ns)
     seconds = [place * BIN_MS / 1000 for place in range(len(writes))]
     figure, axes = pyplot.subplots(figsize=(12, 5))
@@ -104,7 +80,4 @@ def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
     axes.set_xlim(0, (last_ns - outcome.begun_ns) / 1e9 + 2)
     axes.legend(loc="upper left", fontsize="small", ncols=3)
     axes.set_title(f"headrace verify blackbox, seed {outcome.plan.seed}: {verdict}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return True
+    return figure

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
+from headrace.cli.failures import OK
 from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
 from headrace_verify.checkers.share_ends import STATES
-from headrace_verify.commands.mode import Proof, mode_options, perform
-from headrace_verify.self_proof import choose
+from headrace_verify.commands.mode import Mode, Proof, Table, mode_options, perform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace_verify.blackbox.bugs import Bug
-    from headrace_verify.blackbox.run import Outcome, Plan
+    from headrace_verify.blackbox.run import Outcome
     from headrace_verify.commands.mode import Asked, Progress
 
 QUICK_S = 8.0
@@ -85,8 +83,9 @@ def blackbox(
     Every operation is recorded, and checkers verify the history. The exit code is 0 only if
     something was checked and nothing was wrong.
     """
+    from headrace_verify.blackbox import bugs, report
     from headrace_verify.blackbox.all_parts import NAMES
-    from headrace_verify.blackbox.run import Plan
+    from headrace_verify.blackbox.run import Plan, run_blackbox
     from headrace_verify.blackbox.targets import kinds_of, wants_network
 
     kinds = kinds_of(target)
@@ -106,72 +105,39 @@ def blackbox(
 
             arguments = _as_arguments(plan, asked.report, as_json=asked.as_json)
             ctx.exit(fabric.run_inside(*arguments))
+    # Evidence of a failure is kept, even if no report was requested.
     kept = asked.report or Path(tempfile.mkdtemp(prefix="headrace-blackbox-report-"))
-    mode = BlackBox(plan, kept)
-    try:
-        ctx.exit(perform(mode, asked))
-    finally:
-        if asked.report is None and mode.has_held:
-            shutil.rmtree(kept, ignore_errors=True)
+    mode = Mode(
+        partial(run_blackbox, plan, kept),
+        _as_json,
+        report.write_report,
+        _show,
+        _tables,
+        bugs.BUGS,
+        partial(_find, asked.seed),
+    )
+    code = perform(mode, asked)
+    if asked.report is None and (code == OK or not any(kept.iterdir())):
+        shutil.rmtree(kept, ignore_errors=True)
+    ctx.exit(code)
 
 
-class BlackBox:
-    """See Mode."""
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    from headrace_verify.blackbox import report
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
-        self._folder = folder
-        """Keep the history, even if no report was requested, as evidence of a failure."""
-        self.has_held = True
+    found = report.as_json(outcome)
+    if not outcome.held:
+        report.write_report(outcome.folder, outcome, found)
+        say(f"the history is kept in {outcome.folder}")
+    return found
 
-    def run(self, show: Progress) -> Outcome:
-        """See Mode."""
-        from headrace_verify.blackbox.run import run_blackbox
 
-        outcome = run_blackbox(self._plan, self._folder, show)
-        self.has_held = outcome.held
-        if not outcome.held:
-            say(f"the history is kept in {self._folder}")
-        return outcome
+def _find(seed: int, bug: Any, show: Progress) -> Proof:
+    from headrace_verify.blackbox.bugs import find
 
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.blackbox.report import as_json, write_report
-
-        report = as_json(outcome)
-        if not outcome.held:
-            write_report(outcome, report)
-        return report
-
-    def write_report(
-        self, _folder: Path, outcome: Outcome, report: dict[str, Any]
-    ) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.blackbox.report import write_report
-
-        return write_report(outcome, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list()
-
-    def choose(self, words: str) -> Sequence[Bug]:
-        """See Mode."""
-        from headrace_verify.blackbox.bugs import BUGS
-
-        return choose(BUGS, words)
-
-    def find(self, bug: Bug, show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.blackbox.bugs import find
-
-        with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
-            found = find(bug, self._plan.seed, Path(folder), show)
-        return Proof(bool(found.kinds & bug.found_by), ", ".join(sorted(found.kinds)))
+    with tempfile.TemporaryDirectory(prefix="headrace-blackbox-") as folder:
+        found = find(bug, seed, Path(folder), show)
+    return Proof(not found.kinds.isdisjoint(bug.found_by), ", ".join(sorted(found.kinds)))
 
 
 def _as_arguments(plan: Any, report: Path | None, *, as_json: bool) -> list[str]:
@@ -297,20 +263,12 @@ def _ms(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _list() -> None:
-    from headrace_verify.blackbox.bugs import BUGS, NOT_PLANTED
+def _tables() -> list[Table]:
     from headrace_verify.blackbox.crew import roles_of
     from headrace_verify.blackbox.schedule import CLUSTER_KINDS
 
-    print_table(("fault",), [(kind,) for kind in CLUSTER_KINDS])
-    click.echo()
-    print_table(
-        ("client", "kind", "part"), [(role.name, role.kind, role.part) for role in roles_of()]
-    )
-    click.echo()
-    print_table(
-        ("no", "planted bug", "found by"),
-        [(bug.number, bug.name, ", ".join(sorted(bug.found_by))) for bug in BUGS],
-    )
-    for number, why in NOT_PLANTED.items():
-        say(f"not planted: {number}: {why}")
+    clients = [(role.name, role.kind, role.part) for role in roles_of()]
+    return [
+        Table("faults", ("fault",), [(kind,) for kind in CLUSTER_KINDS]),
+        Table("clients", ("client", "kind", "part"), clients),
+    ]

@@ -1,4 +1,4 @@
-"""The common part of all verify modes: the `Mode` protocol, and how a mode is run and listed.
+"""The common part of all verify modes: what a mode is, and how a mode is run and listed.
 
 Invariants: knows no mode by name. A mode describes its attacks and prints its own tables; this
 module has the shared options, the progress line, the report and the exit code.
@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import click
 
 from headrace.cli.failures import FAILED, OK, UNKNOWN
 from headrace.cli.output import print_json, print_table, say
 from headrace.cli.progress import StatusLine
+from headrace_verify.self_proof import choose
 from headrace_verify.verdicts import CANNOT_RUN, HELD, INCONCLUSIVE, VIOLATED, verdict_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace_verify.self_proof import Named
-
 
 Progress = Callable[[float, str], None]
 """A run's progress (0 to 1), and a short text."""
@@ -37,34 +32,44 @@ class Proof(NamedTuple):
     """A description of what found it."""
 
 
-def proof_of(found: Sequence[str]) -> Proof:
-    """Build a proof from a run's findings about a bug."""
-    return Proof(bool(found), found[0] if found else "")
+class Table(NamedTuple):
+    """A part of what `--list` shows."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
 
 
-class Mode(Protocol):
-    """One way to attack an installation, with the settings of one run."""
+class Mode(NamedTuple):
+    """One way to attack an installation: a row of `headrace verify`.
 
-    def run(self, show: Progress, /) -> Any:
-        """Run it. Raises click.UsageError, HeadraceError."""
+    The plan of a run is bound in its functions.
+    """
 
-    def as_json(self, outcome: Any, /) -> dict[str, Any]:
-        """The whole report as plain values."""
+    run: Callable[[Progress], Any]
+    """Run it. Raises click.UsageError, HeadraceError."""
+    as_json: Callable[[Any], dict[str, Any]]
+    """The outcome's whole report as plain values."""
+    write_report: Callable[[Path, Any, dict[str, Any]], Sequence[str]]
+    """Write a folder from outcome and report; returns the names of its files."""
+    print_report: Callable[[dict[str, Any]], None]
+    """Print tables and lines for people."""
+    tables: Callable[[], Sequence[Table]]
+    """Attacks, cases, faults and guarantees."""
+    bugs: Sequence[Any]
+    """Planted bugs: `self_proof.Bug`."""
+    find: Callable[[Any, Progress], Proof]
+    """Plant one of them, and check that it is found."""
 
-    def write_report(self, folder: Path, outcome: Any, report: dict[str, Any], /) -> Sequence[str]:
-        """Write the folder; returns the names of its files."""
 
-    def print_report(self, report: dict[str, Any], /) -> None:
-        """Print tables and lines for people."""
+def found_in(find: Callable[..., Sequence[str]], seed: int) -> Callable[[Any, Progress], Proof]:
+    """`Mode.find` of a mode that lists its findings about a bug."""
 
-    def print_list(self, *, as_json: bool) -> None:
-        """Print the attacks, the guarantees, and the planted bugs."""
+    def prove(bug: Any, show: Progress) -> Proof:
+        found = find(bug, seed, show)
+        return Proof(bool(found), found[0] if found else "")
 
-    def choose(self, words: str, /) -> Sequence[Named]:
-        """The planted bugs that match these words; all of them for `all`."""
-
-    def find(self, bug: Any, show: Progress, /) -> Proof:
-        """Plant one of them, and check that it is found."""
+    return prove
 
 
 class Asked(NamedTuple):
@@ -124,7 +129,7 @@ def mode_options(seed: str | None = "Same seed, same run.") -> Callable[[Any], A
 def perform(mode: Mode, asked: Asked) -> int:
     """Run the requested action; returns the exit code. Raises click.UsageError, HeadraceError."""
     if asked.is_list:
-        mode.print_list(as_json=asked.as_json)
+        _list(mode, as_json=asked.as_json)
         return OK
     if asked.planted is not None:
         return _run_self_test(mode, asked.planted, as_json=asked.as_json)
@@ -155,9 +160,26 @@ def perform(mode: Mode, asked: Asked) -> int:
     return {HELD: OK, VIOLATED: FAILED, INCONCLUSIVE: UNKNOWN}[word]
 
 
+def _list(mode: Mode, *, as_json: bool) -> None:
+    bugs = sorted(mode.bugs, key=lambda bug: bug.number)
+    planted = [(bug.number or "-", bug.name, ", ".join(bug.found_by) or "any") for bug in bugs]
+    shown = [*mode.tables(), Table("planted", ("number", "bug", "found by"), planted)]
+    if as_json:
+        print_json(
+            {
+                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+                for table in shown
+            }
+        )
+        return
+    for table in shown:
+        print_table(table.columns, table.rows)
+        click.echo()
+
+
 def _run_self_test(mode: Mode, words: str, *, as_json: bool) -> int:
     """Plant bugs, one per run; every one must be found."""
-    bugs = mode.choose(words)
+    bugs = choose(mode.bugs, words)
     if not bugs:
         raise click.UsageError(f"no planted bug {words!r}: see --list")
     rows: list[tuple[str, bool, str, float]] = []

@@ -6,6 +6,7 @@ line and a table.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,14 @@ from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, OK, UNKNOWN
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.mode import Proof, mode_options, perform
+from headrace_verify.commands.mode import Mode, Proof, Table, mode_options, perform
 from headrace_verify.commands.stopping import stop_requested
 from headrace_verify.verdicts import CANNOT_RUN, INCONCLUSIVE, missing
 from headrace_verify.workloads import LOG, WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace_verify.commands.mode import Asked, Progress
-    from headrace_verify.simulation.bugs import Bug
-    from headrace_verify.simulation.explore import Failure, Limits, Outcome
+    from headrace_verify.simulation.explore import Failure, Limits
 
 QUICK_RUNS = 8
 
@@ -76,6 +74,7 @@ def simulate(
 
     The exit code is 0 only if something was done and nothing was wrong.
     """
+    from headrace_verify.simulation import bugs, report
     from headrace_verify.simulation.explore import Limits
 
     if replay is not None and not asked.is_list and asked.planted is None:
@@ -93,67 +92,37 @@ def simulate(
     if runs is None and seconds is None and hours is None:
         seconds, runs = (None, QUICK_RUNS) if quick else (60.0, None)
     limits = Limits(seconds, runs, hours, failures)
-    ctx.exit(perform(Simulation(asked.seed, limits, asked.report, workload), asked))
+    mode = Mode(
+        partial(_explore, asked.seed, limits, asked.report, workload),
+        report.as_json,
+        report.write_report,
+        _show,
+        _tables,
+        bugs.BUGS,
+        partial(_find, asked.seed),
+    )
+    ctx.exit(perform(mode, asked))
 
 
-class Simulation:
-    """See Mode."""
+def _explore(seed: int, limits: Limits, folder: Path | None, workload: str, show: Progress) -> Any:
+    from headrace_verify.simulation.explore import explore
+    from headrace_verify.simulation.report import write_failure
 
-    def __init__(self, seed: int, limits: Limits, folder: Path | None, workload: str) -> None:
-        self._workload = workload
-        self._seed = seed
-        self._limits = limits
-        self._folder = folder
-
-    def run(self, show: Progress) -> Outcome:
-        """See Mode."""
-        from headrace_verify.simulation.explore import explore
-
-        with stop_requested() as is_over:
-            return explore(
-                self._seed, self._limits, show, self._keep, is_over, workload=self._workload
-            )
-
-    def _keep(self, failure: Failure) -> None:
+    def keep(failure: Failure) -> None:
         """Write a failure's files immediately, because the run may last for hours."""
-        from headrace_verify.simulation.report import write_failure
+        if folder is not None:
+            write_failure(folder, failure)
 
-        if self._folder is not None:
-            write_failure(self._folder, failure)
+    with stop_requested() as is_over:
+        return explore(seed, limits, show, keep, is_over, workload=workload)
 
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.simulation.report import as_json
 
-        return as_json(outcome)
+def _find(seed: int, bug: Any, show: Progress) -> Proof:
+    from headrace_verify.simulation.bugs import find
 
-    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.simulation.report import write_report
-
-        return write_report(folder, outcome, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list()
-
-    def choose(self, words: str) -> Sequence[Bug]:
-        """See Mode."""
-        from headrace_verify.simulation.bugs import chosen
-
-        return chosen(words)
-
-    def find(self, bug: Bug, show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.simulation.bugs import find
-
-        found = find(bug, self._seed, show)
-        kinds = "" if found.result is None else ", ".join(sorted(found.result.kinds))
-        return Proof(found.result is not None, f"{kinds} (seeds tried: {found.seeds})")
+    found = find(bug, seed, show)
+    kinds = "" if found.result is None else ", ".join(sorted(found.result.kinds))
+    return Proof(found.result is not None, f"{kinds} (seeds tried: {found.seeds})")
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -217,14 +186,11 @@ def _replay(path: Path) -> int:
     return UNKNOWN if gaps else OK
 
 
-def _list() -> None:
-    from headrace_verify.simulation.bugs import BUGS
+def _tables() -> list[Table]:
     from headrace_verify.simulation.fault_points import POINTS
     from headrace_verify.simulation.schedule import KINDS
 
-    print_table(("fault",), [(kind,) for kind in KINDS])
-    click.echo()
-    print_table(("fault point",), [(point,) for point in POINTS])
-    click.echo()
-    rows = [(bug.number, bug.name, ", ".join(bug.faults) or "all") for bug in BUGS]
-    print_table(("no.", "planted bug", "faults"), rows)
+    return [
+        Table("faults", ("fault",), [(kind,) for kind in KINDS]),
+        Table("fault points", ("fault point",), [(point,) for point in POINTS]),
+    ]

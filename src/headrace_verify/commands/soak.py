@@ -6,22 +6,17 @@ a table.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.mode import mode_options, perform, proof_of
-from headrace_verify.self_proof import choose
+from headrace_verify.commands.mode import Mode, Table, found_in, mode_options, perform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from headrace_verify.commands.mode import Asked, Progress, Proof
-    from headrace_verify.soak.bugs import Bug
-    from headrace_verify.soak.run import Outcome, Plan
+    from headrace_verify.commands.mode import Asked
 
 QUICK_S = 12.0
 DEFAULT_S = 3600.0
@@ -56,56 +51,21 @@ def soak(
 
     The exit code is 0 only if something was measured and nothing was wrong.
     """
-    from headrace_verify.soak.run import Plan
+    from headrace_verify.soak import bugs, report, run
 
     if seconds is None:
         seconds = QUICK_S if quick else DEFAULT_S
-    ctx.exit(perform(Soak(Plan(seconds, asked.seed, target=target)), asked))
-
-
-class Soak:
-    """See Mode."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def run(self, show: Progress) -> Outcome:
-        """See Mode."""
-        from headrace_verify.soak.run import run_soak
-
-        return run_soak(self._plan, show)
-
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.soak.report import as_json
-
-        return as_json(outcome)
-
-    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.soak.report import write_report
-
-        return write_report(folder, outcome, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list()
-
-    def choose(self, words: str) -> Sequence[Bug]:
-        """See Mode."""
-        from headrace_verify.soak.bugs import BUGS
-
-        return choose(BUGS, words)
-
-    def find(self, bug: Bug, show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.soak.bugs import find
-
-        return proof_of(find(bug, self._plan.seed, show))
+    plan = run.Plan(seconds, asked.seed, target=target)
+    mode = Mode(
+        partial(run.run_soak, plan),
+        report.as_json,
+        report.write_report,
+        _show,
+        _tables,
+        bugs.BUGS,
+        found_in(bugs.find, asked.seed),
+    )
+    ctx.exit(perform(mode, asked))
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -130,22 +90,14 @@ def _show(report: dict[str, Any]) -> None:
     say(f"{what}: {report['verdict']}")
 
 
-def _list() -> None:
-    from headrace_verify.soak.bugs import BUGS
+def _tables() -> list[Table]:
     from headrace_verify.soak.load import ENDLESS
     from headrace_verify.soak.verdict import LEFT_S_MAX, limits, returns
 
-    print_table(
-        ("must not grow", "within a run", "per hour"),
-        [(one.name, f"{one.floor:,.0f}", f"{one.per_hour:,.0f}") for one in limits(ENDLESS)],
-    )
-    click.echo()
-    print_table(
-        ("is released after the load", "except"),
-        [(one.name, one.more_max) for one in returns()],
-    )
-    say(f"orphaned objects are deleted from a cluster within {LEFT_S_MAX} s")
-    click.echo()
-    print_table(
-        ("planted bug", "in", "found by"), [(bug.name, bug.target, bug.says) for bug in BUGS]
-    )
+    bounds = [(one.name, f"{one.floor:,.0f}", f"{one.per_hour:,.0f}") for one in limits(ENDLESS)]
+    released = [(one.name, one.more_max) for one in returns()]
+    orphans = ("orphaned objects of a cluster", f"within {LEFT_S_MAX} s")
+    return [
+        Table("limits", ("must not grow", "within a run", "per hour"), bounds),
+        Table("released", ("is released after the load", "except"), [*released, orphans]),
+    ]

@@ -7,21 +7,17 @@ and a table.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.mode import mode_options, perform, proof_of
-from headrace_verify.self_proof import choose
+from headrace_verify.commands.mode import Mode, Table, found_in, mode_options, perform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from headrace_verify.commands.mode import Asked, Progress, Proof
-    from headrace_verify.upgrade.bugs import Bug
+    from headrace_verify.commands.mode import Asked, Progress
     from headrace_verify.upgrade.run import Outcome
 
 COMMITS = 5
@@ -56,64 +52,41 @@ def upgrade(
 
     The exit code is 0 only if something was checked and nothing was wrong.
     """
+    from headrace_verify.upgrade import bugs, report
+
     if write_golden and not asked.is_list:
         _write_golden()
         return
     if commits is None:
         commits = 0 if quick or named else COMMITS
-    ctx.exit(perform(Upgrade(named, commits), asked))
+    mode = Mode(
+        partial(_run, named, commits),
+        report.as_json,
+        report.write_report,
+        _show,
+        _tables,
+        bugs.BUGS,
+        found_in(_find, asked.seed),
+    )
+    ctx.exit(perform(mode, asked))
 
 
-class Upgrade:
-    """See Mode."""
+def _run(named: tuple[str, ...], commits: int, show: Progress) -> Outcome:
+    from headrace_verify.upgrade import older
+    from headrace_verify.upgrade.run import Plan, run_upgrade
 
-    def __init__(self, named: tuple[str, ...], commits: int) -> None:
-        self._named = named
-        self._commits = commits
+    plan = Plan((*named, *older.commits(commits)))
+    if commits and not plan.commits:
+        say("skipped: older commits: git or the repository's history is not available")
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # rejection is the expected result
+    return run_upgrade(plan, show)
 
-    def run(self, show: Progress) -> Outcome:
-        """See Mode."""
-        from headrace_verify.upgrade import older
-        from headrace_verify.upgrade.run import Plan, run_upgrade
 
-        plan = Plan((*self._named, *older.commits(self._commits)))
-        if self._commits and not plan.commits:
-            say("skipped: older commits: git or the repository's history is not available")
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # rejection is the expected result
-        return run_upgrade(plan, show)
+def _find(bug: Any, _seed: int, _show: Progress) -> list[str]:
+    from headrace_verify.upgrade.bugs import find
 
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.upgrade.report import as_json
-
-        return as_json(outcome)
-
-    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.upgrade.report import write_report
-
-        return write_report(folder, outcome, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list()
-
-    def choose(self, words: str) -> Sequence[Bug]:
-        """See Mode."""
-        from headrace_verify.upgrade.bugs import BUGS
-
-        return choose(BUGS, words)
-
-    def find(self, bug: Bug, show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.upgrade.bugs import find
-
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)
-        return proof_of(find(bug))
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
+    return find(bug)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -146,16 +119,11 @@ def _write_golden() -> None:
     say(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def _list() -> None:
+def _tables() -> list[Table]:
     from headrace_verify.upgrade import archive
-    from headrace_verify.upgrade.bugs import BUGS
 
-    print_table(
-        ("golden set", "bytes", "released"),
-        [
-            (name, archive.path_of(name).stat().st_size, name in archive.RELEASED)
-            for name in archive.names()
-        ],
-    )
-    click.echo()
-    print_table(("planted bug", "found by"), [(bug.name, bug.found_by) for bug in BUGS])
+    rows = [
+        (name, archive.path_of(name).stat().st_size, name in archive.RELEASED)
+        for name in archive.names()
+    ]
+    return [Table("golden sets", ("golden set", "bytes", "released"), rows)]

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.output import print_json, print_table, say
+from headrace.cli.output import print_table, say
 from headrace.cli.progress import StatusLine
 from headrace_verify.commands.blackbox import blackbox
-from headrace_verify.commands.mode import Proof, mode_options, perform
+from headrace_verify.commands.mode import Mode, Proof, Table, mode_options, perform
 from headrace_verify.commands.security import security
 from headrace_verify.commands.simulate import simulate
 from headrace_verify.commands.soak import soak
@@ -25,12 +26,8 @@ from headrace_verify.commands.upgrade import upgrade
 from headrace_verify.commands.wire import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from headrace_verify.commands.mode import Asked, Progress
     from headrace_verify.crash import Attacked, Plan
-    from headrace_verify.planted import Planted
     from headrace_verify.task import Task
 
 
@@ -131,74 +128,48 @@ def crash(
 
     The exit code is 0 only if something was checked and no guarantee was violated.
     """
+    from headrace_verify import planted, report
     from headrace_verify.crash import BY_NAME, Plan
 
     unknown = [name for name in only if name not in BY_NAME]
     if unknown:
         raise click.UsageError(f"unknown attack {unknown[0]!r}: choose from {', '.join(BY_NAME)}")
     plan = Plan(seconds, asked.seed, runs, flips, quick, is_exhaustive, only)
-    ctx.exit(perform(Crash(plan), asked))
+    mode = Mode(
+        partial(_attack, plan),
+        partial(report.summary, asked.seed),
+        report.write_report,
+        _show,
+        _tables,
+        planted.BUGS,
+        partial(_find, asked.seed),
+    )
+    ctx.exit(perform(mode, asked))
 
 
-class Crash:
-    """See Mode."""
+def _attack(plan: Plan, _show: Progress) -> Attacked:
+    """Attacks fork, so the progress line has no thread."""
+    from headrace_verify.crash import Attacked, run_attacks
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failure is the expected result
+    line = _Line()
+    # A long run that is stopped still reports its checks.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return Attacked(run_attacks(plan, lambda attack: line.begin(attack.name), line.show))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        line.end()
 
-    def run(self, _show: Progress) -> Attacked:
-        """See Mode. Attacks fork, so the progress line has no thread."""
-        from headrace_verify.crash import Attacked, run_attacks
 
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)  # failure is the expected result
-        line = _Line()
-        # A long run that is stopped still reports its checks.
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            return Attacked(
-                run_attacks(self._plan, lambda attack: line.begin(attack.name), line.show)
-            )
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            line.end()
+def _find(seed: int, bug: Any, _show: Progress) -> Proof:
+    from headrace_verify.crash import find_planted
 
-    def as_json(self, outcome: Attacked) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.report import summary
-
-        return summary(self._plan.seed, outcome)
-
-    def write_report(
-        self, folder: Path, _outcome: Attacked, report: dict[str, Any]
-    ) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.report import write_report
-
-        return write_report(folder, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list(as_json=as_json)
-
-    def choose(self, words: str) -> Sequence[Planted]:
-        """See Mode."""
-        from headrace_verify.planted import chosen
-
-        return chosen(words)
-
-    def find(self, bug: Planted, _show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.crash import find_planted
-
-        logging.getLogger("headrace").setLevel(logging.CRITICAL)
-        proof = find_planted(bug, self._plan.seed)
-        if proof.is_skipped:
-            return Proof(True, f"skipped: this machine lacks what {bug.attack!r} needs")
-        return Proof(proof.is_found, bug.attack)
+    logging.getLogger("headrace").setLevel(logging.CRITICAL)
+    proof, (attack,) = find_planted(bug, seed), bug.found_by
+    if proof.is_skipped:
+        return Proof(True, f"skipped: this machine lacks what {attack!r} needs")
+    return Proof(proof.is_found, attack)
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -228,23 +199,7 @@ def _show(report: dict[str, Any]) -> None:
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 
 
-def _list(*, as_json: bool) -> None:
+def _tables() -> list[Table]:
     from headrace_verify.crash import ATTACKS
-    from headrace_verify.planted import PLANTED
 
-    if as_json:
-        print_json(
-            {
-                "attacks": [{"name": one.name, "promise": one.promise} for one in ATTACKS],
-                "planted": [
-                    {"number": bug.number, "bug": bug.name, "attack": bug.attack} for bug in PLANTED
-                ],
-            }
-        )
-        return
-    print_table(("attack", "guarantee"), [(one.name, one.promise) for one in ATTACKS])
-    click.echo()
-    bugs = sorted(PLANTED, key=lambda bug: bug.number)
-    print_table(
-        ("no", "planted bug", "found by"), [(bug.number, bug.name, bug.attack) for bug in bugs]
-    )
+    return [Table("attacks", ("name", "promise"), [(one.name, one.promise) for one in ATTACKS])]

@@ -6,22 +6,20 @@ a table.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.output import print_table, say
-from headrace_verify.commands.mode import mode_options, perform, proof_of
-from headrace_verify.self_proof import choose
+from headrace_verify.commands.mode import Mode, Table, found_in, mode_options, perform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from headrace_verify.commands.mode import Asked, Progress, Proof
-    from headrace_verify.wire.bugs import Bug
-    from headrace_verify.wire.run import Outcome, Plan
+    from headrace_verify.commands.mode import Asked
+    from headrace_verify.wire.run import Plan
 
 QUICK_S = 4.0
 
@@ -53,63 +51,34 @@ def wire(
     A reference client writes and is measured meanwhile. The exit code is 0 only if something was
     checked and nothing was wrong.
     """
+    from headrace_verify.wire import bugs, report
     from headrace_verify.wire.run import Plan
 
     if seconds is None:
         seconds = QUICK_S if quick else 30.0
-    ctx.exit(perform(Wire(Plan(seconds, asked.seed, only)), asked))
+    plan = Plan(seconds, asked.seed, only)
+    ctx.exit(perform(cases_mode(plan, report, bugs, _tables), asked))
 
 
-class Wire:
-    """See Mode."""
+def cases_mode(plan: Plan, report: Any, bugs: Any, tables: Callable[[], list[Table]]) -> Mode:
+    """A mode that runs cases, with the modules of its report and its bugs.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    Raises click.UsageError if the plan names none.
+    """
+    from headrace_verify.wire.run import run_wire
 
-    def run(self, show: Progress) -> Outcome:
-        """See Mode."""
-        from headrace_verify.wire.run import run_wire
-
-        self.check_cases()
-        return run_wire(self._plan, show)
-
-    def check_cases(self) -> None:
-        """Raises click.UsageError if the plan names no case."""
-        if not self._plan.cases():
-            only = " or ".join(self._plan.only)
-            raise click.UsageError(f"no case matches {only!r}: see --list")
-
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
-        """See Mode."""
-        from headrace_verify.wire.report import as_json
-
-        return as_json(outcome)
-
-    def write_report(self, folder: Path, outcome: Outcome, report: dict[str, Any]) -> Sequence[str]:
-        """See Mode."""
-        from headrace_verify.wire.report import write_report
-
-        return write_report(folder, outcome, report)
-
-    def print_report(self, report: dict[str, Any]) -> None:
-        """See Mode."""
-        _show(report)
-
-    def print_list(self, *, as_json: bool) -> None:
-        """See Mode."""
-        _list()
-
-    def choose(self, words: str) -> Sequence[Bug]:
-        """See Mode."""
-        from headrace_verify.wire.bugs import BUGS
-
-        return choose(BUGS, words)
-
-    def find(self, bug: Bug, show: Progress) -> Proof:
-        """See Mode."""
-        from headrace_verify.wire.bugs import find
-
-        return proof_of(find(bug, self._plan.seed, show))
+    if not plan.cases():
+        only = " or ".join(plan.only)
+        raise click.UsageError(f"no case matches {only!r}: see --list")
+    return Mode(
+        partial(run_wire, plan),
+        report.as_json,
+        report.write_report,
+        _show,
+        tables,
+        bugs.BUGS,
+        found_in(bugs.find, plan.seed),
+    )
 
 
 _FIGURES = ("p99_ms", "max_ms", "memory_grown_mib", "peak_grown_mib", "log_lines")
@@ -144,10 +113,7 @@ def _show(report: dict[str, Any]) -> None:
     say(f"seed {report['seed']}, version {report['version']}: {report['verdict']}")
 
 
-def _list() -> None:
-    from headrace_verify.wire.bugs import BUGS
+def _tables() -> list[Table]:
     from headrace_verify.wire.run import CASES
 
-    print_table(("listener", "case"), [(case.listener, case.name) for case in CASES])
-    click.echo()
-    print_table(("planted bug", "found by"), [(bug.name, bug.case) for bug in BUGS])
+    return [Table("cases", ("listener", "case"), [(case.listener, case.name) for case in CASES])]

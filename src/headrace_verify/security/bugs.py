@@ -19,7 +19,7 @@ from headrace.broker.topics.topic import Topic
 from headrace.kafka import apis, dispatch
 from headrace.kafka.handlers import producers
 from headrace.runtime import disk, log_text
-from headrace_verify.wire.bugs import Bug, found_by
+from headrace_verify.wire.bugs import Hole, found_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,31 +206,43 @@ def take_signatures_of_any_age(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(admit_everybody, "nothing is answered before", "is answered before the login"),
-    Bug(take_frames_of_any_size_before_a_login, "before a login is small", "stays open"),
-    Bug(store_any_number_of_iterations, "scram is neither", "iterations are stored"),
-    Bug(believe_tokens_unseen, "forged tokens", "logs in"),
-    Bug(take_names_that_collide_for_one, "rules are of one name", "a_b"),
-    Bug(give_absent_users_a_new_salt_each_time, "errors do not tell", "the salt of nobody"),
-    Bug(keep_sessions_that_were_signed_out, "sessions are new", "still holds"),
-    Bug(take_sessions_from_any_page, "other sites cannot", "another site"),
-    Bug(believe_a_header_of_a_proxy, "headers do not smuggle", "X-Forwarded-User"),
-    Bug(take_signatures_of_any_age, "signatures of others", "a year ago"),
-    Bug(log_what_clients_call_themselves_as_it_is, "what clients call themselves", "control"),
-    Bug(keep_topics_in_folders_of_their_names, "topic names lead nowhere", "strange names"),
-    Bug(show_tracebacks_to_who_asks_oddly, "odd query options", "500"),
-    Bug(log_the_environment_at_debug, "secrets of the environment", "the log tells a secret"),
-    Bug(let_everybody_read_the_data, "files are their owners alone", "mode"),
-    Bug(answer_for_any_host, "other hosts names", "status 200"),
-    Bug(give_a_producer_the_id_that_it_names, "producers do not pass", "gets it"),
-    Bug(take_internal_topics_for_ordinary_ones, "what is the brokers own", "__consumer_offsets"),
+    Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
+    Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
+    Hole(store_any_number_of_iterations, ("scram is neither",), says="iterations are stored"),
+    Hole(believe_tokens_unseen, ("forged tokens",), says="logs in"),
+    Hole(take_names_that_collide_for_one, ("rules are of one name",), says="a_b"),
+    Hole(
+        give_absent_users_a_new_salt_each_time, ("errors do not tell",), says="the salt of nobody"
+    ),
+    Hole(keep_sessions_that_were_signed_out, ("sessions are new",), says="still holds"),
+    Hole(take_sessions_from_any_page, ("other sites cannot",), says="another site"),
+    Hole(believe_a_header_of_a_proxy, ("headers do not smuggle",), says="X-Forwarded-User"),
+    Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
+    Hole(
+        log_what_clients_call_themselves_as_it_is, ("what clients call themselves",), says="control"
+    ),
+    Hole(
+        keep_topics_in_folders_of_their_names, ("topic names lead nowhere",), says="strange names"
+    ),
+    Hole(show_tracebacks_to_who_asks_oddly, ("odd query options",), says="500"),
+    Hole(
+        log_the_environment_at_debug, ("secrets of the environment",), says="the log tells a secret"
+    ),
+    Hole(let_everybody_read_the_data, ("files are their owners alone",), says="mode"),
+    Hole(answer_for_any_host, ("other hosts names",), says="status 200"),
+    Hole(give_a_producer_the_id_that_it_names, ("producers do not pass",), says="gets it"),
+    Hole(
+        take_internal_topics_for_ordinary_ones,
+        ("what is the brokers own",),
+        says="__consumer_offsets",
+    ),
 )
 
 
 def find(
-    bug: Bug, seed: int, on_progress: Callable[[float, str], None], seconds: float = 4
+    bug: Hole, seed: int, on_progress: Callable[[float, str], None], seconds: float = 4
 ) -> list[str]:
     """What its case has found; empty if not the bug."""
-    from headrace_verify.security.run import plan, run_security
+    from headrace_verify.security.run import plan
 
-    return found_by(bug, run_security(plan(seconds, seed, (bug.case,), bug.name), on_progress))
+    return found_by(bug, plan(seconds, seed, bug.found_by, bug.name), on_progress)

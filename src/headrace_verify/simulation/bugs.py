@@ -11,6 +11,7 @@ too.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
@@ -46,7 +47,7 @@ from headrace.storage.files import checkpoint
 from headrace.storage.files.write_ahead_log import WriteAheadLog
 from headrace_verify import broker_bugs, planted, store_bugs
 from headrace_verify.blackbox import bugs as blackbox_bugs
-from headrace_verify.self_proof import choose
+from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs, ownership_bugs
 from headrace_verify.simulation.run import draw_scenario, simulate
 from headrace_verify.simulation.schedule import draw_schedule
@@ -55,7 +56,7 @@ from headrace_verify.task import patched
 from headrace_verify.workloads import LOG, QUEUES, TRANSACTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace_verify.simulation.run import Result
     from headrace_verify.store_bugs import Patch
@@ -65,26 +66,19 @@ SEEDS_MAX = 40
 """A bug counts as not found after this many seeds."""
 
 
-class Bug(NamedTuple):
-    """A bug, its number in the list, and the faults that expose it."""
+@dataclass(frozen=True)
+class ClusterBug(Bug):
+    """Found by kinds of anomalies; without any, each problem counts."""
 
-    number: int
-    plant: Callable[[Patch], None]
     faults: tuple[str, ...] = ()
+    """The faults that expose it; none: all."""
     roles: tuple[str, ...] = ()
     """Required clients, in addition to the seed's."""
     is_lone: bool = False
     """Whether it is a bug of a standalone broker with its own files."""
     points: tuple[str, ...] = ()
     """Fault points, if it needs any: then only these."""
-    shows: tuple[str, ...] = ()
-    """Anomalies of which one must be found; none: any problem counts."""
     workload: str = LOG
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
 
 
 class Found(NamedTuple):
@@ -333,135 +327,213 @@ def delete_a_ledger_whose_swap_is_in_doubt(patch: Patch) -> None:
 
 _DIRTY = ("dirty read", "aborted read", "torn transaction", "lost write")
 _STALE = ("an older value", "a lost key")
-BUGS = (
-    Bug(
-        42,
+BUGS: tuple[ClusterBug, ...] = (
+    ClusterBug(
         take_a_missing_chain_for_a_new_one,
-        ("lose-chain",),
-        shows=("lost write", "inconsistent offset"),
+        ("lost write", "inconsistent offset"),
+        number=42,
+        faults=("lose-chain",),
     ),
-    Bug(
-        39,
+    ClusterBug(
         take_over_without_a_fence,
-        ("pause", "cut-session", "cut-session-half", "expire"),
-        shows=("lost write", "inconsistent offset"),
+        ("lost write", "inconsistent offset"),
+        number=39,
+        faults=("pause", "cut-session", "cut-session-half", "expire"),
     ),
-    Bug(15, stop_a_recovery_at_what_was_confirmed, ("crash", "power", "expire")),
-    Bug(1, acknowledge_with_the_first_bookie, ("bookie-power", "bookie-crash", "power")),
-    Bug(2, take_a_bookie_that_timed_out_for_one_that_stored, ("bookie-power", "bookie-pause")),
-    Bug(45, give_a_slot_to_other_bookies_alone, ("bookie-crash", "bookie-power", "reset")),
-    Bug(40, ignore_that_the_session_is_lost, ("cut-session", "cut-session-half"), ("observer",)),
-    Bug(40, keep_a_session_safe_while_its_connection_is_broken, ("cut-session", "expire")),
-    Bug(70, take_what_one_server_answers_for_the_leaders_word, ("zookeeper-alone",)),
-    Bug(41, answer_before_the_session_is_looked_at, ("freeze",), ("prober", "member") * 2),
-    Bug(41, continue_with_former_logs_in_a_new_session, ("freeze",), ("prober",) * 2),
-    Bug(41, continue_with_former_coordinators_in_a_new_session, ("freeze",), ("prober",) * 2),
-    Bug(
-        41,
+    ClusterBug(
+        stop_a_recovery_at_what_was_confirmed, number=15, faults=("crash", "power", "expire")
+    ),
+    ClusterBug(
+        acknowledge_with_the_first_bookie,
+        number=1,
+        faults=("bookie-power", "bookie-crash", "power"),
+    ),
+    ClusterBug(
+        take_a_bookie_that_timed_out_for_one_that_stored,
+        number=2,
+        faults=("bookie-power", "bookie-pause"),
+    ),
+    ClusterBug(
+        give_a_slot_to_other_bookies_alone,
+        number=45,
+        faults=("bookie-crash", "bookie-power", "reset"),
+    ),
+    ClusterBug(
+        ignore_that_the_session_is_lost,
+        number=40,
+        faults=("cut-session", "cut-session-half"),
+        roles=("observer",),
+    ),
+    ClusterBug(
+        keep_a_session_safe_while_its_connection_is_broken,
+        number=40,
+        faults=("cut-session", "expire"),
+    ),
+    ClusterBug(
+        take_what_one_server_answers_for_the_leaders_word, number=70, faults=("zookeeper-alone",)
+    ),
+    ClusterBug(
+        answer_before_the_session_is_looked_at,
+        number=41,
+        faults=("freeze",),
+        roles=("prober", "member") * 2,
+    ),
+    ClusterBug(
+        continue_with_former_logs_in_a_new_session,
+        number=41,
+        faults=("freeze",),
+        roles=("prober",) * 2,
+    ),
+    ClusterBug(
+        continue_with_former_coordinators_in_a_new_session,
+        number=41,
+        faults=("freeze",),
+        roles=("prober",) * 2,
+    ),
+    ClusterBug(
         ownership_bugs.take_refused_connections_for_a_death,
-        ("shun-pause", "shun-cut"),
-        ("prober",) * 2,
+        number=41,
+        faults=("shun-pause", "shun-cut"),
+        roles=("prober",) * 2,
     ),
-    Bug(18, call_every_append_durable_at_once, ("bookie-power", "power", "bookie-pause")),
-    Bug(21, planted.forget_the_producers_on_restart, ("crash", "expire", "reset", "pause")),
-    Bug(20, blackbox_bugs.take_every_batch_for_a_new_one),
-    Bug(16, blackbox_bugs.tell_another_offset_than_the_stored_one),
-    Bug(31, blackbox_bugs.accept_commits_of_old_generations, ("pause-client",), ("member",) * 2),
-    Bug(33, blackbox_bugs.give_every_member_the_leaders_partitions, (), ("member",) * 2),
-    Bug(30, blackbox_bugs.keep_commits_in_memory_alone, ("crash", "expire"), ("member",) * 2),
-    Bug(27, delete_what_is_written_to_by_age),
-    Bug(23, take_batches_of_former_epochs),
-    Bug(32, take_heartbeats_of_members_that_are_out, ("pause-client",), ("member",) * 2),
-    Bug(
-        38,
+    ClusterBug(
+        call_every_append_durable_at_once,
+        number=18,
+        faults=("bookie-power", "power", "bookie-pause"),
+    ),
+    ClusterBug(
+        planted.forget_the_producers_on_restart,
+        number=21,
+        faults=("crash", "expire", "reset", "pause"),
+    ),
+    ClusterBug(blackbox_bugs.take_every_batch_for_a_new_one, number=20),
+    ClusterBug(blackbox_bugs.tell_another_offset_than_the_stored_one, number=16),
+    ClusterBug(
+        blackbox_bugs.accept_commits_of_old_generations,
+        number=31,
+        faults=("pause-client",),
+        roles=("member",) * 2,
+    ),
+    ClusterBug(
+        blackbox_bugs.give_every_member_the_leaders_partitions, number=33, roles=("member",) * 2
+    ),
+    ClusterBug(
+        blackbox_bugs.keep_commits_in_memory_alone,
+        number=30,
+        faults=("crash", "expire"),
+        roles=("member",) * 2,
+    ),
+    ClusterBug(delete_what_is_written_to_by_age, number=27),
+    ClusterBug(take_batches_of_former_epochs, number=23),
+    ClusterBug(
+        take_heartbeats_of_members_that_are_out,
+        number=32,
+        faults=("pause-client",),
+        roles=("member",) * 2,
+    ),
+    ClusterBug(
         keep_the_lock_of_a_cancelled_request,
-        ("pause-client",),  # the lock is lost with its broker
+        number=38,
+        faults=("pause-client",),
         roles=("asker",) * 4,
         points=("request cancelled", "producer ids used up"),
     ),
-    Bug(1, store_bugs.never_sync_the_wal, ("power",), is_lone=True),
-    Bug(3, store_bugs.count_what_joined_after_the_sync_began, ("power",), is_lone=True),
-    Bug(8, store_bugs.repeat_failed_syncs, ("power", "disk-sync"), is_lone=True),
-    Bug(8, forget_that_a_footers_sync_failed, ("power", "disk-sync"), is_lone=True),
-    Bug(8, look_for_a_log_file_under_its_former_name, ("disk-sync",), is_lone=True),
-    Bug(9, store_bugs.take_a_torn_write_for_a_whole_one, ("power", "disk-full"), is_lone=True),
-    Bug(28, take_a_calendar_that_was_set_back_for_age, ("clock",)),
-    Bug(
-        35,
+    ClusterBug(store_bugs.never_sync_the_wal, number=1, faults=("power",), is_lone=True),
+    ClusterBug(
+        store_bugs.count_what_joined_after_the_sync_began, number=3, faults=("power",), is_lone=True
+    ),
+    ClusterBug(
+        store_bugs.repeat_failed_syncs, number=8, faults=("power", "disk-sync"), is_lone=True
+    ),
+    ClusterBug(
+        forget_that_a_footers_sync_failed, number=8, faults=("power", "disk-sync"), is_lone=True
+    ),
+    ClusterBug(
+        look_for_a_log_file_under_its_former_name, number=8, faults=("disk-sync",), is_lone=True
+    ),
+    ClusterBug(
+        store_bugs.take_a_torn_write_for_a_whole_one,
+        number=9,
+        faults=("power", "disk-full"),
+        is_lone=True,
+    ),
+    ClusterBug(take_a_calendar_that_was_set_back_for_age, number=28, faults=("clock",)),
+    ClusterBug(
         answer_a_deletion_before_writers_are_shut_out,
+        number=35,
         roles=("churn",) * 4,
         points=("watch late",),
     ),
-    Bug(43, broker_bugs.drop_live_keys, roles=("table",), shows=_STALE),
-    Bug(44, broker_bugs.drop_tombstones_early, roles=("table",), shows=_STALE),
-    Bug(
-        55,
+    ClusterBug(broker_bugs.drop_live_keys, _STALE, number=43, roles=("table",)),
+    ClusterBug(broker_bugs.drop_tombstones_early, _STALE, number=44, roles=("table",)),
+    ClusterBug(
         delete_a_ledger_whose_swap_is_in_doubt,
-        ("cut-session", "cut-session-half", "expire", "reset"),
+        number=55,
+        faults=("cut-session", "cut-session-half", "expire", "reset"),
         roles=("table",) * 4,
     ),
-    Bug(49, delivery_bugs.lose_a_marker, shows=("no progress",), workload=TRANSACTIONS),
-    Bug(49, delivery_bugs.write_a_marker_twice, shows=_DIRTY, workload=TRANSACTIONS),
-    Bug(
-        25, delivery_bugs.show_an_open_transactions_first_batch, shows=_DIRTY, workload=TRANSACTIONS
+    ClusterBug(delivery_bugs.lose_a_marker, ("no progress",), number=49, workload=TRANSACTIONS),
+    ClusterBug(delivery_bugs.write_a_marker_twice, _DIRTY, number=49, workload=TRANSACTIONS),
+    ClusterBug(
+        delivery_bugs.show_an_open_transactions_first_batch,
+        _DIRTY,
+        number=25,
+        workload=TRANSACTIONS,
     ),
-    Bug(26, delivery_bugs.list_aborted_transactions_one_late, shows=_DIRTY, workload=TRANSACTIONS),
-    Bug(
-        23,
+    ClusterBug(
+        delivery_bugs.list_aborted_transactions_one_late, _DIRTY, number=26, workload=TRANSACTIONS
+    ),
+    ClusterBug(
         delivery_bugs.begin_a_producer_without_a_new_epoch,
+        number=23,
         roles=("copier",) * 2,
         workload=TRANSACTIONS,
     ),
-    Bug(
-        51,
+    ClusterBug(
         delivery_bugs.forget_acknowledgements_on_takeover,
-        ("crash", "expire", "power"),
-        shows=("delivered after its end",),
+        ("delivered after its end",),
+        number=51,
+        faults=("crash", "expire", "power"),
         workload=QUEUES,
     ),
-    Bug(
-        52,
+    ClusterBug(
         delivery_bugs.deliver_a_key_while_it_is_in_flight,
-        shows=("key twice in flight", "key out of order"),
+        ("key twice in flight", "key out of order"),
+        number=52,
         workload=QUEUES,
     ),
-    Bug(
-        52,
+    ClusterBug(
         delivery_bugs.deliver_a_key_of_which_later_records_are_in_flight,
-        shows=("key twice in flight", "key out of order"),
+        ("key twice in flight", "key out of order"),
+        number=52,
         workload=QUEUES,
     ),
-    Bug(
-        53,
+    ClusterBug(
         delivery_bugs.deliver_before_the_time,
-        ("crash",),
-        shows=("delivered early",),
+        ("delivered early",),
+        number=53,
+        faults=("crash",),
         workload=QUEUES,
     ),
-    Bug(
-        53,
+    ClusterBug(
         delivery_bugs.forget_delayed_records_on_takeover,
-        ("crash", "power"),
-        shows=("lost write",),
+        ("lost write",),
+        number=53,
+        faults=("crash", "power"),
         workload=QUEUES,
     ),
-    Bug(
-        54,
+    ClusterBug(
         delivery_bugs.show_half_messages_at_once,
-        shows=("dirty read", "aborted read"),
+        ("dirty read", "aborted read"),
+        number=54,
         workload=QUEUES,
     ),
 )
 
 
-def chosen(words: str) -> Sequence[Bug]:
-    """The bugs with a number, or whose name contains the text; all of them for `all`."""
-    if words.isdigit():
-        return [bug for bug in BUGS if bug.number == int(words)]
-    return choose(BUGS, words)
-
-
-def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None = None) -> Found:
+def find(
+    bug: ClusterBug, seed: int, on_progress: Callable[[float, str], None] | None = None
+) -> Found:
     """Run seeds with the bug in place until one run has a problem."""
     with ExitStack() as patches:
 
@@ -482,6 +554,6 @@ def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None] | None =
                 roles=(*scenario.roles, *bug.roles), points=bug.points or scenario.points
             )
             result = simulate(scenario)
-            if not result.held and (not bug.shows or result.kinds.intersection(bug.shows)):
+            if not result.held and (not bug.found_by or result.kinds.intersection(bug.found_by)):
                 return Found(result, count + 1)
     return Found(None, SEEDS_MAX)

@@ -6,18 +6,13 @@ Invariants: contains everything that others need to judge the runs, as JSON.
 from __future__ import annotations
 
 import json
-import os
-import platform
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RequestInvalid
-from headrace.runtime.clock import SystemClock
 from headrace.storage.bookkeeper.quorum import Quorum
+from headrace_verify.report import head, write_json
 from headrace_verify.simulation.run import Scenario
 from headrace_verify.simulation.schedule import Fault
-from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,20 +24,10 @@ LOG_LINES = 200
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     real_s = outcome.real_s or 1.0
     return {
-        "what": "headrace verify simulate",
-        "version": version("headrace"),
-        "at": now.isoformat(timespec="seconds"),
+        **head("simulate", outcome),
         "seed": outcome.seed,
-        "platform": {
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
-        "verdict": verdict_of(outcome),
         "runs": outcome.runs,
         "seeds": [outcome.seed, outcome.seed + outcome.runs - 1],
         "replayed": outcome.replays,
@@ -82,9 +67,7 @@ def _failure(failure: Failure) -> dict[str, Any]:
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
     """Write the folder; returns the names of its files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ["report.json"]
-    (folder / names[0]).write_text(json.dumps(report, indent=2) + "\n")
+    names = [write_json(folder, "report.json", report)]
     for failure in outcome.failures:
         names += write_failure(folder, failure)
     return names
@@ -92,14 +75,13 @@ def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list
 
 def write_failure(folder: Path, failure: Failure) -> list[str]:
     """Write the files to replay one failure, and its history; returns their names."""
-    folder.mkdir(parents=True, exist_ok=True)
     result = failure.result
     stem = f"seed-{result.scenario.seed}"
     content = {**_failure(failure), "log": result.log_lines[-LOG_LINES:]}
-    (folder / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")
+    name = write_json(folder, f"{stem}.json", content)
     with (folder / f"{stem}-history.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(event) + "\n" for event in result.events)
-    return [f"{stem}.json", f"{stem}-history.jsonl"]
+    return [name, f"{stem}-history.jsonl"]
 
 
 def read_scenario(path: Path, *, is_shrunk: bool) -> Scenario:

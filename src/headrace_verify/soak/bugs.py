@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from headrace.kafka import connection
 from headrace.kafka.handlers import produce
@@ -17,6 +18,7 @@ from headrace.log import retention
 from headrace.metadata.facts import PARTITIONS
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tasks import Tasks
+from headrace_verify.self_proof import Bug
 from headrace_verify.soak.targets import BROKER, CLUSTER
 
 if TYPE_CHECKING:
@@ -32,18 +34,12 @@ DOUBLING_S, SLOW_S_MAX = 5, 1.5
 """For a growing latency: however slowly the load starts, it is much higher at the end."""
 
 
-class Bug(NamedTuple):
-    """A leak, and the figure that must reveal it."""
+@dataclass(frozen=True)
+class Leak(Bug):
+    """Found by words of the figure that reveals it."""
 
-    plant: Callable[[Patch], None]
-    says: str
     seconds: float = QUICK_S
     target: str = BROKER
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
 
 
 def _on_close(patch: Patch, leak: Callable[[Any], None]) -> None:
@@ -136,21 +132,25 @@ def sweep_away_no_fact(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(keep_memory_for_each_connection, "memory, bytes: "),
-    Bug(keep_a_descriptor_for_each_connection, "sockets: "),
-    Bug(keep_a_task_for_each_connection, "tasks: "),
-    Bug(keep_a_thread_for_some_connections, "threads: "),
-    Bug(take_longer_the_longer_it_runs, "the probe's produce_p50_ms", 30),
-    Bug(keep_what_retention_lets_go, "retention keeps", 25),
-    Bug(let_retention_take_all_that_is_closed, "retention has taken", 20),
-    Bug(sweep_away_no_ledger, "a ledger that no chain names has", LEFT_S, CLUSTER),
-    Bug(sweep_away_no_fact, "a fact of a deleted partition has", LEFT_S, CLUSTER),
+    Leak(keep_memory_for_each_connection, ("memory, bytes: ",)),
+    Leak(keep_a_descriptor_for_each_connection, ("sockets: ",)),
+    Leak(keep_a_task_for_each_connection, ("tasks: ",)),
+    Leak(keep_a_thread_for_some_connections, ("threads: ",)),
+    Leak(take_longer_the_longer_it_runs, ("the probe's produce_p50_ms",), seconds=30),
+    Leak(keep_what_retention_lets_go, ("retention keeps",), seconds=25),
+    Leak(let_retention_take_all_that_is_closed, ("retention has taken",), seconds=20),
+    Leak(
+        sweep_away_no_ledger, ("a ledger that no chain names has",), seconds=LEFT_S, target=CLUSTER
+    ),
+    Leak(
+        sweep_away_no_fact, ("a fact of a deleted partition has",), seconds=LEFT_S, target=CLUSTER
+    ),
 )
 
 
-def find(bug: Bug, seed: int, on_progress: Callable[[float, str], None]) -> list[str]:
+def find(bug: Leak, seed: int, on_progress: Callable[[float, str], None]) -> list[str]:
     """What the soak has found of it; empty if nothing."""
     from headrace_verify.soak.run import Plan, run_soak
 
     outcome = run_soak(Plan(bug.seconds, seed, bug.name, bug.target), on_progress)
-    return [one for one in outcome.violations if bug.says in one]
+    return [one for one in outcome.violations if any(words in one for words in bug.found_by)]

@@ -7,17 +7,12 @@ sample. The chart needs matplotlib; without it, the report says so.
 from __future__ import annotations
 
 import json
-import os
-import platform
-from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.clock import SystemClock
-from headrace_verify.report import load_pyplot
+from headrace_verify.report import add_chart, head, write_json
 from headrace_verify.soak import load
 from headrace_verify.soak.verdict import bounded_bytes, named, overhead_bytes, warm_up_s
-from headrace_verify.verdicts import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,22 +28,12 @@ MIB = 1 << 20
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
-        "what": "headrace verify soak",
-        "version": version("headrace"),
-        "at": now.isoformat(timespec="seconds"),
+        **head("soak", outcome),
         "target": outcome.plan.target,
         "seed": outcome.plan.seed,
         "seconds": outcome.plan.seconds,
         "warm_up_s": round(warm_up_s(outcome.plan.seconds), 1),
-        "platform": {
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
-        "verdict": verdict_of(outcome),
         "violations": outcome.violations,
         "skipped": outcome.skipped,
         "figures": outcome.figures,
@@ -66,13 +51,8 @@ def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list
     looks = [outcome.before, *outcome.samples, outcome.after]
     lines = "".join(json.dumps(one.as_json()) + "\n" for one in looks)
     (folder / "samples.jsonl").write_text(lines)
-    names = ["report.json", "samples.jsonl"]
-    if _draw(folder / "chart.png", outcome, report["verdict"]):
-        names.append("chart.png")
-    else:
-        report["chart"] = "skipped: matplotlib is not installed"
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    return names
+    chart = add_chart(folder, "chart.png", report, partial(_draw, outcome, report["verdict"]))
+    return [write_json(folder, "report.json", report), "samples.jsonl", *chart]
 
 
 def _mib(figure: _Figure) -> _Figure:
@@ -138,11 +118,8 @@ def of_shared(field: str) -> _Figure:
     return lambda sample: None if sample.shared is None else getattr(sample.shared, field)
 
 
-def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
-    """Draw figures over time; returns False without matplotlib."""
-    pyplot = load_pyplot()
-    if pyplot is None:
-        return False
+def _draw(outcome: Outcome, verdict: str, pyplot: Any) -> Any:
+    """Figures over time."""
     samples = outcome.samples
     panels = list(_panels(samples))
     figure, rows = pyplot.subplots(len(panels), 1, figsize=(11, 3 * len(panels)), sharex=True)
@@ -167,7 +144,4 @@ def _draw(path: Path, outcome: Outcome, verdict: str) -> bool:
     rows[0].set_title(
         f"headrace verify soak, {outcome.plan.target}, seed {outcome.plan.seed}: {verdict}"
     )
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
-    pyplot.close(figure)
-    return True
+    return figure

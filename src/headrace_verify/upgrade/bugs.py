@@ -9,8 +9,9 @@ bytes written by another version reveal the change. Changes are reverted.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
@@ -21,28 +22,23 @@ from headrace.metadata import fact_json, facts, sqlite_file
 from headrace.storage.bookkeeper import entries, entry_builder
 from headrace.storage.files import format as layouts
 from headrace.storage.tiering import object_format
+from headrace_verify.self_proof import Bug
 from headrace_verify.task import patched
 from headrace_verify.upgrade.make import KILLED
 from headrace_verify.upgrade.run import NEWER, PARTS, SETS, Plan, run_upgrade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace_verify.store_bugs import Patch
 
 
-class Bug(NamedTuple):
-    """A change, and the part of a run that must find it."""
+@dataclass(frozen=True)
+class FormatBug(Bug):
+    """Found by a part of a run."""
 
-    plant: Callable[[Patch], None]
-    found_by: str
     folder: str = KILLED
     """Of a set: one is enough."""
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
 
 
 class _Swapped:
@@ -140,24 +136,24 @@ def keep_progress_under_other_keys(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(swap_two_fields_of_a_footer, SETS),
-    Bug(forget_producers_of_a_footer, SETS),
-    Bug(swap_two_fields_of_a_frame, SETS),
-    Bug(sum_files_up_otherwise, SETS),
-    Bug(sum_facts_up_otherwise, SETS),
-    Bug(rename_a_field_of_a_fact, PARTS),
-    Bug(drop_fields_that_nobody_knows, NEWER),
-    Bug(take_newer_facts_for_known, NEWER),
-    Bug(take_newer_footers_for_known, NEWER),
-    Bug(swap_two_fields_of_an_entry, PARTS),
-    Bug(sum_objects_up_otherwise, PARTS),
-    Bug(keep_progress_under_other_keys, SETS),
+    FormatBug(swap_two_fields_of_a_footer, (SETS,)),
+    FormatBug(forget_producers_of_a_footer, (SETS,)),
+    FormatBug(swap_two_fields_of_a_frame, (SETS,)),
+    FormatBug(sum_files_up_otherwise, (SETS,)),
+    FormatBug(sum_facts_up_otherwise, (SETS,)),
+    FormatBug(rename_a_field_of_a_fact, (PARTS,)),
+    FormatBug(drop_fields_that_nobody_knows, (NEWER,)),
+    FormatBug(take_newer_facts_for_known, (NEWER,)),
+    FormatBug(take_newer_footers_for_known, (NEWER,)),
+    FormatBug(swap_two_fields_of_an_entry, (PARTS,)),
+    FormatBug(sum_objects_up_otherwise, (PARTS,)),
+    FormatBug(keep_progress_under_other_keys, (SETS,)),
 )
 
 
-def find(bug: Bug) -> list[str]:
+def find(bug: FormatBug) -> list[str]:
     """The findings of the part of a run that must find it."""
     with ExitStack() as stack:
         bug.plant(lambda owner, name, value: stack.enter_context(patched(owner, name, value)))
-        plan = Plan(what=(bug.found_by,), folders=(bug.folder,))
+        plan = Plan(what=bug.found_by, folders=(bug.folder,))
         return run_upgrade(plan, lambda _fraction, _name: None).violations

@@ -5,18 +5,20 @@ Invariants: as in `blackbox.bugs`: `spoiled.py` patches the process before it st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.services import appends
 from headrace.kafka import connection, connection_memory
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression, validation
+from headrace_verify.self_proof import Bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_verify.store_bugs import Patch
-    from headrace_verify.wire.run import Outcome
+    from headrace_verify.wire.run import Plan
 
 BELIEVED_MAX = 80 << 20
 """For an array: 640 MiB, so that the machine stays usable."""
@@ -25,17 +27,12 @@ LARGEST_BYTES = 4 << 20
 """Of a gRPC message, by default."""
 
 
-class Bug(NamedTuple):
-    """A bug, the case that must find it, and words that its finding must contain."""
+@dataclass(frozen=True)
+class Hole(Bug):
+    """Found by a case whose name contains the words."""
 
-    plant: Callable[[Patch], None]
-    case: str
-    says: str
-
-    @property
-    def name(self) -> str:
-        """A description of the bug."""
-        return self.plant.__name__.replace("_", " ")
+    says: str = ""
+    """Words that the finding must contain."""
 
 
 def take_frames_of_any_length(patch: Patch) -> None:
@@ -118,30 +115,36 @@ def keep_whatever_grpc_clients_have_not_read(patch: Patch) -> None:
 
 
 BUGS = (
-    Bug(take_frames_of_any_length, "a frame of an impossible length", "stays open"),
-    Bug(unfold_whatever_a_batch_claims, "bombs are refused before", "MiB"),
-    Bug(grant_every_response_what_it_asks_for, "consumers that read nothing", "MiB more"),
-    Bug(receive_every_request_at_once, "producers that stop within large", "MiB more"),
-    Bug(store_records_unseen, "records that nobody can decode", "code 0"),
-    Bug(believe_what_an_array_claims, "every field of every request", "MiB more"),
-    Bug(let_a_client_open_any_number_of_streams, "ten thousand streams", "stays open"),
-    Bug(take_http2_frames_of_any_length, "http2 frames that lie", "stays open"),
-    Bug(let_a_client_flood_its_connection, "http2 floods", "stays open"),
-    Bug(set_memory_aside_for_the_largest_message, "streams that stop within", "MiB more"),
-    Bug(keep_whatever_grpc_clients_have_not_read, "grpc clients that read nothing", "MiB more"),
+    Hole(take_frames_of_any_length, ("a frame of an impossible length",), says="stays open"),
+    Hole(unfold_whatever_a_batch_claims, ("bombs are refused before",), says="MiB"),
+    Hole(grant_every_response_what_it_asks_for, ("consumers that read nothing",), says="MiB more"),
+    Hole(receive_every_request_at_once, ("producers that stop within large",), says="MiB more"),
+    Hole(store_records_unseen, ("records that nobody can decode",), says="code 0"),
+    Hole(believe_what_an_array_claims, ("every field of every request",), says="MiB more"),
+    Hole(let_a_client_open_any_number_of_streams, ("ten thousand streams",), says="stays open"),
+    Hole(take_http2_frames_of_any_length, ("http2 frames that lie",), says="stays open"),
+    Hole(let_a_client_flood_its_connection, ("http2 floods",), says="stays open"),
+    Hole(set_memory_aside_for_the_largest_message, ("streams that stop within",), says="MiB more"),
+    Hole(
+        keep_whatever_grpc_clients_have_not_read,
+        ("grpc clients that read nothing",),
+        says="MiB more",
+    ),
 )
 
 
 def find(
-    bug: Bug, seed: int, on_progress: Callable[[float, str], None], seconds: float = 5
+    bug: Hole, seed: int, on_progress: Callable[[float, str], None], seconds: float = 5
 ) -> list[str]:
     """What its case has found; empty if not the bug."""
-    from headrace_verify.wire.run import Plan, run_wire
+    from headrace_verify.wire.run import Plan
 
-    return found_by(bug, run_wire(Plan(seconds, seed, (bug.case,), bug.name), on_progress))
+    return found_by(bug, Plan(seconds, seed, bug.found_by, bug.name), on_progress)
 
 
-def found_by(bug: Bug, outcome: Outcome) -> list[str]:
-    """The findings that reveal the bug."""
-    wrong = [one for result in outcome.results for one in result.wrong]
+def found_by(bug: Hole, plan: Plan, on_progress: Callable[[float, str], None]) -> list[str]:
+    """The findings of a run that reveal the bug."""
+    from headrace_verify.wire.run import run_wire
+
+    wrong = [one for result in run_wire(plan, on_progress).results for one in result.wrong]
     return [one for one in wrong if bug.says in one]

@@ -5,15 +5,10 @@ Invariants: contains everything that others need to judge the run, as JSON.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.clock import SystemClock
-from headrace_verify.verdicts import HELD, INCONCLUSIVE, VIOLATED, verdict_of
+from headrace_verify.report import head, write_json
+from headrace_verify.verdicts import HELD, INCONCLUSIVE, VIOLATED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,20 +18,10 @@ if TYPE_CHECKING:
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The whole report as plain values."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     return {
-        "what": f"headrace verify {outcome.plan.mode}",
-        "version": version("headrace"),
-        "at": now.isoformat(timespec="seconds"),
+        **head(outcome.plan.mode, outcome),
         "seed": outcome.plan.seed,
         "seconds": outcome.plan.seconds,
-        "platform": {
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-        },
-        "verdict": verdict_of(outcome),
         "good_client": {
             "writes": outcome.writes,
             "p99_ms": round(outcome.p99_ms, 1),
@@ -69,12 +54,9 @@ def word_of(result: Result) -> str:
 
 def write_report(folder: Path, outcome: Outcome, report: dict[str, Any]) -> list[str]:
     """Write the folder; returns the names of its files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ["report.json"]
-    (folder / names[0]).write_text(json.dumps(report, indent=2) + "\n")
+    names = [write_json(folder, "report.json", report)]
     for number, one in enumerate(outcome.results):
         if one.wrong:
             found = {**report["cases"][number], "seed": outcome.plan.seed, "sent": one.sent.hex()}
-            names.append(f"violation-{number}.json")
-            (folder / names[-1]).write_text(json.dumps(found, indent=2) + "\n")
+            names.append(write_json(folder, f"violation-{number}.json", found))
     return names

@@ -12,8 +12,9 @@ from headrace.cli.main import cli
 from headrace.errors import DataCorrupt
 from headrace_verify import crash
 from headrace_verify.crash import ATTACKS
-from headrace_verify.planted import PLANTED, chosen
+from headrace_verify.planted import BUGS
 from headrace_verify.recorder import RecordUnsound
+from headrace_verify.self_proof import choose
 from headrace_verify.task import Attack, Task
 
 
@@ -36,7 +37,7 @@ def attack(monkeypatch):
 def test_every_promise_and_every_planted_bug_is_listed():
     listed = json.loads(invoke("--list", "--json").stdout)
     assert [one["name"] for one in listed["attacks"]] == list(crash.BY_NAME)
-    assert len(listed["planted"]) == len(PLANTED)
+    assert len(listed["planted"]) == len(BUGS)
     assert all(one["promise"].endswith(".") for one in listed["attacks"])
 
 
@@ -45,7 +46,7 @@ def test_a_bug_is_planted_by_its_name_where_others_share_its_number(monkeypatch)
 
     def find(bug, _attacks, _seed, folder):
         planted.append(bug.name)
-        task = Task(bug.attack, 1, 1.0, folder)
+        task = Task(*bug.found_by, 1, 1.0, folder)
         task.wrong("found", seed=1)
         return task
 
@@ -56,10 +57,10 @@ def test_a_bug_is_planted_by_its_name_where_others_share_its_number(monkeypatch)
 
 
 def test_each_planted_bug_names_an_attack():
-    assert {bug.attack for bug in PLANTED} <= set(crash.BY_NAME)
-    assert chosen("all") == PLANTED
-    assert [bug.number for bug in chosen("14")] == [14]
-    assert chosen("no such bug") == []
+    assert {attack for bug in BUGS for attack in bug.found_by} <= set(crash.BY_NAME)
+    assert choose(BUGS, "all") == BUGS
+    assert [bug.number for bug in choose(BUGS, "14")] == [14]
+    assert choose(BUGS, "no such bug") == []
 
 
 def test_a_run_that_checks_nothing_is_inconclusive(attack):

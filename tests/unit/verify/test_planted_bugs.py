@@ -19,7 +19,7 @@ MODES = ("blackbox", "security", "simulation", "soak", "upgrade", "wire")
 ALL = [
     pytest.param(bug, id=f"{mode}: {bug.name}")
     for mode, bugs in (
-        ("crash", planted.PLANTED),
+        ("crash", planted.BUGS),
         *((mode, importlib.import_module(f"headrace_verify.{mode}.bugs").BUGS) for mode in MODES),
     )
     for bug in bugs
