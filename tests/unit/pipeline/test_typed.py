@@ -93,6 +93,58 @@ def test_avro_values_become_columns_and_rows_become_the_same_bytes(schema_file):
     assert again.value is None
 
 
+def test_times_of_day_are_written_in_the_unit_of_their_schema(schema_file):
+    millis = {"type": "int", "logicalType": "time-millis"}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "at", "type": ["null", millis]}]}
+    fields = {
+        "at": millis, "micros": {"type": "long", "logicalType": "time-micros"},
+        "all": {"type": "array", "items": inner}, "one": ["null", "I"],
+    }  # fmt: skip
+    schema = {
+        "type": "record", "name": "R", "namespace": "n",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }  # fmt: skip
+    noon = 12 * 3_600_000_000
+    row = {"at": noon, "micros": noon + 1, "all": [{"at": noon}, {"at": None}], "one": {"at": 1000}}
+    file = {"valueSchemaFile": schema_file(schema)}
+    (record,) = written(sink("avro", **file), [row])
+    (back,) = read(source("avro", **file), [record.value])
+    assert back["value"] == row
+    with pytest.raises(RowInvalid, match="is no whole millisecond"):
+        written(sink("avro", **file), [{**row, "at": 1}])
+
+
+def test_types_of_one_name_in_two_namespaces_are_two(schema_file):
+    code = {"type": "enum", "name": "Code", "symbols": ["A"]}
+    fields = [
+        {"name": "a", "type": code},
+        {"name": "b", "type": {"type": "fixed", "name": "Code", "namespace": "y", "size": 2}},
+        {"name": "c", "type": "Code"},
+        {"name": "d", "type": "x.Code"},
+    ]
+    schema = {"type": "record", "name": "R", "namespace": "x", "fields": fields}
+    options = sink("avro", valueSchemaFile=schema_file(schema))
+    kinds = typed_values(options.typed, "orders").arrow_type
+    assert [str(field.type) for field in kinds] == ["string", "binary", "string", "string"]
+
+
+def test_parts_of_json_without_a_single_type_are_written_as_they_were_read(schema_file):
+    parts = {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "array"}]}
+    schema = {
+        "type": "object",
+        "required": ["note"],
+        "properties": {"part": parts, "note": {"type": ["string", "null"]}, "more": {}},
+    }
+    file = {"valueSchemaFile": schema_file(schema)}
+    values = [{"part": part, "note": None} for part in (5, "5", [1, "x"], "true")]
+    payloads = [json.dumps(each).encode() for each in values]
+    rows = [row["value"] for row in read(source("json", **file), payloads)]
+    assert [row["part"] for row in rows] == ["5", '"5"', '[1, "x"]', '"true"']
+    assert [json.loads(record.value) for record in written(sink("json", **file), rows)] == values
+    with pytest.raises(RowInvalid):
+        written(sink("json", **file), [{"part": "no JSON", "note": "x", "more": None}])
+
+
 @pytest.mark.parametrize(
     ("kind", "schema", "bad"),
     [

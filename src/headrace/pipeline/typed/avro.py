@@ -7,7 +7,6 @@ Avro's own rules. A schema that SQL cannot represent is refused when a query is 
 from __future__ import annotations
 
 import io
-import json
 from datetime import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,9 @@ class AvroCodec:
 
     def __init__(self, text: str) -> None:
         self._schema = parsed(text)
-        self.arrow_type = _arrow_type(json.loads(text), "value", {})
+        self._has_millis = "time-millis" in text
+        # The parsed schema has names in full, so two types of one name are not confused.
+        self.arrow_type = _arrow_type(self._schema, "value", {})
 
     def decode(self, payload: bytes, written_with: RegisteredSchema | None) -> Any:
         """See `values.ValueCodec`."""
@@ -47,6 +48,8 @@ class AvroCodec:
         from fastavro import schemaless_writer
 
         stream = io.BytesIO()
+        if self._has_millis:
+            value = _with_times(self._schema, value, {})
         schemaless_writer(stream, self._schema, value, strict_allow_default=True)
         return stream.getvalue()
 
@@ -61,6 +64,36 @@ def _plain(value: Any) -> Any:
         seconds = (value.hour * 60 + value.minute) * 60 + value.second
         return seconds * 1_000_000 + value.microsecond
     return str(value) if type(value).__name__ == "UUID" else value
+
+
+def _with_times(schema: Any, value: Any, named: dict[str, Any]) -> Any:
+    """A row's value with the times of day that its schema has in milliseconds. Raises ValueError
+    for one that is between two."""
+    if isinstance(schema, list):
+        schema = next(each for each in schema if each != "null")
+    if isinstance(schema, str):
+        schema = named.get(schema, {"type": schema})
+    elif "name" in schema:
+        named[schema["name"]] = schema
+    kind = schema["type"]
+    if kind == "record":
+        # Even where it is null: the types inside have names for what follows.
+        row = value if isinstance(value, dict) else {}
+        parts = {
+            each["name"]: _with_times(each["type"], row.get(each["name"]), named)
+            for each in schema["fields"]
+        }
+        return {name: each for name, each in parts.items() if name in row} if row else value
+    if kind == "array" and isinstance(value, list):
+        return [_with_times(schema["items"], each, named) for each in value]
+    if kind == "map" and isinstance(value, dict):
+        return {name: _with_times(schema["values"], each, named) for name, each in value.items()}
+    if schema.get("logicalType") != "time-millis" or not isinstance(value, int):
+        return value
+    millis, left = divmod(value, 1_000)
+    if left:
+        raise ValueError(f"the time of day {value} (microseconds) is no whole millisecond")
+    return millis
 
 
 def _arrow_type(schema: Any, path: str, named: dict[str, Any]) -> Any:
@@ -95,7 +128,7 @@ def _arrow_type(schema: Any, path: str, named: dict[str, Any]) -> Any:
         return pa.list_(_arrow_type(schema["items"], f"{path}[]", named))
     if kind == "map":
         return pa.map_(pa.string(), _arrow_type(schema["values"], f"{path}{{}}", named))
-    found = _logical_type(schema, path)
+    found = _logical_type(kind, schema, path)
     if found is None:
         if kind not in ("enum", "fixed"):
             return _arrow_type(kind, path, named)
@@ -105,25 +138,26 @@ def _arrow_type(schema: Any, path: str, named: dict[str, Any]) -> Any:
     return found
 
 
-def _logical_type(schema: dict[str, Any], path: str) -> Any:
+def _logical_type(kind: str, schema: dict[str, Any], path: str) -> Any:
+    """None: there is none, or it does not fit `kind`, and is ignored as Avro prescribes."""
     import pyarrow as pa
 
-    logical = schema.get("logicalType")
-    if logical == "decimal":
+    logical = f"{kind}-{schema.get('logicalType')}"
+    if logical in ("bytes-decimal", "fixed-decimal"):
         digits = schema["precision"]
         if digits > _DECIMAL_DIGITS_MAX:
             raise _unsupported(path, f"a decimal of {digits} digits (at most 38)")
         return pa.decimal128(digits, schema.get("scale", 0))
     return {
-        "date": pa.date32(),
-        "timestamp-millis": pa.timestamp("us", "UTC"),
-        "timestamp-micros": pa.timestamp("us", "UTC"),
-        "local-timestamp-millis": pa.timestamp("us"),
-        "local-timestamp-micros": pa.timestamp("us"),
-        "time-millis": pa.int64(),
-        "time-micros": pa.int64(),
-        "uuid": pa.string(),
-    }.get(logical or "")
+        "int-date": pa.date32(),
+        "long-timestamp-millis": pa.timestamp("us", "UTC"),
+        "long-timestamp-micros": pa.timestamp("us", "UTC"),
+        "long-local-timestamp-millis": pa.timestamp("us"),
+        "long-local-timestamp-micros": pa.timestamp("us"),
+        "int-time-millis": pa.int64(),
+        "long-time-micros": pa.int64(),
+        "string-uuid": pa.string(),
+    }.get(logical)
 
 
 def _simple_types() -> dict[str, Any]:

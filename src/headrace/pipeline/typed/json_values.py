@@ -43,7 +43,7 @@ class JsonCodec:
 
     def encode(self, value: Any) -> bytes:
         """See `values.ValueCodec`."""
-        plain = _without_nulls(value)
+        plain = self._plain(self._root, value)
         self._schema.validate(plain)
         return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -119,11 +119,25 @@ class JsonCodec:
             return float(value)
         return value if kind in ("boolean", "string") else json.dumps(value)
 
-
-def _without_nulls(value: Any) -> Any:
-    """A row as JSON has it: a field that is null is absent."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    return value
+    def _plain(self, schema: Any, value: Any) -> Any:
+        """A row's value as JSON has it: a field that is null is absent unless it is required, and
+        the text of a part without a single type is what it says. Raises ValueError."""
+        schema = self._resolved(schema)
+        kind = self._kind_of(schema)
+        if value is None:
+            return None
+        if kind == "object" and isinstance(value, dict):
+            fields = schema.get("properties") or dict.fromkeys(
+                value, schema.get("additionalProperties")
+            )
+            needed = {*schema.get("required", ()), *(value if not schema.get("properties") else ())}
+            return {
+                name: self._plain(fields[name], each)
+                for name, each in value.items()
+                if each is not None or name in needed
+            }
+        if kind == "array" and isinstance(value, list):
+            return [self._plain(schema.get("items"), each) for each in value]
+        if kind in ("integer", "number", "boolean", "string"):
+            return value
+        return json.loads(value)
