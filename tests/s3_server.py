@@ -15,8 +15,12 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCESS_KEY, SECRET_KEY = "headrace-test", "not-a-secret-of-anybody"
@@ -112,10 +116,12 @@ class S3Server:
 
 
 class Proxy:
-    """Passes connections on to a port, until it is told to stall: then bytes wait."""
+    """Passes connections on to a port, until it is told to stall: then bytes wait. `watch` gets
+    what passes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, watch: Callable[[bytes], object] = bool) -> None:
         self._target = port
+        self._watch = watch
         self._flows = threading.Event()
         self._flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -153,6 +159,7 @@ class Proxy:
         try:
             while data := source.recv(1 << 16):
                 self._flows.wait()
+                self._watch(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _with_next_step(table: str, warehouse: str) -> Iterator[None]:
+def _with_next_step(table: str, warehouse: Any) -> Iterator[None]:
     """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
     try:
         yield
@@ -44,7 +44,7 @@ def _with_next_step(table: str, warehouse: str) -> Iterator[None]:
         raise CommandFailed(
             f"Spark failed: {''.join(said).rstrip('.')}",
             f"Check that {table} is in the warehouse {warehouse}: archive, maintain"
-            " and reconcile need the same --table and --warehouse",
+            " and reconcile need the same --table, --warehouse and --catalog",
         ) from error
 
 
@@ -66,11 +66,9 @@ def run() -> None:
     """Run a job."""
 
 
-def _table_of(topic: str, warehouse: str) -> str:
+def _table_of(topic: str, warehouse: Any) -> str:
     """The table that `archive` uses for a topic."""
-    catalog = job_module("catalog")
-    place = job_module("warehouse").Warehouse.at(warehouse)
-    found: str = catalog.table_of_topic(place, topic).in_spark
+    found: str = job_module("catalog").table_of_topic(warehouse, topic).in_spark
     return found
 
 
@@ -267,7 +265,7 @@ def reconcile(
     session: CliSession,
     topic: str,
     table: str | None,
-    warehouse: str,
+    warehouse: Any,
     master: str,
     *,
     as_json: bool,
@@ -352,7 +350,7 @@ def reconcile(
 def maintain(
     topic: str | None,
     table: str | None,
-    warehouse: str,
+    warehouse: Any,
     master: str,
     *,
     as_json: bool,

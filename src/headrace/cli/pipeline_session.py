@@ -23,10 +23,48 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-WAREHOUSE = click.option("--warehouse", required=True, help="Directory of the Iceberg warehouse.")
-WAREHOUSE_OR_NONE = click.option(
-    "--warehouse", metavar="DIR", help="Directory of the Iceberg warehouse, if tables are used."
-)
+_KEPT_IN = "headrace.catalog"
+
+
+def _keep(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_KEPT_IN] = value or ""
+
+
+def _warehouse_of(context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
+    """The place that --warehouse and --catalog name together."""
+    kept_in = context.meta[_KEPT_IN]
+    if value is None and kept_in:
+        raise CommandFailed(
+            "--catalog says where the catalog of a --warehouse is; nothing was read or written",
+            "Give both",
+            USAGE,
+        )
+    return None if value is None else job_module("warehouse").Warehouse.at(value, kept_in=kept_in)
+
+
+def _warehouse_options(*, required: bool) -> Callable[[Command], Command]:
+    catalog = click.option(
+        "--catalog",
+        metavar="rest:URL|DIR",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep,
+        help="The warehouse's catalog: an Iceberg REST catalog, or an SQLite file in a directory."
+        " By default in the warehouse's.",
+    )
+    warehouse = click.option(
+        "--warehouse",
+        metavar="DIR|s3://BUCKET/PREFIX|NAME",
+        required=required,
+        callback=_warehouse_of,
+        help="Where the Iceberg tables are: a directory, a place in S3, or what the REST catalog"
+        " calls it.",
+    )
+    return lambda command: warehouse(catalog(command))
+
+
+WAREHOUSE = _warehouse_options(required=True)
+WAREHOUSE_OR_NONE = _warehouse_options(required=False)
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
@@ -71,7 +109,7 @@ def connection_of(session: CliSession) -> Any:
 
 
 @contextmanager
-def spark_for(master: str, warehouse: str | None, table: str | None = None) -> Iterator[Any]:
+def spark_for(master: str, warehouse: Any, table: str | None = None) -> Iterator[Any]:
     """A session for one job."""
     sessions = job_module("session")
     place = None

@@ -98,7 +98,7 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
     spark = sessions.make_session(
         sessions.SessionConfig(
             options["master"],
-            has_iceberg=True,
+            warehouse=options["warehouse"],
             memory_mb=options["memory"],
         )
     )
@@ -122,7 +122,8 @@ def _ignore(_: object) -> None:
 
 
 def _say(done: Any) -> None:
+    lag = "" if done.lag_ms is None else f", the first had waited {done.lag_ms / 1000:.1f} s"
     say(
-        f"{done.table}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s,"
+        f"{done.table}: {done.record_count:,} records in {done.elapsed_ms / 1000:.1f} s{lag},"
         f" {done.remaining:,} to go"
     )

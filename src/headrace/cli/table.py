@@ -95,7 +95,7 @@ def disable(session: CliSession, topic: str) -> None:
 @WAREHOUSE
 @AS_JSON
 @click.pass_obj
-def status(session: CliSession, topics: tuple[str, ...], warehouse: str, *, as_json: bool) -> None:
+def status(session: CliSession, topics: tuple[str, ...], warehouse: Any, *, as_json: bool) -> None:
     """Show how far the tables of topics are: of those named, or of all that are enabled."""
     if topics:
         session.describe_topics(list(topics))
@@ -107,7 +107,15 @@ def status(session: CliSession, topics: tuple[str, ...], warehouse: str, *, as_j
         print_json([row._asdict() for row in rows])
         return
     shown: list[list[Any]] = [
-        [row.topic, row.mode, row.table, row.pending, row.committed_at or "-", row.problem or ""]
+        [
+            row.topic,
+            row.mode,
+            row.table,
+            row.pending,
+            row.committed_at or "-",
+            "-" if row.lag_s is None else f"{row.lag_s:.1f} s",
+            row.problem or "",
+        ]
         for row in rows
     ]
-    print_table(["topic", "mode", "table", "pending", "last commit", "problem"], shown)
+    print_table(["topic", "mode", "table", "pending", "last commit", "lag", "problem"], shown)

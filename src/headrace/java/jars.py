@@ -48,21 +48,26 @@ class Jar:
     module: str
     revision: str
     sha256: str
+    classifier: str = ""
 
     @classmethod
     def parse(cls, line: str) -> Jar:
-        """Parse `organisation:module:revision sha256`. Raises Rejected."""
+        """Parse `organisation:module:revision[:classifier] sha256`. Raises Rejected."""
         try:
             coordinates, sha256 = line.split()
-            organisation, module, revision = coordinates.split(":")
+            organisation, module, revision, *classifier = coordinates.split(":")
+            (classified,) = classifier or [""]
         except ValueError as error:
-            raise Rejected(f"{line!r} is not ORGANISATION:MODULE:REVISION SHA256") from error
-        return cls(organisation, module, revision, sha256)
+            raise Rejected(
+                f"{line!r} is not ORGANISATION:MODULE:REVISION[:CLASSIFIER] SHA256"
+            ) from error
+        return cls(organisation, module, revision, sha256, classified)
 
     @property
     def file_name(self) -> str:
         """The file name in the cache."""
-        return f"{self.module}-{self.revision}.jar"
+        suffix = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.module}-{self.revision}{suffix}.jar"
 
     @property
     def path(self) -> str:

@@ -13,7 +13,12 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
+from headrace.pipeline.errors import (
+    CatalogUnavailable,
+    LeaseHeld,
+    OptionInvalid,
+    TableUnusable,
+)
 from headrace.pipeline.planning import Offsets, build, larger, walk
 from headrace.pipeline.warehouse import CATALOG, Warehouse
 
@@ -35,6 +40,8 @@ MODE_PROPERTY = "headrace.mode"  # do not change: stored
 APPEND, UPSERT = "append", "upsert"  # do not change: stored
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
 TOPIC_IDS_PROPERTY = "headrace.topic-ids"  # do not change: stored
+COMPLETE_PROPERTY = "headrace.complete-until-ms"  # do not change: stored
+"""Of a snapshot: until when the one before it held all that was in the log."""
 ADDED_COLUMNS = {
     "timestampType": "int",
     "raw": "struct<timestampMs: bigint, headerKeys: array<binary>>",
@@ -99,15 +106,42 @@ class Progress(NamedTuple):
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
-    """The shared catalog, opened with pyiceberg."""
+    """The shared catalog, opened with pyiceberg. Raises CatalogUnavailable, OptionInvalid."""
+    if warehouse.rest:
+        from pyiceberg.catalog.rest import RestCatalog
+
+        with _answering(warehouse.rest):
+            return RestCatalog(warehouse.catalog, **warehouse.python_properties())
     from pyiceberg.catalog.sql import SqlCatalog
 
     with creating(warehouse):
-        return SqlCatalog(
-            warehouse.catalog,
-            uri=f"sqlite:///{warehouse.catalog_file.resolve()}?timeout=30",
-            warehouse=f"file://{warehouse.folder.resolve()}",
-        )
+        return SqlCatalog(warehouse.catalog, **warehouse.python_properties())
+
+
+@contextmanager
+def _answering(url: str) -> Iterator[None]:
+    """Raise CatalogUnavailable, or OptionInvalid, where a REST catalog does not do what it is asked
+    to, instead of its library's errors."""
+    from pyiceberg import exceptions
+    from requests import RequestException
+
+    refused = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
+    try:
+        yield
+    except (*refused, exceptions.BadRequestError) as error:
+        raise OptionInvalid(
+            f"The catalog {url} refuses the request: {_first_line(error)}. Check --warehouse, and"
+            " the login in HEADRACE_CATALOG_TOKEN or HEADRACE_CATALOG_CREDENTIAL (ID:SECRET)."
+        ) from error
+    except (exceptions.RESTError, RequestException) as error:
+        raise CatalogUnavailable(
+            f"The catalog {url} does not answer: {_first_line(error)}. Check that it runs and that"
+            " this machine reaches it; the same command continues."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
 
 
 @contextmanager
@@ -125,7 +159,8 @@ def load_table_or_none(catalog: Any, table: TableName) -> Any:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
-        return catalog.load_table(table.in_catalog)
+        with _answering(catalog.properties["uri"]):
+            return catalog.load_table(table.in_catalog)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
 
@@ -135,7 +170,7 @@ def load_table(warehouse: Warehouse, table: TableName) -> Any:
     found = load_table_or_none(open_catalog(warehouse), table) if warehouse.is_there else None
     if found is None:
         raise OptionInvalid(
-            f"There is no table {table.in_spark} in the warehouse {warehouse.folder}. Check"
+            f"There is no table {table.in_spark} in the warehouse {warehouse}. Check"
             " both names; the first run of an archive creates the table."
         )
     return found

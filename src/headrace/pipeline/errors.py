@@ -75,6 +75,10 @@ class DeliveryInDoubt(Fatal):
     """It can no longer be determined which rows of a micro-batch are written."""
 
 
+class CatalogUnavailable(Retriable):
+    """The catalog of a warehouse did not answer."""
+
+
 class LeaseHeld(Retriable):
     """Another process is writing to this table."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from headrace.pipeline.catalog import TableName, load_table
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, ReconcileReport, run_reconcile
 from headrace.pipeline.session import SessionConfig, make_session
-from headrace.pipeline.warehouse import Warehouse
+from headrace.pipeline.warehouse import Place, Warehouse
 
 __all__ = ["ReconcileConfig", "ReconcileReport", "prove"]
 
 
-def prove(config: ReconcileConfig, warehouse: str, master: str) -> ReconcileReport:
-    """Compare the topic with the table in the warehouse folder.
+def prove(config: ReconcileConfig, warehouse: Place, master: str) -> ReconcileReport:
+    """Compare the topic with the table in the warehouse.
 
     Raises JavaMissing, JarUnavailable, JarCorrupt, and OptionInvalid if the table does not exist.
     """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars
-from headrace.pipeline.jars import PINNED
+from headrace.pipeline.jars import jars_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +47,8 @@ _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions
 class SessionConfig:
     """The parameters of a session.
 
-    `short_run` trades peak speed for a quick start; with `has_iceberg`, catalogs are attached
-    later. Output of Java and the workers goes to `log_file` (default: spark.log in the cache
-    folder).
+    `short_run` trades peak speed for a quick start. Output of Java and the workers goes to
+    `log_file` (default: spark.log in the cache folder).
     """
 
     master: str = "local[*]"
@@ -58,7 +57,6 @@ class SessionConfig:
     memory_mb: int = 1024
     shuffle_partitions: int = 2
     short_run: bool = False
-    has_iceberg: bool = False
     log_file: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -79,7 +77,7 @@ def make_session(config: SessionConfig) -> Any:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
-    for name, value in settings_of(config, ensure_jars(PINNED)).items():
+    for name, value in settings_of(config, ensure_jars(jars_for(config.warehouse))).items():
         builder = builder.config(name, value)
     with _stderr_to(config.log_file or cache_folder() / "spark.log"):
         return builder.getOrCreate()
@@ -150,9 +148,8 @@ def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    if config.warehouse is not None or config.has_iceberg:
-        settings["spark.sql.extensions"] = _EXTENSIONS
     if config.warehouse is not None:
+        settings["spark.sql.extensions"] = _EXTENSIONS
         settings |= config.warehouse.spark_settings()
     return settings | config.settings
 

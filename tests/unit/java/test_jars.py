@@ -51,6 +51,7 @@ def test_a_cached_jar_with_the_right_hash_is_not_fetched_again(tmp_path, monkeyp
 
 def test_a_jar_is_read_from_a_line_and_a_wrong_line_is_named():
     assert jars.Jar.parse("o.r.g:m:1 abc\n") == jars.Jar("o.r.g", "m", "1", "abc")
+    assert jars.Jar.parse("o.r.g:m:1:tests abc").path == "o/r/g/m/1/m-1-tests.jar"
     with pytest.raises(Rejected, match="o:m"):
         jars.Jar.parse("o:m abc")
 

@@ -1,6 +1,7 @@
 """What a table says of its own progress, without a JVM."""
 
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from headrace.pipeline.catalog import (
     open_catalog,
     read_progress,
 )
-from headrace.pipeline.errors import LeaseHeld, OptionInvalid, TableUnusable
+from headrace.pipeline.errors import (
+    CatalogUnavailable,
+    LeaseHeld,
+    OptionInvalid,
+    TableUnusable,
+)
+from headrace.pipeline.jars import AWS, PINNED, jars_for
 from headrace.pipeline.warehouse import Warehouse
 
 SCHEMA = Schema(
@@ -139,14 +146,66 @@ def test_a_file_without_bounds_is_named(table):
         read_progress(table)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/w", "hdfs:/w", "file://host/w", "s3a:w"])
-def test_a_warehouse_at_a_uri_is_refused_and_no_folder_made(tmp_path, monkeypatch, uri):
+@pytest.mark.parametrize("uri", ["s3:/bucket/w", "hdfs:/w", "file://host/w", "s3a:w", "s3://"])
+def test_a_warehouse_at_an_unknown_uri_is_refused_and_no_folder_made(tmp_path, monkeypatch, uri):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionInvalid, match="is a URI, but a warehouse is a directory"):
+    with pytest.raises(OptionInvalid, match="is a URI that is not supported"):
         Warehouse.at(uri)
     with pytest.raises(OptionInvalid, match="is a URI"):
         Warehouse(Path(uri))
+    with pytest.raises(OptionInvalid, match=r"needs a catalog.*--catalog rest:URL"):
+        Warehouse.at("s3://bucket/w")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_catalog_in_a_directory_knows_files_in_s3(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-shown")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    place = Warehouse.at("s3://bucket/w/", kept_in=str(tmp_path))
+    assert (place.catalog_file, str(place)) == (tmp_path / "catalog.db", "s3://bucket/w")
+    settings = place.spark_settings()
+    assert settings["spark.sql.catalog.headrace.warehouse"] == "s3://bucket/w"
+    assert settings["spark.sql.catalog.headrace.s3.path-style-access"] == "true"
+    assert settings["spark.sql.catalog.headrace.client.region"] == "eu-central-1"
+    assert open_catalog(place).properties["warehouse"] == "s3://bucket/w"
+    assert "not-to-be-shown" not in f"{settings} {place!r}"
+    assert jars_for(place) == (*PINNED, AWS)
+    assert jars_for(Warehouse.at(tmp_path)) == PINNED
+
+
+def test_a_rest_catalog_gets_its_login_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    for variable in ("TOKEN", "OAUTH2_URI", "SCOPE"):
+        monkeypatch.delenv(f"HEADRACE_CATALOG_{variable}", raising=False)
+    monkeypatch.setenv("HEADRACE_CATALOG_CREDENTIAL", "me:not-to-be-shown")
+    place = Warehouse.at("lake", kept_in="rest:https://catalog/api/")
+    assert str(place) == "lake of the catalog https://catalog/api"
+    settings, prefix = place.spark_settings(), "spark.sql.catalog.headrace"
+    assert settings[f"{prefix}.credential"] == "env:HEADRACE_CATALOG_CREDENTIAL"
+    assert (settings[f"{prefix}.uri"], settings[f"{prefix}.warehouse"]) == (place.rest, "lake")
+    assert f"{prefix}.token" not in settings
+    assert place.python_properties()["credential"] == "me:not-to-be-shown"
+    assert "not-to-be-shown" not in f"{settings} {place!r}"
+    other = Warehouse.at(place, "other")
+    assert (other.catalog, other.folder) == ("other", place.folder)
+    assert Warehouse.at("lake2", kept_in="rest:https://catalog/api").folder != place.folder
+
+
+@pytest.mark.parametrize("url", ["catalog:81", "ftp://h", "https://me:pass@h", "https://h?token=x"])
+def test_a_rest_catalog_of_no_plain_url_is_refused(url):
+    with pytest.raises(OptionInvalid, match=r"Nothing was read or written\.") as caught:
+        Warehouse.at("lake", kept_in=f"rest:{url}")
+    assert "me:pass" not in str(caught.value)
+
+
+def test_a_rest_catalog_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = Warehouse.at("lake", kept_in=f"rest:http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(CatalogUnavailable, match=r"does not answer.*Check that it runs"):
+            open_catalog(place)
 
 
 def test_a_file_uri_is_the_path_it_names(tmp_path):

@@ -1,6 +1,6 @@
 """When a continuous archive begins a round."""
 
-from headrace.pipeline.jobs.pacing import UNKNOWN_RECORD_BYTES, RoundPacer
+from headrace.pipeline.jobs.pacing import UNKNOWN_RECORD_BYTES, Freshness, RoundPacer
 
 
 def pacer(bytes_min=1_000, wait_ms_max=60_000, records_max=500):
@@ -49,3 +49,21 @@ def test_a_quiet_topic_waits_less_than_a_busy_one():
     assert [quiet.is_due(10, 100, now_ms) for now_ms in (0, 1_999, 2_000)] == [False, False, True]
     assert [busy.is_due(11, 100, now_ms) for now_ms in (0, 2_000, 19_999)] == [False] * 3
     assert busy.is_due(11, 100, 20_000)
+
+
+def test_a_table_is_complete_until_the_last_look_whose_ends_it_has_reached():
+    fresh = Freshness()
+
+    def ends(zero, one):
+        return {"t": {"0": zero, "1": one}}
+
+    assert fresh.reached(ends(0, 0)) is None
+    fresh.looked(ends(5, 0), 1_000)
+    fresh.looked(ends(5, 2), 2_000)
+    fresh.looked(ends(5, 2), 3_000)  # the same ends: complete until then, too
+    assert fresh.reached(ends(4, 2)) is None
+    assert fresh.reached(ends(5, 1)) == 1_000
+    fresh.looked(ends(9, 9), 4_000)
+    assert fresh.reached(ends(6, 3)) == 3_000
+    assert fresh.reached(ends(9, 9)) == 4_000
+    assert fresh.reached(ends(9, 9)) == 4_000

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from threading import Event
 from time import monotonic_ns, sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.pipeline.catalog import (
     APPEND,
+    COMPLETE_PROPERTY,
     OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     Progress,
@@ -37,17 +39,14 @@ from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.errors import LeaseHeld, OptionInvalid, RecordsLost, TableMoved
 from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
-from headrace.pipeline.jobs.pacing import RoundPacer
+from headrace.pipeline.jobs.pacing import Freshness, RoundPacer
 from headrace.pipeline.jobs.typed_rounds import TypedRounds, pinned_values
 from headrace.pipeline.options import offsets_to_json
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.publishing import Publisher
 from headrace.pipeline.session import SessionConfig, make_session, session_for
-from headrace.pipeline.warehouse import CATALOG, Warehouse
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from headrace.pipeline.warehouse import CATALOG, Place, Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class ArchiveConfig:
 
     bootstrap: str
     topic: str
-    warehouse: str | Path
+    warehouse: Place
     table: str | None = None
     master: str = "local[*]"
     continuous: bool = False
@@ -131,6 +130,8 @@ class ArchiveRound:
     offsets: Offsets
     remaining: int
     table: str = ""
+    lag_ms: int | None = None
+    """How long its first record has waited at most; None: it was there before the run."""
 
     @property
     def rate_per_s(self) -> int:
@@ -281,6 +282,8 @@ class _Archive:
             quiet_wait_ms=config.quiet_wait_ms,
             quiet_bytes_max=config.quiet_bytes_max,
         )
+        self._freshness = Freshness()
+        self._complete_at_ms: int | None = None
         self._rounds = self._records = 0
 
     def run(self, should_stop: Callable[[], bool]) -> ArchiveReport:
@@ -291,8 +294,11 @@ class _Archive:
         progress = self._progress()
         lost_races = 0
         while True:
+            looked_ms = _wall_ms()
             target = self._latest() if pinned is None else pinned
             start = self._start(progress, target)
+            self._complete_at_ms = self._freshness.reached(start)
+            self._freshness.looked(target.offsets, looked_ms)
             backlog = total(start, target.offsets)
             if should_stop() or (pinned is not None and not backlog):
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
@@ -332,11 +338,15 @@ class _Archive:
                 end,
                 total(end, target.offsets),
                 self._table.in_spark,
+                self._lag_ms(),
             )
         )
         each = self._config.maintain_rounds
         if self._config.continuous and each is not None and self._rounds % each == 0:
             self._maintain()
+
+    def _lag_ms(self) -> int | None:
+        return None if self._complete_at_ms is None else _wall_ms() - self._complete_at_ms
 
     def _maintain(self) -> None:
         """Maintain the table between rounds: a failure here fails no round and is retried after
@@ -417,6 +427,8 @@ class _Archive:
             OFFSETS_PROPERTY: json.dumps(end.offsets, sort_keys=True),
             TOPIC_IDS_PROPERTY: topic_ids,
         }
+        if self._complete_at_ms is not None:
+            properties[COMPLETE_PROPERTY] = str(self._complete_at_ms)
         if not self._config.values:
             self._publish(frame, progress, start, end, properties)
             return
@@ -464,6 +476,10 @@ class _Archive:
             .options(**pinned_values(self._config.values, self._config.topics))
             .load()
         )
+
+
+def _wall_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.pipeline.catalog import (
     MAINTAINED,
@@ -25,10 +25,7 @@ from headrace.pipeline.catalog import (
     read_progress,
 )
 from headrace.pipeline.session import SessionConfig, make_session
-from headrace.pipeline.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from headrace.pipeline.warehouse import Place, Warehouse
 
 # Iceberg refuses less: a younger file may belong to a commit in progress
 _ORPHAN_AGE_HOURS_MIN = 24
@@ -38,7 +35,7 @@ _ORPHAN_AGE_HOURS_MIN = 24
 class MaintainConfig:
     """The maintenance steps of a table. None skips a step."""
 
-    warehouse: str | Path
+    warehouse: Place
     table: str = "headrace.archive"
     target_file_bytes: int | None = 256 << 20
     files_min: int = 5
@@ -83,7 +80,7 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
             rewritten, added = _compact(spark, config, table)
             _keep_offsets(spark, warehouse, table)
             expired = _expire(spark, config, table, warehouse)
-            orphans = _remove_orphans(spark, config, table)
+            orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
         finally:
             if own:
                 spark.stop()
@@ -137,7 +134,9 @@ def _hours_ago(hours: int) -> str:
     return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
-def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int:
+def _remove_orphans(
+    spark: Any, config: MaintainConfig, table: TableName, *, is_remote: bool
+) -> int:
     if config.orphan_age_hours is None:
         return 0
     hours = max(_ORPHAN_AGE_HOURS_MIN, config.orphan_age_hours)
@@ -145,6 +144,7 @@ def _remove_orphans(spark: Any, config: MaintainConfig, table: TableName) -> int
         spark.sql(
             f"""CALL {table.catalog}.system.remove_orphan_files(
                 table => '{table.in_spark}',
-                older_than => {_hours_ago(hours)})"""
+                older_than => {_hours_ago(hours)},
+                prefix_listing => {str(is_remote).lower()})"""
         ).collect()
     )

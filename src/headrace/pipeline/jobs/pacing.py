@@ -1,10 +1,17 @@
-"""When a continuous archive begins its next round.
+"""When a continuous archive begins its next round, and how far its table was behind.
 
 Invariants: pure; callers pass `now_ms`. A round costs a snapshot and at least one file per
 partition, so rounds have a minimum: enough bytes, or records that have waited long enough.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.planning import total
+
+if TYPE_CHECKING:
+    from headrace.pipeline.planning import Offsets
 
 UNKNOWN_RECORD_BYTES = 100
 """The assumed record size for a table without records."""
@@ -53,3 +60,25 @@ class RoundPacer:
     def begun(self) -> None:
         """Note that a round took the backlog: the wait of later records starts over."""
         self._waiting_since_ms = None
+
+
+class Freshness:
+    """Until when a table is complete: at each look, the log's ends belong to a time, and once the
+    table has reached them, it holds every record that was in the log then."""
+
+    def __init__(self) -> None:
+        self._complete_at_ms: int | None = None
+        self._looks: list[tuple[int, Offsets]] = []
+
+    def looked(self, ends: Offsets, now_ms: int) -> None:
+        """Note the log's ends."""
+        if self._looks and self._looks[-1][1] == ends:
+            self._looks.pop()  # the later time says more
+        self._looks.append((now_ms, ends))
+
+    def reached(self, offsets: Offsets) -> int | None:
+        """The last time until which a table with all before `offsets` is complete; None: it holds
+        not yet what was in the log at the first look."""
+        while self._looks and not total(offsets, self._looks[0][1]):
+            self._complete_at_ms, _ = self._looks.pop(0)
+        return self._complete_at_ms

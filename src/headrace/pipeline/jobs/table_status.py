@@ -6,10 +6,12 @@ Invariants: reads only. A table that cannot be read is a line with its problem.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.catalog import (
+    COMPLETE_PROPERTY,
+    OFFSETS_PROPERTY,
     load_table_or_none,
     open_catalog,
     read_progress,
@@ -18,14 +20,16 @@ from headrace.pipeline.catalog import (
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.jobs.table_settings import TableSetting, tables_of
 from headrace.pipeline.planning import build, offset_of, total, walk
-from headrace.pipeline.warehouse import Warehouse
+from headrace.pipeline.warehouse import Place, Warehouse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 class TableStatus(NamedTuple):
-    """One topic's table. `pending` counts offsets that are not in it; None: not known."""
+    """One topic's table. `pending` counts offsets that are not in it; None: not known. `lag_s` is
+    how long the first record of the last commit had waited for it at most; None: it was there
+    before the service."""
 
     topic: str
     mode: str
@@ -34,9 +38,10 @@ class TableStatus(NamedTuple):
     pending: int | None = None
     committed_at: str | None = None
     problem: str | None = None
+    lag_s: float | None = None
 
 
-def status_of(client: dict[str, str], warehouse: str, topics: Sequence[str]) -> list[TableStatus]:
+def status_of(client: dict[str, str], warehouse: Place, topics: Sequence[str]) -> list[TableStatus]:
     """The tables of these topics, or of all that are enabled.
 
     Raises BrokerUnavailable, OptionInvalid.
@@ -76,4 +81,19 @@ def _status(
         if snapshot is None
         else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     )
-    return TableStatus(topic, *setting, name.in_spark, total(reached, end), committed_at, None)
+    pending = total(reached, end)
+    return TableStatus(topic, *setting, name.in_spark, pending, committed_at, None, _lag_s(present))
+
+
+def _lag_s(table: Any) -> float | None:
+    """Of the last round: maintenance makes snapshots, too."""
+    each = table.current_snapshot()
+    while each is not None:
+        summary = {} if each.summary is None else each.summary.additional_properties
+        if COMPLETE_PROPERTY in summary:
+            waited_ms: int = each.timestamp_ms - int(summary[COMPLETE_PROPERTY])
+            return waited_ms / 1000
+        if OFFSETS_PROPERTY in summary or each.parent_snapshot_id is None:
+            return None
+        each = table.metadata.snapshot_by_id(each.parent_snapshot_id)
+    return None

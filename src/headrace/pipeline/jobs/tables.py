@@ -22,7 +22,7 @@ from headrace.pipeline.jobs.archive import ArchiveConfig, ArchiveRound, run_arch
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import TableSetting, tables_of
 from headrace.pipeline.restarts import is_passing
-from headrace.pipeline.warehouse import Warehouse
+from headrace.pipeline.warehouse import Place, Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TablesConfig:
     """
 
     bootstrap: str
-    warehouse: str
+    warehouse: Place
     client: dict[str, str] = field(default_factory=dict)
     registry: dict[str, str] = field(default_factory=dict, repr=False)
     quiet_wait_ms: int = 2_000
