@@ -195,3 +195,42 @@ def test_typed_values_are_columns_and_what_is_none_is_a_side_table(
     )  # fmt: skip
     copied = sorted(bytes(row.value) for row in read(f"{topic}-copy").collect())
     assert [json.loads(each) for each in copied] == [{"id": 1, "tags": ["a"]}, {"id": 2}]
+
+
+def test_a_round_that_is_repeated_with_another_schema_leaves_no_record_out(
+    spark, broker, topic, warehouse, tmp_path
+):
+    """Version 2 finds one of the records and keeps the other in the side table, and is no schema
+    that the table follows. By version 3, none is a value."""
+    lists, places = ({"type": "array", "items": {"type": "string"}}, {"type": "integer"})
+    tags = [
+        {"properties": {"tags": lists}},
+        {"properties": {"tags": {"type": "object", "properties": {"a": places}}}},
+        {"properties": {"tags": lists}, "required": ["note"]},
+    ]
+    configs = []
+    for version, each in enumerate(tags):
+        schema = tmp_path / f"{version}.json"
+        schema.write_text(json.dumps({"type": "object", **each}))
+        values = {"valueFormat": "json", "valueSchemaFile": str(schema)}
+        configs.append(ArchiveConfig(broker, topic, warehouse, values=values))
+    producer = Producer({"bootstrap.servers": broker})
+
+    def archive(version, *values):
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        assert producer.flush(60) == 0
+        return run_archive(configs[version], spark=spark).record_count
+
+    assert archive(0, b'{"tags":["a"]}') == 1
+    with pytest.raises(TableUnusable, match="cannot follow the topic's schema: Not a struct"):
+        archive(1, b'{"tags":{"a":1}}', b"nonsense")
+    assert archive(2, b"[]") == 3
+    table = spark.table(TableName.of_topic(topic).in_spark)
+    assert [(row.offset, row.value.tags) for row in table.collect()] == [(0, ["a"])]
+    side = spark.table(f"headrace.headrace_undecodable.`{topic}`").collect()
+    assert sorted((row.offset, bytes(row.value)) for row in side) == [
+        (1, b'{"tags":{"a":1}}'),
+        (2, b"nonsense"),
+        (3, b"[]"),
+    ]

@@ -121,7 +121,7 @@ def fitted(spark: Any, table: TableName, frame: Any) -> Any:
 
     Raises TableUnusable if a field's type became one that the table's cannot be widened to.
     """
-    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import IllegalArgumentException
     from pyspark.sql.functions import col
 
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no public way
@@ -134,10 +134,8 @@ def fitted(spark: Any, table: TableName, frame: Any) -> Any:
     )
     try:
         loaded.updateSchema().unionByNameWith(wanted).commit()
-    except Py4JJavaError as error:
-        reason = str(error.java_exception.getMessage())
-        if "IllegalArgumentException" not in str(error.java_exception.getClass()):
-            raise
+    except IllegalArgumentException as error:  # as which PySpark raises Java's
+        reason = str(error).splitlines()[0].rstrip(".")
         raise TableUnusable(
             f"The table {table.in_spark} cannot follow the topic's schema: {reason}. Nothing is"
             " lost: the topic keeps its records. Register a version of the schema whose types the"

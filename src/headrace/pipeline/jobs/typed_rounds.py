@@ -1,8 +1,9 @@
 """A round of typed values: rows for the table, and what cannot be decoded for its side table.
 
 Invariants: the topic is read once in a round, and kept until it is committed, so that each record
-is decided on once, whatever is registered meanwhile. The side table is committed first and records
-its own progress: a round that is repeated adds nothing there twice.
+is decided on once, whatever is registered meanwhile. The side table is committed first. A round
+that is repeated decides again, perhaps by another version of the schema: what it finds undecodable
+is added unless the side table holds that very record, so nothing is there twice, or nowhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.pipeline.catalog import load_table_or_none, read_progress
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.layout import ensure_side_table, fitted, side_table
-from headrace.pipeline.planning import Offsets, build, offset_of, walk
+from headrace.pipeline.planning import Offsets, offset_of, walk
 from headrace.pipeline.publishing import Publisher
 from headrace.pipeline.typed.options import parse_typed
 from headrace.pipeline.typed.values import as_options
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.warehouse import Warehouse
 
 _LEFT_OUT = "undecodable"
+_PLACE = ("topic", "partition", "offset")
 
 
 def pinned_values(values: Mapping[str, str], topics: tuple[str, ...]) -> dict[str, str]:
@@ -79,20 +81,25 @@ class TypedRounds:
         present = load_table_or_none(self._catalog, side)
         progress = None if present is None else read_progress(present)
         reached = {} if progress is None else progress.offsets
-        begin = build([(t, p, max(o, offset_of(reached, t, p, o))) for t, p, o in walk(start)])
-        new = " OR ".join(
-            f"(partition = {partition} AND offset >= {offset_of(begin, topic, partition, 0)})"
-            for topic, partition, _ in walk(end)
-        )
-        rows = rows.where(new)
-        if rows.isEmpty():
-            return
+        if any(offset_of(reached, t, p, 0) > offset for t, p, offset in walk(start)):
+            held = self._spark.table(side.in_spark).where(_from(start))
+            rows = rows.join(held.select(*_PLACE), list(_PLACE), "left_anti")
+            if rows.isEmpty():
+                return
         ensure_side_table(self._spark, self._catalog, self._place, self._table)
         rows = rows.withColumns({"reason": rows[_LEFT_OUT].reason, "value": rows[_LEFT_OUT].value})
         Publisher(self._spark, side, self._catalog).commit(
             rows.drop(_LEFT_OUT),
-            begin,
+            start,
             end,
             since_snapshot_id=None if progress is None else progress.snapshot_id,
             properties=properties,
         )
+
+
+def _from(start: Offsets) -> str:
+    """A predicate on the rows that a round from `start` can hold."""
+    return " OR ".join(
+        f"(topic = '{topic}' AND partition = {partition} AND offset >= {offset})"
+        for topic, partition, offset in walk(start)
+    )
