@@ -8,6 +8,7 @@ import pytest
 
 from headrace.coordination.shares.commands import (
     ACCEPT,
+    GAP,
     REJECT,
     RELEASE,
     RENEW,
@@ -22,6 +23,7 @@ from headrace.coordination.shares.commands import (
     SettleCommand,
     Settlement,
     ShareTickCommand,
+    StatesCommand,
     TakeBackCommand,
 )
 from headrace.coordination.shares.config import ShareConfig
@@ -63,6 +65,16 @@ def test_rows_that_were_read_for_a_state_that_is_past_finish_nothing():
     machine = opened(is_ordered=True)
     ask(machine, LearnCommand("g", 500, [RecordOrder(500, 1)], 600))
     assert machine.groups["g"].window.start == 100
+
+
+def test_a_record_that_ended_beside_an_acknowledged_one_is_not_called_acknowledged():
+    machine = opened()
+    ask(machine, AcquireCommand("g", "a", [(100, 102)], 10))
+    for offset, kind in ((101, ACCEPT), (102, GAP)):  # 100 keeps the start where it is
+        ask(machine, SettleCommand("g", "a", [Settlement(offset, offset, kind)]))
+    states = ask(machine, StatesCommand(range(99, 104))).states
+    found = [one.state for (one,) in states]
+    assert found == ["finished", "acquired", "finished", "finished", "waiting"]
 
 
 def test_a_parked_key_with_many_records_holds_up_no_other_key():

@@ -112,8 +112,8 @@ class DeliveryState(NamedTuple):
 
     group_id: str
     state: str
-    """`finished` if the start offset has passed it, `waiting` if it was never delivered, else one
-    of the window's states."""
+    """`finished` if it is, however; `waiting` if it was never delivered; else one of the window's
+    states."""
     deliveries: int
     owner: str
     """The member that holds it, if any."""

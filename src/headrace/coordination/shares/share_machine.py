@@ -479,12 +479,10 @@ def _delivered(locked: Sequence[Locked]) -> ShareDecision:
 def _state(group: ShareGroup, offset: int) -> DeliveryState:
     window = group.window
     run = window.run_at(offset)
-    if run is None:
-        word = "finished" if offset < window.start else "waiting"
+    if run is None or run.is_terminal:  # these are merged, whatever finished them
+        word = "finished" if run is not None or offset < window.start else "waiting"
         return DeliveryState(group.group_id, word, 0, "", 0)
-    word = STATE_NAMES[run.state]
-    at_ms = 0 if run.is_terminal else run.at_ms
-    return DeliveryState(group.group_id, word, run.count, run.owner, at_ms)
+    return DeliveryState(group.group_id, STATE_NAMES[run.state], run.count, run.owner, run.at_ms)
 
 
 def _describe(group: ShareGroup) -> ShareDescription:
