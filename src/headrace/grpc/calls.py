@@ -48,6 +48,10 @@ class CallConnection(Protocol):
         """Pass what is to be sent to the socket."""
         ...
 
+    def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
+        """Run a function in a thread, after those that wait for it."""
+        ...
+
 
 class ServerCall:
     """See the module."""
@@ -198,7 +202,8 @@ class ServerCall:
         connection = self._connection
         if unsent_bytes_max is None:
             unsent_bytes_max = connection.limits.stream_unsent_bytes
-        connection.flush()
+        if connection.outflow.output_bytes > unsent_bytes_max:  # it may be of this call
+            connection.flush()
         while not self.is_finished and (
             connection.is_write_paused or self._stream.unsent_bytes > unsent_bytes_max
         ):
@@ -231,13 +236,8 @@ class ServerCall:
                 self._take_unary(data, at, end, is_last=is_last)
             else:
                 self._take_stream(self._sink, data, at, end, is_last=is_last)
-        except MessageInvalid as invalid:
-            self.cancel(invalid.status, str(invalid))
-        except CallRefused as error:
-            self.finish(error.status, str(error))
-        except Exception:
-            log.exception("internal error in %s", self.path)
-            self.cancel(Status.INTERNAL, _INTERNAL)
+        except Exception as error:  # noqa: BLE001 - the edge of a call
+            self._fail(error)
 
     def reset(self) -> None:
         """See Exchange."""
@@ -259,10 +259,17 @@ class ServerCall:
         """Hand the call to the handler of a method that streams requests."""
         try:
             self._sink = cast("StreamHandler", self._method.handler)(self)
-        except CallRefused as error:
+        except Exception as error:  # noqa: BLE001 - the edge of a call
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the call by what was raised."""
+        if isinstance(error, MessageInvalid):
+            self.cancel(error.status, str(error))
+        elif isinstance(error, CallRefused):
             self.finish(error.status, str(error))
-        except Exception:
-            log.exception("internal error in %s", self.path)
+        else:
+            log.error("internal error in %s", self.path, exc_info=error)
             self.cancel(Status.INTERNAL, _INTERNAL)
 
     def _dispatch(self, body: bytes) -> None:
@@ -291,13 +298,18 @@ class ServerCall:
             raise messages.too_large(self._bytes_max)
         return size
 
-    def _plain(self, partial: bytearray, at: int, end: int) -> bytes:
-        """The message whose bytes, with its prefix, are these. Raises MessageInvalid."""
-        with memoryview(partial) as view:
-            body = bytes(view[at + PREFIX_BYTES : end])
-        return messages.plain_message(
-            body, self._encoding, self._bytes_max, is_compressed=partial[at] == 1
-        )
+    def _plain(self, partial: bytearray, at: int, end: int) -> bytes | None:
+        """The message whose bytes, with its prefix, are these; None: to decompress it would keep
+        others waiting. Raises MessageInvalid."""
+        with memoryview(partial) as view, view[at + PREFIX_BYTES : end] as body:
+            if partial[at] == 0:
+                return bytes(body)
+            inline_bytes_max = messages.inline_bytes_max(len(body))
+            bytes_max = min(self._bytes_max, inline_bytes_max)
+            plain = messages.decompressed(body, self._encoding, bytes_max)
+        if plain is None and self._bytes_max <= inline_bytes_max:
+            raise messages.too_large(self._bytes_max)
+        return plain
 
     def _take_unary(self, data: bytes, at: int, end: int, *, is_last: bool) -> None:
         """Collect the only message. Raises MessageInvalid."""
@@ -309,6 +321,9 @@ class ServerCall:
             if is_last and len(partial) == size:
                 self.has_request = True
                 body = self._plain(partial, 0, size)
+                if body is None:
+                    self._connection.run_slowly(self._decompress).add_done_callback(self._unpacked)
+                    return
                 self._release()
                 self._dispatch(body)
                 return
@@ -316,6 +331,27 @@ class ServerCall:
             raise MessageInvalid(Status.INTERNAL, "a message that is not complete")
         if is_last:
             raise MessageInvalid(Status.UNIMPLEMENTED, "no message: send one")
+
+    def _decompress(self) -> bytes | None:
+        """In a thread: the only message, which is kept until the call ends. Raises
+        MessageInvalid."""
+        partial = self._partial
+        if partial is None:
+            return None  # no client waits for it
+        with memoryview(partial) as view, view[PREFIX_BYTES:] as body:
+            return messages.decompressed(body, self._encoding, self._bytes_max)
+
+    def _unpacked(self, decompressing: asyncio.Future[bytes | None]) -> None:
+        if self.is_finished or decompressing.cancelled():
+            return
+        self._release()
+        try:
+            body = decompressing.result()
+            if body is None:
+                raise messages.too_large(self._bytes_max)
+            self._dispatch(body)
+        except Exception as error:  # noqa: BLE001 - the edge of a call
+            self._fail(error)
 
     def _take_stream(
         self, sink: Requests, data: bytes, at: int, end: int, *, is_last: bool
@@ -328,6 +364,11 @@ class ServerCall:
             if next_done > len(partial):
                 break
             body = self._plain(partial, done, next_done)
+            if body is None:
+                raise MessageInvalid(
+                    Status.RESOURCE_EXHAUSTED,
+                    "a message of a stream that grows too much: send it without compression",
+                )
             done = next_done
             sink.message(body)
             if self.is_finished:

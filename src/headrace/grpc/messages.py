@@ -27,6 +27,11 @@ ACCEPTED_ENCODINGS: Final = (b"grpc-accept-encoding", b"identity,gzip")
 _TIMEOUT: Final = re.compile(rb"[0-9]{1,8}[HMSmun]")
 _UNITS_S: Final = {0x48: 3600.0, 0x4D: 60.0, 0x53: 1.0, 0x6D: 1e-3, 0x75: 1e-6, 0x6E: 1e-9}
 _GZIP_BITS: Final = 31
+INLINE_BYTES_MIN: Final = 16 * 1024
+INLINE_BYTES_MAX: Final = 256 * 1024
+INLINE_RATIO: Final = 16
+"""A message that grows more, or to more, is decompressed in a thread: this takes a millisecond at
+most. One read of a socket could bring hundreds that grow a thousandfold."""
 _CONTENT_TYPE: Final = b"application/grpc"
 _OK_200: Final = b"\x88"
 """`:status: 200`, as indexed by the static table."""
@@ -62,11 +67,14 @@ def prefix(size: int) -> bytes:
     return b"\0" + size.to_bytes(4, "big")
 
 
-def plain_message(body: bytes, encoding: bytes, bytes_max: int, *, is_compressed: bool) -> bytes:
-    """The message itself. Raises MessageInvalid, also for one that unpacks to more than
-    `bytes_max`."""
-    if not is_compressed:
-        return body
+def inline_bytes_max(size: int) -> int:
+    """What a compressed message of this size may grow to on the event loop."""
+    return min(max(INLINE_BYTES_MIN, INLINE_RATIO * size), INLINE_BYTES_MAX)
+
+
+def decompressed(body: bytes | memoryview, encoding: bytes, bytes_max: int) -> bytes | None:
+    """A compressed message, decompressed; None if it has more than `bytes_max` bytes. Raises
+    MessageInvalid."""
     if encoding != GZIP:
         raise MessageInvalid(Status.INTERNAL, "a compressed message without grpc-encoding")
     unpacker = zlib.decompressobj(_GZIP_BITS)
@@ -75,7 +83,7 @@ def plain_message(body: bytes, encoding: bytes, bytes_max: int, *, is_compressed
     except zlib.error as error:
         raise MessageInvalid(Status.INTERNAL, "a message that is not gzip") from error
     if len(plain) > bytes_max:
-        raise too_large(bytes_max)
+        return None
     if not unpacker.eof or unpacker.unused_data:
         raise MessageInvalid(Status.INTERNAL, "a message that is not one gzip member")
     return plain

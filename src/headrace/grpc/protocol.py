@@ -23,6 +23,7 @@ from headrace.grpc.turns import Turns
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
     from typing import Protocol
 
     from headrace.grpc.limits import Limits
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 
         def hold(self, connection: GrpcProtocol, size: int) -> bool:
             """Count bytes of incomplete messages; returns whether they may be kept."""
+            ...
+
+        def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
+            """Run a function in a thread, after those that wait for it."""
             ...
 
         def owe(self, change: int) -> None:
@@ -109,6 +114,7 @@ class GrpcProtocol:
         "outflow",
         "owed_bytes",
         "peer",
+        "run_slowly",
         "session",
     )
 
@@ -116,6 +122,7 @@ class GrpcProtocol:
         self._server = server
         self._loop = loop
         self.limits = server.limits
+        self.run_slowly = server.run_slowly
         self._http2 = Http2Connection(self, server.limits, loop.time)
         self.outflow = self._http2.outflow
         self._transport: asyncio.Transport | None = None

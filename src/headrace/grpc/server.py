@@ -13,6 +13,7 @@ from headrace.grpc.limits import Limits
 from headrace.grpc.protocol import GrpcProtocol
 from headrace.grpc.tls import ContextOfListener
 from headrace.runtime.free_memory import trim_heap
+from headrace.runtime.slow_calls import SlowCalls
 
 if TYPE_CHECKING:
     import ssl
@@ -62,6 +63,7 @@ class GrpcServer:
         """Whether much memory is freed once no client owes anything."""
         self._tls = None if tls is None else ContextOfListener(tls)
         self._open_session = open_session
+        self._slow_calls = SlowCalls("headrace-grpc")
         self._loop = asyncio.get_running_loop()
         self._connections: dict[GrpcProtocol, None] = {}
         self._servers: list[asyncio.Server] = []
@@ -105,6 +107,7 @@ class GrpcServer:
             await self._emptied.wait()
         if self._sweep is not None:
             self._sweep.cancel()
+        self._slow_calls.close()
 
     # --- protocol.Server -----------------------------------------------------------------------
 
@@ -139,6 +142,10 @@ class GrpcServer:
             if most is connection:
                 return False
         return connection.held_bytes <= self.limits.partial_bytes_max
+
+    def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
+        """See Server."""
+        return self._slow_calls.start(function)
 
     def owe(self, change: int) -> None:
         """See Server."""

@@ -25,9 +25,13 @@ class SlowCalls:
     def __init__(self, name: str) -> None:
         self._threads = ThreadPoolExecutor(1, name, initializer=_yield_to_others)
 
+    def start(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Run `function` in the thread, after those that wait for it."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, function)
+
     async def run(self, function: Callable[[], _T]) -> _T:
-        """Run `function` in the thread. Raises what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        """As `start`; returns its result, or raises what it raises."""
+        return await self.start(function)
 
     def close(self) -> None:
         """Drop the calls that have not begun."""

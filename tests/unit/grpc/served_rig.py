@@ -36,6 +36,7 @@ class Served:
     def methods(self) -> list[Method]:
         return [
             Method("/t/echo", self.echo),
+            Method("/t/length", lambda call, body: call.respond(b"%d" % len(body))),
             Method("/t/small", self.echo, request_bytes_max=100),
             Method("/t/refuse", self.refuse),
             Method("/t/fail", self.fail),

@@ -163,6 +163,32 @@ def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit():
             assert client.status(number) == expected
 
 
+def test_a_message_that_grows_much_is_decompressed_beside_the_loop():
+    packed = message(gzip.compress(b"a" * 300_000), 1)
+    compressed = {**GRPC, ":path": "/t/never", "grpc-encoding": "gzip"}
+    gate = threading.Event()
+    with served() as one, RawClient(one.address) as client:
+        one.call(one.server.run_slowly, gate.wait)
+        for number in (1, 3):
+            client.send(headers(number, block(compressed), 4))
+            client.send(data(number, packed, 1))
+        client.call(5, "/t/echo", b"plain")
+        assert client.status(5) == OK
+        client.send(frames.rst_stream(3, frames.CANCEL))
+        client.call(7, "/t/echo", b"after the reset")
+        assert client.status(7) == OK
+        assert one.server.held_bytes == len(packed)  # of the call that was not reset
+        gate.set()
+        client.send(headers(9, block({**compressed, ":path": "/t/length"}), 4))
+        client.send(data(9, packed, 1))
+        assert client.status(9) == OK
+        assert [call.path for call in one.calls] == ["/t/echo", "/t/echo", "/t/never"]
+        assert one.server.held_bytes == 0
+        client.send(headers(11, block({**compressed, ":path": "/t/chat"}), 4))
+        client.send(data(11, packed))
+        assert client.status(11) == RESOURCE_EXHAUSTED  # messages of a stream keep their order
+
+
 def test_a_method_may_take_smaller_requests_than_its_listener(shared):
     with RawClient(shared.address) as client:
         for number, body in ((1, bytes(100)), (3, bytes(101))):
@@ -331,6 +357,8 @@ def test_whatever_a_socket_has_not_taken_is_owed():
     with served() as one, RawClient(one.address, buffer_bytes=8_192) as client:
         client.send(frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1}))
         client.send(frames.window_update(0, 2**31 - 1 - 65_535))
+        client.call(1, "/t/echo", b"")
+        assert client.status(1) == OK  # it has been accepted
         (connection,) = one.server._connections
 
         def unsent_and_owed():
@@ -339,14 +367,14 @@ def test_whatever_a_socket_has_not_taken_is_owed():
         sent = 0
         while not (found := one.call(unsent_and_owed))[0]:
             sent += 1
-            client.call(2 * sent - 1, "/t/count", b"1000")
-            while one.call(lambda: connection._http2.last_stream_id) != 2 * sent - 1:
+            client.call(2 * sent + 1, "/t/count", b"1000")
+            while one.call(lambda: connection._http2.last_stream_id) != 2 * sent + 1:
                 time.sleep(0.001)
         unsent, owed, of_all = found
         assert unsent < 65_536
         assert unsent <= owed == of_all
         for number in range(sent):
-            assert client.status(2 * number + 1) == OK
+            assert client.status(2 * number + 3) == OK
         soon(lambda: one.call(unsent_and_owed) == (0, 0, 0))
 
 
