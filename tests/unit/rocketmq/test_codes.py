@@ -12,6 +12,7 @@ from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
 
 from headrace import errors
 from headrace.broker.services.topic_service import NewTopic
+from headrace.records.batch import iterate_headers
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, code_of
@@ -230,6 +231,22 @@ async def test_bodies_that_grow_are_decompressed_beside_the_loop_and_count_as_wh
     assert not progress.bytes_by_connection
     (got,) = await rocket.receive("large", GROUP, batch_size=1)
     assert got.body == bytes(4 * 1024 * 1024)
+
+
+@on_rocketmq
+async def test_a_large_request_is_stored_in_batches_that_hold_up_nobody_for_long(rocket):
+    configs = {"max.message.bytes": str(16 * 1024 * 1024)}
+    await rocket.node.services.topics.create(NewTopic("large", 1, -1, configs))
+    sizes = [1, 3_000_000, 3_000_000, 10, 1_000_000, 4_000_000]
+    messages = [rocket.message("large", bytes(size)) for size in sizes]
+    response = await rocket.ask("SendMessage", messages=messages)
+    assert [one.offset for one in response.entries] == list(range(len(sizes)))
+    log = rocket.node.services.topics.get("large").require_log(0)
+    counts = []
+    while sum(counts) < len(sizes):
+        data = await log.reader.read(sum(counts), 1)
+        counts += [header.record_count for _at, header in iterate_headers(data)]
+    assert counts == [2, 3, 1]
 
 
 @on_rocketmq

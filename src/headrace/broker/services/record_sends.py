@@ -59,6 +59,10 @@ ANY: Final = -1
 """Of `Outgoing.partition`: the record's key decides, its message group, its named sequence, or
 nothing."""
 
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""To make and store as many holds the event loop for a few milliseconds. A larger record is
+alone."""
+
 
 class Outgoing(NamedTuple):
     """A record to append."""
@@ -261,8 +265,18 @@ def _check_public(topic: Topic) -> None:
 
 
 def _alike(part: _Part) -> Iterator[_Part]:
-    """Runs of records that may share a batch: those of named sequences and delayed ones may not."""
+    """Runs of records that may share a batch: those of named sequences and delayed ones may not,
+    nor do more bytes than BATCH_BYTES_MAX."""
     for _is_named, some in groupby(
         part, lambda one: find_header(one[1].headers, PRODUCER) is not None
     ):
-        yield list(some)
+        run: _Part = []
+        size = 0
+        for one in some:
+            added = len(one[1].value or b"")
+            if run and size + added > BATCH_BYTES_MAX:
+                yield run
+                run, size = [], 0
+            run.append(one)
+            size += added
+        yield run
