@@ -25,8 +25,8 @@ from headrace.rocketmq import wire
 from headrace.rocketmq.caller import may
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
 from headrace.rocketmq.handles import Transaction, member_id
-from headrace.rocketmq.messages import fill
 from headrace.rocketmq.names import resource_of
+from headrace.rocketmq.shown_messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -312,9 +312,9 @@ class Clients:
         asked = command.recover_orphaned_transaction_command
         receipt = HalfReceipt(shown.partition, shown.half.number)
         asked.transaction_id = Transaction(receipt, topic.id).text
-        asked.message.topic.CopyFrom(client.published[name])
         record = Record(0, shown.half.timestamp_ms, *shown.body)
-        fill(asked.message, record, topic.id, shown.partition)
+        named = client.published[name].SerializeToString()
+        asked.message.MergeFromString(message(record, named, topic.id, shown.partition))
         asked.message.system_properties.message_type = wire.TRANSACTION
         assert client.telemetry is not None
         client.telemetry.send(command.SerializeToString())

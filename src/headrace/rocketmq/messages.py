@@ -2,13 +2,11 @@
 
 Invariants: pure. What RocketMQ calls a system property is a queue attribute (`records.attributes`)
 in the record's headers, so that every protocol reads it; user properties are headers of their own
-names. A record that another protocol wrote is shown with what it has. Inner headers do not show.
+names. How records are shown to clients: `shown_messages`.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
-from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.records.attributes import (
@@ -25,14 +23,13 @@ from headrace.records.attributes import (
     TEXT_BYTES_MAX,
     TRACEPARENT,
 )
-from headrace.records.codec import Record, header_name_bytes
+from headrace.records.codec import Record
 from headrace.records.validation import RESERVED_PREFIX
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from uuid import UUID
 
 PROPERTIES_BYTES_MAX: Final = 16 * 1024
 PROPERTIES_MAX: Final = 128
@@ -42,8 +39,8 @@ BORN_SKEW_MS_MAX: Final = 60 * 60 * 1000
 BORN_HOST: Final = "headrace-born-host"
 """The address that the sending client gave. Do not change: stored."""
 _BORN_HOST_LENGTH_MAX: Final = 255
-_INNER: Final = RESERVED_PREFIX.decode()
-_HIDDEN: Final = frozenset({TRACEPARENT})
+INNER: Final = RESERVED_PREFIX.decode()
+HIDDEN: Final = frozenset({TRACEPARENT})
 
 _RESERVED: Final = """
     KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -80,9 +77,6 @@ class Parsed(NamedTuple):
     message_type: int
     message_id: str
     due_ms: int | None
-
-
-# --- sending ---------------------------------------------------------------------------------
 
 
 def record_of(
@@ -213,84 +207,10 @@ def _user_properties(properties: Any) -> list[tuple[str, bytes | None]]:
             f" most {PROPERTIES_MAX} of {PROPERTIES_BYTES_MAX} bytes together",
         )
     for name, _value in found:
-        is_inner = name in RESERVED_PROPERTIES or name.startswith(_INNER) or name in _HIDDEN
+        is_inner = name in RESERVED_PROPERTIES or name.startswith(INNER) or name in HIDDEN
         if is_inner or not name.strip() or not name.isprintable():
             raise Refused(
                 codes.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"the property {name[:100]!r} is reserved, blank or not printable: rename it",
             )
     return list(found)
-
-
-# --- receiving -------------------------------------------------------------------------------
-
-
-def fill(message: Any, record: Record, topic_id: UUID, partition: int) -> None:
-    """Show a record as a Message, except its topic, and what belongs to one delivery."""
-    system = message.system_properties
-    body = record.value or b""
-    message.body = body
-    system.body_digest.type = wire.MD5
-    # All four official clients accept it; they want upper case.
-    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = wire.IDENTITY
-    system.queue_id = partition
-    system.queue_offset = record.offset
-    if record.timestamp_ms >= 0:
-        wire.set_ms(system.born_timestamp, record.timestamp_ms)
-        wire.set_ms(system.store_timestamp, record.timestamp_ms)
-    kind = wire.NORMAL
-    for name, value in record.headers:
-        if value is None:
-            continue
-        if not name.startswith(_INNER) and name not in _HIDDEN:
-            message.user_properties[_shown(header_name_bytes(name))] = _shown(value)
-        else:
-            kind = _set_attribute(system, name, value) or kind
-    system.message_type = kind
-    if not system.message_id:
-        system.message_id = made_id(topic_id, partition, record.offset)
-    if record.key is not None and not system.keys:
-        key = _shown(record.key)
-        if key.strip():
-            system.keys.append(key)
-
-
-def _set_attribute(system: Any, name: str, value: bytes) -> int:
-    """Set what a header says; returns the type that the message has because of it, or 0."""
-    text = _shown(value)
-    if name == MESSAGE_ID:
-        system.message_id = text
-    elif name == TAG:
-        system.tag = text
-    elif name == KEYS:
-        system.keys.extend(text.split())
-    elif name == TRACEPARENT:
-        system.trace_context = text
-    elif name == BORN_HOST:
-        system.born_host = text
-    elif name == MESSAGE_GROUP:
-        system.message_group = text
-        return wire.FIFO
-    elif name == HALF:
-        return wire.TRANSACTION
-    elif name == DELIVER_AT and value.isdigit() and len(value) <= 16:
-        wire.set_ms(system.delivery_timestamp, int(value))
-        return wire.DELAY
-    elif name == PRIORITY and value.isdigit() and len(value) == 1:
-        system.priority = int(value)
-        return wire.PRIORITY
-    return 0
-
-
-def _shown(value: bytes) -> str:
-    """Bytes as text: as Base64 if they are not UTF-8, as over HTTP."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return b64encode(value).decode()
-
-
-def made_id(topic_id: UUID, partition: int, offset: int) -> str:
-    """The id of a message whose sender gave none: of RocketMQ's form, the same in each delivery."""
-    return f"01{topic_id.hex[:8]}{partition:08X}{offset:016X}".upper()

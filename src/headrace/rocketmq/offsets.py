@@ -18,9 +18,9 @@ from headrace.errors import GroupUnknown, HeadraceError
 from headrace.log.visibility import READ_COMMITTED
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
-from headrace.rocketmq.messages import fill
 from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.receiving import MESSAGES_MAX, READ, poll_s, selection_of
+from headrace.rocketmq.shown_messages import attempt, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -54,7 +54,7 @@ class Offsets:
         selection = selection_of(request.filter_expression)
         filters = () if selection is None else filters_of(selection)
         read = self._services.reads.read
-        resource = resource_of(request.message_queue.topic)
+        named = resource_of(request.message_queue.topic).SerializeToString()
         del request  # may be large, and this may wait for long
         reading = read(topic, number, start, count, READ_COMMITTED, wait_s)
         found = await self._unless_gone(caller, reading)
@@ -73,11 +73,7 @@ class Offsets:
         send(status.SerializeToString())
         sent = 0
         for record in records:
-            answer = response_of()
-            answer.message.topic.CopyFrom(resource)
-            fill(answer.message, record, topic.id, number)
-            answer.message.system_properties.delivery_attempt = 1
-            data = answer.SerializeToString()
+            data = response(record, named, topic.id, number, attempt(1))
             sent += len(data)
             send(data)
             await caller.call.drained()

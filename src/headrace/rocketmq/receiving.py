@@ -22,9 +22,9 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.clients import LOCK_MS
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import member_id
-from headrace.rocketmq.messages import fill
 from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.sending import set_common_status
+from headrace.rocketmq.shown_messages import delivery, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,8 @@ POLL_S_MAX: Final = 120.0
 POLL_MARGIN_S: Final = 0.3
 """Before the client's deadline, for the way of the answer."""
 REASON: Final = "forwarded by the consumer"
+_Shown = tuple[str, bytes]
+"""(receipt, response) of a message that is received."""
 
 
 class Receiving:
@@ -88,7 +90,7 @@ class Receiving:
         del request  # may be large, and this may wait for long
         show = _show(topic, resource, member, lock_ms)
         receiving = await self._queues.receive(topic, asked, show, caller, wait_s)
-        receipts = [one.system_properties.receipt_handle for one in receiving.messages]
+        receipts = [receipt for receipt, _response in receiving.messages]
         is_delivered = False
         try:
             caller.check_term()
@@ -162,7 +164,7 @@ class Receiving:
 
 
 async def _deliver(
-    call: Call, receiving: QueueReceive[Any], response_of: Callable[..., Any]
+    call: Call, receiving: QueueReceive[_Shown], response_of: Callable[..., Any]
 ) -> int:
     """Stream what was received as fast as the client reads it, and finish the call; returns the
     bytes of the messages. What the client has not read when it goes cancels the call."""
@@ -174,8 +176,7 @@ async def _deliver(
         status.status.message = "there are no messages for the group now"
     call.send(status.SerializeToString())
     sent = 0
-    for message in receiving.messages:
-        data = response_of(message=message).SerializeToString()
+    for _receipt, data in receiving.messages:
         sent += len(data)
         call.send(data)
         await call.drained()
@@ -235,20 +236,16 @@ def poll_s(caller: Caller, request: Any, default_s: float) -> float:
 
 def _show(
     topic: Topic, resource: Any, member: str, lock_ms: int
-) -> Callable[[int, int, Sequence[Record]], list[Any]]:
+) -> Callable[[int, int, Sequence[Record]], list[_Shown]]:
     """Makes the messages of one receive."""
+    named = resource.SerializeToString()
 
-    def show(partition: int, deliveries: int, records: Sequence[Record]) -> list[Any]:
-        found: list[Any] = []
+    def show(partition: int, deliveries: int, records: Sequence[Record]) -> list[_Shown]:
+        found: list[_Shown] = []
         for record in records:
-            message = wire.Message()
-            message.topic.CopyFrom(resource)
-            fill(message, record, topic.id, partition)
-            system = message.system_properties
-            system.receipt_handle = receipt_text(partition, record.offset, member)
-            system.delivery_attempt = deliveries
-            wire.set_ms(system.invisible_duration, lock_ms)
-            found.append(message)
+            receipt = receipt_text(partition, record.offset, member)
+            more = delivery(receipt, deliveries, lock_ms)
+            found.append((receipt, response(record, named, topic.id, partition, more)))
         return found
 
     return show

@@ -99,7 +99,8 @@ class Sending:
                 codes.MESSAGE_CORRUPTED,
                 f"the request has {len(messages)} messages: send at most {MESSAGES_MAX} at once",
             )
-        if not messages or any(one.topic != messages[0].topic for one in messages[1:]):
+        is_one = len(messages) == 1
+        if not is_one and len({one.topic.SerializeToString() for one in messages}) != 1:
             raise Refused(
                 codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
             )
@@ -155,13 +156,13 @@ class Sending:
             record_of(one, body, topic.name, accepted, now_ms)
             for one, body in zip(messages, bodies, strict=True)
         ]
-        latest_ms = now_ms + topics.delay_max_ms(topic)
-        if any(one.due_ms is not None and one.due_ms > latest_ms for one in found):
-            raise Refused(
-                codes.ILLEGAL_DELIVERY_TIME,
-                f"the delivery time is more than {topics.delay_max_ms(topic)} ms away: use an"
-                " earlier one, or raise headrace.delay.max.ms of the topic",
-            )
+        for one in found:
+            if one.due_ms is not None and one.due_ms > now_ms + topics.delay_max_ms(topic):
+                raise Refused(
+                    codes.ILLEGAL_DELIVERY_TIME,
+                    f"the delivery time is more than {topics.delay_max_ms(topic)} ms away: use an"
+                    " earlier one, or raise headrace.delay.max.ms of the topic",
+                )
         return found
 
     async def end_transaction(self, caller: Caller, request: Any, response: Any) -> None:
