@@ -7,13 +7,15 @@ Invariants: each mode has a `bugs` module with its own `BUGS`; this module has n
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from headrace_verify.store_bugs import Patch
+Patch = Callable[[Any, str, Any], None]
+"""Replaces an attribute, which must exist, of a class or module."""
 
 
 @dataclass(frozen=True)

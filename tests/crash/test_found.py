@@ -23,15 +23,15 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
-from headrace_verify import faults
-from headrace_verify.broker_scenario import batches_in
-from headrace_verify.damage import verdict
-from headrace_verify.data_folder import SlowClock, build, open_ledgers
-from headrace_verify.exploration import NEW_DISK
-from headrace_verify.model_disk import ModelDisk
-from headrace_verify.power_loss import PowerLoss
+from headrace_verify.crash import faults
+from headrace_verify.crash.broker_scenario import batches_in
+from headrace_verify.crash.damage import verdict
+from headrace_verify.crash.data_folder import SlowClock, build, open_ledgers
+from headrace_verify.crash.exploration import NEW_DISK
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.power_loss import PowerLoss
+from headrace_verify.crash.scenario import abandon
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import abandon
 from headrace_verify.task import Task
 
 

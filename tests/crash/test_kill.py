@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.storage.files import write_ahead_log
-from headrace_verify.kill_cycles import run_kill_cycles
+from headrace_verify.crash.kill_cycles import run_kill_cycles
 
 ROUNDS = 40
 """On a busy machine writers hardly get to write before they are killed."""

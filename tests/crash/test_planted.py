@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_verify.crash import BY_NAME
-from headrace_verify.planted import BUGS, is_found
+from headrace_verify.crash.bugs import BUGS, is_found
+from headrace_verify.crash.run import BY_NAME
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.found_by[0]}: {bug.name}")

@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from headrace.storage.files import wal_sync
-from headrace_verify.exploration import explore
-from headrace_verify.power_loss import PROFILES
-from headrace_verify.scenario import run_faulty_workload
+from headrace_verify.crash.exploration import explore
+from headrace_verify.crash.power_loss import PROFILES
+from headrace_verify.crash.scenario import run_faulty_workload
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace_verify import native
-from headrace_verify.exploration import NEW_DISK
-from headrace_verify.recorder import RecordReader, RecordUnsound, compile_recorder, recording
+from headrace_verify.crash.exploration import NEW_DISK
+from headrace_verify.crash.recorder import RecordReader, RecordUnsound, compile_recorder, recording
 
 EVERYTHING = """
 import ctypes, os, sqlite3, sys

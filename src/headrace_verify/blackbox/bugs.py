@@ -22,10 +22,10 @@ from headrace.log.producer_state import ProducerState
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.completion import Completion
 from headrace.storage.files.group_commit import GroupCommit
-from headrace_verify import planted
 from headrace_verify.blackbox import queue_bugs, rocketmq_bugs
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
+from headrace_verify.crash import bugs as planted
 from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs
 from headrace_verify.workloads import QUEUES
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 SECONDS = 12.0
 DELAY_S = 0.15

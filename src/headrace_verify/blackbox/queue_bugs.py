@@ -18,7 +18,7 @@ from headrace.coordination.shares.share_group import ShareGroup
 from headrace.records.attributes import PRODUCER
 
 if TYPE_CHECKING:
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 EARLY_MS = 2_000
 LOST_OF = 3

@@ -15,7 +15,7 @@ from headrace.broker.shares import share_reads
 from headrace.records.attributes import DELIVER_AT
 
 if TYPE_CHECKING:
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 SPOILED_OF = 3
 """One call in this many is spoiled."""

@@ -24,7 +24,7 @@ from headrace_verify.wire.bugs import Hole, found_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 
 _SERVE = "headrace.cli.serve"

@@ -45,8 +45,9 @@ from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
 from headrace.storage.files import checkpoint
 from headrace.storage.files.write_ahead_log import WriteAheadLog
-from headrace_verify import broker_bugs, planted, store_bugs
 from headrace_verify.blackbox import bugs as blackbox_bugs
+from headrace_verify.crash import broker_bugs, store_bugs
+from headrace_verify.crash import bugs as planted
 from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs, ownership_bugs
 from headrace_verify.simulation.run import draw_scenario, simulate
@@ -58,8 +59,8 @@ from headrace_verify.workloads import LOG, QUEUES, TRANSACTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace_verify.self_proof import Patch
     from headrace_verify.simulation.run import Result
-    from headrace_verify.store_bugs import Patch
 
 SECONDS = 60.0
 SEEDS_MAX = 40

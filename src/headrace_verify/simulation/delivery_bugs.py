@@ -23,7 +23,7 @@ from headrace.log.aborted_index import AbortedIndex
 from headrace.log.visibility import Bound, Visibility
 
 if TYPE_CHECKING:
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 LOST_OF = 7
 """One marker in this many is lost."""

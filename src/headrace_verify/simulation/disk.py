@@ -11,15 +11,15 @@ import errno
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
-from headrace_verify.model_disk import ModelDisk
-from headrace_verify.power_loss import KEEPS, PROFILES, PowerLoss
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.power_loss import KEEPS, PROFILES, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random  # noqa: TID251 - a type
 
-    from headrace_verify.model_disk import Image
-    from headrace_verify.recorded_metadata import Facts
+    from headrace_verify.crash.model_disk import Image
+    from headrace_verify.crash.recorded_metadata import Facts
     from headrace_verify.simulation.clock import SimulatedClock
     from headrace_verify.simulation.loop import SimulatedLoop
 

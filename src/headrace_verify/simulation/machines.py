@@ -18,16 +18,16 @@ from headrace.server.lifecycle import Broker
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files.store import FileLedgerStore
-from headrace_verify.exploration import NEW_DISK
-from headrace_verify.model_disk import ROOT
-from headrace_verify.recorded_metadata import RecordedMetadata
+from headrace_verify.crash.exploration import NEW_DISK
+from headrace_verify.crash.model_disk import ROOT
+from headrace_verify.crash.recorded_metadata import RecordedMetadata
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.disk import DiskClock, SimulatedDisk
 from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
-    from headrace_verify.recorded_metadata import Facts
+    from headrace_verify.crash.recorded_metadata import Facts
     from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
 
 SESSION_TIMEOUT_MS = 6_000

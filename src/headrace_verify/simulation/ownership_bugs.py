@@ -17,7 +17,7 @@ from headrace.metadata.facts import broker_key
 from headrace.metadata.store import ANY
 
 if TYPE_CHECKING:
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 
 def take_refused_connections_for_a_death(patch: Patch) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.log.partition_log import PartitionLog
     from headrace.storage.ledger import LedgerId
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 QUICK_S, LEFT_S = 12.0, 100.0
 LEAKED_BYTES = 1 << 20

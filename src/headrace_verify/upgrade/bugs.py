@@ -30,7 +30,7 @@ from headrace_verify.upgrade.run import NEWER, PARTS, SETS, Plan, run_upgrade
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 
 @dataclass(frozen=True)

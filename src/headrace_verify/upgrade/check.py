@@ -13,7 +13,7 @@ from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.errors import HeadraceError
 from headrace.records.batch import read_header
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace_verify.broker_scenario import as_stored
+from headrace_verify.crash.broker_scenario import as_stored
 from headrace_verify.upgrade.findings import Findings
 from headrace_verify.upgrade.make import append, batch_of
 from headrace_verify.upgrade.opened import OBJECTS, everything, facts_in, opened

@@ -24,7 +24,7 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.records.compression import CODEC_NAMES
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace_verify.broker_scenario import as_stored
+from headrace_verify.crash.broker_scenario import as_stored
 from headrace_verify.rng import seeded
 from headrace_verify.upgrade import archive
 from headrace_verify.upgrade.opened import OBJECTS, Opened, everything, facts_in, opened

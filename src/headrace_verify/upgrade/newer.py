@@ -40,8 +40,8 @@ from headrace.storage.bookkeeper import entries
 from headrace.storage.files import format as layouts
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering import object_format
-from headrace_verify.data_folder import SlowClock
-from headrace_verify.power_broker import SeededRandomness
+from headrace_verify.crash.data_folder import SlowClock
+from headrace_verify.crash.power_broker import SeededRandomness
 from headrace_verify.upgrade.findings import Findings
 from headrace_verify.upgrade.make import append, batch_of
 from headrace_verify.upgrade.opened import (

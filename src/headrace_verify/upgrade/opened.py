@@ -19,10 +19,10 @@ from headrace.errors import HeadraceError
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.broker_scenario import batches_in, has_quick_groups, read_all
-from headrace_verify.data_folder import SlowClock
-from headrace_verify.power_broker import SeededRandomness
-from headrace_verify.scenario import abandon
+from headrace_verify.crash.broker_scenario import batches_in, has_quick_groups, read_all
+from headrace_verify.crash.data_folder import SlowClock
+from headrace_verify.crash.power_broker import SeededRandomness
+from headrace_verify.crash.scenario import abandon
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from headrace_verify.self_proof import Bug
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
     from headrace_verify.wire.run import Plan
 
 BELIEVED_MAX = 80 << 20

@@ -26,8 +26,8 @@ from headrace.storage.files.format import (
     encode_footer,
     encode_frame_head,
 )
-from headrace_verify.model_disk import ModelDisk
-from headrace_verify.scenario import abandon, open_store
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.scenario import abandon, open_store
 
 SALT = 0x5EED5A17
 

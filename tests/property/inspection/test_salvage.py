@@ -20,7 +20,7 @@ from headrace.records.batch import read_header
 from headrace.records.codec import decode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.data_folder import DataFolder, SlowClock, build
+from headrace_verify.crash.data_folder import DataFolder, SlowClock, build
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import LedgerSealed, LedgerUnknown
-from headrace_verify.model_disk import ModelDisk
-from headrace_verify.scenario import abandon, open_store
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.scenario import abandon, open_store
 
 OPERATIONS = st.lists(
     st.one_of(

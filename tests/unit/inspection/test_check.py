@@ -1,7 +1,8 @@
 """`check` finds what the broker would report, says where, and leaves the folder as it was.
 
-The judge is the broker itself: a damaged folder that it reports (`headrace_verify.damage.verdict`)
-must not pass, and one that it serves byte for byte must not fail.
+The judge is the broker itself: a damaged folder that it reports
+(`headrace_verify.crash.damage.verdict`) must not pass, and one that it serves byte for byte must
+not fail.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from headrace.inspection.ledgers import Ledgers
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.files.format import decode_checkpoint
-from headrace_verify.damage import Frames, verdict
-from headrace_verify.data_folder import METADATA_FILES, DataFolder, build
+from headrace_verify.crash.damage import Frames, verdict
+from headrace_verify.crash.data_folder import METADATA_FILES, DataFolder, build
 from headrace_verify.rng import seeded
 from headrace_verify.upgrade import archive
 

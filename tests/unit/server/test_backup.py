@@ -21,7 +21,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.server import backup
 from headrace.server.backup_place import FolderPlace
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.data_folder import append, make_batch
+from headrace_verify.crash.data_folder import append, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

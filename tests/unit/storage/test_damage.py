@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
 from headrace.storage.files.format import FRAME_HEAD, decode_folder, decode_frame
-from headrace_verify.model_disk import Image, ModelDisk
-from headrace_verify.scenario import abandon, open_store
+from headrace_verify.crash.model_disk import Image, ModelDisk
+from headrace_verify.crash.scenario import abandon, open_store
 
 Content = dict[int, bytes]
 

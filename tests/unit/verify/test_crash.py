@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.errors import DataCorrupt
-from headrace_verify import crash
-from headrace_verify.crash import ATTACKS
-from headrace_verify.planted import BUGS
-from headrace_verify.recorder import RecordUnsound
+from headrace_verify.crash import run as crash
+from headrace_verify.crash.bugs import BUGS
+from headrace_verify.crash.recorder import RecordUnsound
+from headrace_verify.crash.run import ATTACKS
 from headrace_verify.self_proof import choose
 from headrace_verify.task import Attack, Task
 

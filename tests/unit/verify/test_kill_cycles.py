@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from headrace_verify import kill_cycles
+from headrace_verify.crash import kill_cycles
 
 if TYPE_CHECKING:
     import pytest

@@ -12,17 +12,14 @@ from types import CodeType, ModuleType
 import pytest
 
 import headrace
-from headrace_verify import planted
+from headrace_verify.crash import bugs as planted
 from headrace_verify.task import patched, replace_existing
 
-MODES = ("blackbox", "security", "simulation", "soak", "upgrade", "wire")
+MODES = ("crash", "blackbox", "security", "simulation", "soak", "upgrade", "wire")
 ALL = [
     pytest.param(bug, id=f"{mode}: {bug.name}")
-    for mode, bugs in (
-        ("crash", planted.BUGS),
-        *((mode, importlib.import_module(f"headrace_verify.{mode}.bugs").BUGS) for mode in MODES),
-    )
-    for bug in bugs
+    for mode in MODES
+    for bug in importlib.import_module(f"headrace_verify.{mode}.bugs").BUGS
 ]
 
 

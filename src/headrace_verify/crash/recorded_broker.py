@@ -18,13 +18,13 @@ from headrace.runtime.disk import SystemDisk
 from headrace.server import assemble
 from headrace.server.settings import Settings
 from headrace.storage.files import FileLedgerStore, wal_sync
-from headrace_verify.broker_scenario import (
+from headrace_verify.crash.broker_scenario import (
     CONFIG,
     has_quick_groups,
     run_broker_life,
     small_settings,
 )
-from headrace_verify.scenario import CHECKPOINT_BYTES, WAL_FILE_BYTES
+from headrace_verify.crash.scenario import CHECKPOINT_BYTES, WAL_FILE_BYTES
 from headrace_verify.task import patched, replace_existing
 
 _SETTLE_S = 0.2
@@ -58,7 +58,7 @@ async def _live(root: Path, seed: int, life: int, turns: int) -> None:
 
 
 def _plant(name: str) -> None:
-    from headrace_verify.planted import BUGS
+    from headrace_verify.crash.bugs import BUGS
 
     next(bug for bug in BUGS if bug.name == name).plant(replace_existing)
 

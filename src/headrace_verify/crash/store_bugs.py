@@ -8,8 +8,7 @@ those that `headrace verify crash --list` prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.disk import CREATE_EMPTY
 from headrace.storage.files import checkpoint as checkpoint_module
@@ -23,7 +22,10 @@ from headrace.storage.files import (
     write_ahead_log,
 )
 
-Patch = Callable[[Any, str, Any], None]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_verify.self_proof import Patch
 
 
 def acknowledge_before_the_sync(patch: Patch) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.storage.files import segment_write_buffer, wal_sync
-from headrace_verify.exploration import explore
-from headrace_verify.power_loss import PROFILES
+from headrace_verify.crash.exploration import explore
+from headrace_verify.crash.power_loss import PROFILES
+from headrace_verify.crash.scenario import run_faulty_workload, run_workload
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import run_faulty_workload, run_workload
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:

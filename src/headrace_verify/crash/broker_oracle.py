@@ -17,7 +17,7 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.metadata.facts import PARTITIONS, PartitionFact, partition_of_key
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace_verify.broker_scenario import LASTING, as_stored, batch_of, batches_in, read_all
+from headrace_verify.crash.broker_scenario import LASTING, as_stored, batch_of, batches_in, read_all
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node

@@ -25,27 +25,27 @@ from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.storage.files import wal_sync
-from headrace_verify.broker_oracle import TEST_EVENTS, BrokerOracle
-from headrace_verify.broker_scenario import (
+from headrace_verify.crash.broker_oracle import TEST_EVENTS, BrokerOracle
+from headrace_verify.crash.broker_scenario import (
     CONFIG,
     has_quick_groups,
     run_broker_life,
     small_settings,
 )
-from headrace_verify.data_folder import SlowClock
-from headrace_verify.exploration import NEW_DISK
-from headrace_verify.model_disk import Image, ModelDisk
-from headrace_verify.power_loss import KEEPS, PROFILES, PowerLoss
-from headrace_verify.recorded_metadata import RecordedMetadata
-from headrace_verify.recorder import (
+from headrace_verify.crash.data_folder import SlowClock
+from headrace_verify.crash.exploration import NEW_DISK
+from headrace_verify.crash.model_disk import Image, ModelDisk
+from headrace_verify.crash.power_loss import KEEPS, PROFILES, PowerLoss
+from headrace_verify.crash.recorded_metadata import RecordedMetadata
+from headrace_verify.crash.recorder import (
     RecordReader,
     RecordUnsound,
     compile_recorder,
     recording,
     without,
 )
+from headrace_verify.crash.scenario import FixedSalt, abandon, open_store
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import FixedSalt, abandon, open_store
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
     from headrace.metadata.store import MetadataStore
-    from headrace_verify.recorded_metadata import Facts
+    from headrace_verify.crash.recorded_metadata import Facts
     from headrace_verify.task import Task
 
 LIVES = 2
@@ -350,7 +350,7 @@ def record_process(recorder: Path, place: Path, image: Image, words: list[str]) 
         (root / folder).mkdir(parents=True, exist_ok=True)
         for name, inode in names.items():
             (root / folder / name).write_bytes(image.inodes[inode])
-    command = [sys.executable, "-m", "headrace_verify.recorded_broker", str(root), *words]
+    command = [sys.executable, "-m", "headrace_verify.crash.recorded_broker", str(root), *words]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             command,

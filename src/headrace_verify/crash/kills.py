@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from headrace_verify.kill_cycles import run_kill_cycles
+from headrace_verify.crash.kill_cycles import run_kill_cycles
 
 if TYPE_CHECKING:
     from headrace_verify.task import Task

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.metadata.store import MetadataEntry, MultiOperation
-    from headrace_verify.model_disk import ModelDisk
+    from headrace_verify.crash.model_disk import ModelDisk
 
 Facts = dict[str, "MetadataEntry"]
 

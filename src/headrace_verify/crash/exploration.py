@@ -10,10 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace_verify.model_disk import Image, ModelDisk
-from headrace_verify.power_loss import KEEPS, PowerLoss
+from headrace_verify.crash.model_disk import Image, ModelDisk
+from headrace_verify.crash.power_loss import KEEPS, PowerLoss
+from headrace_verify.crash.scenario import Oracle, abandon, open_store, run_workload
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import Oracle, abandon, open_store, run_workload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

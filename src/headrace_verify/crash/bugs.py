@@ -19,14 +19,14 @@ from headrace.runtime.disk import CREATE as CREATE_FILE
 from headrace.storage.files import recovery, store, wal_reader, wal_sync, write_ahead_log
 from headrace.storage.files.format import CREATE
 from headrace.storage.files.group import Ledger
-from headrace_verify import broker_bugs, store_bugs
+from headrace_verify.crash import broker_bugs, store_bugs
 from headrace_verify.self_proof import Bug
 from headrace_verify.task import Attack, Task, patched, work_s
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 BUDGET_S = 45.0
 """Processor time per bug."""

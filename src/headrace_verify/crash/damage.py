@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.storage.files.format import SECTOR_BYTES, decode_folder, decode_frame
-from headrace_verify.data_folder import METADATA_FILES, DataFolder, build, read_folder
+from headrace_verify.crash.data_folder import METADATA_FILES, DataFolder, build, read_folder
 from headrace_verify.rng import seeded
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import Fatal
 from headrace.records.codec import iterate_records
-from headrace_verify.broker_load import (
+from headrace_verify.crash.broker_load import (
     GROUP,
     LIBRARY_PARTITIONS,
     PARTITION_COUNT,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace_verify.model_disk import Image, truncate, write_into
+from headrace_verify.crash.model_disk import Image, truncate, write_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore, wal_sync
+from headrace_verify.crash.scenario import Expected, payload
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import Expected, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ def _fork(folder: Path, generation: int, reader: int, writer: int, *, is_last: b
 
 
 def _spawn(folder: Path, generation: int, writer: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "headrace_verify.kill_cycles"]
+    command = [sys.executable, "-m", "headrace_verify.crash.kill_cycles"]
     return subprocess.Popen(  # noqa: S603 - our own module
         [*command, str(folder), str(generation), str(writer)],
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace_verify.model_disk import Image, split, truncate, write_into
+from headrace_verify.crash.model_disk import Image, split, truncate, write_into
 from headrace_verify.native import COMPILERS, compile_library, find_compiler
 from headrace_verify.verdicts import NotRun
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace_verify.broker_kills import run_broker_kills
-from headrace_verify.damage import run_flips, run_tails
-from headrace_verify.faults import run_faults
-from headrace_verify.kills import run_kills
-from headrace_verify.log_model import run_log
-from headrace_verify.planted import is_found
-from headrace_verify.power import run_power, run_power_faults
-from headrace_verify.power_broker import run_power_broker, run_power_files
-from headrace_verify.power_table import run_power_table
+from headrace_verify.crash.broker_kills import run_broker_kills
+from headrace_verify.crash.bugs import is_found
+from headrace_verify.crash.damage import run_flips, run_tails
+from headrace_verify.crash.faults import run_faults
+from headrace_verify.crash.kills import run_kills
+from headrace_verify.crash.log_model import run_log
+from headrace_verify.crash.power import run_power, run_power_faults
+from headrace_verify.crash.power_broker import run_power_broker, run_power_files
+from headrace_verify.crash.power_table import run_power_table
 from headrace_verify.task import Attack, Task
 from headrace_verify.verdicts import CANNOT_RUN, missing
 

@@ -25,9 +25,9 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.model_disk import ROOT, Image, ModelDisk
+from headrace_verify.crash.model_disk import ROOT, Image, ModelDisk
+from headrace_verify.crash.scenario import FixedSalt, abandon
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import FixedSalt, abandon
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog

@@ -20,7 +20,7 @@ from headrace.storage.files import recovery, store
 
 if TYPE_CHECKING:
     from headrace.storage.files.group import Catalog
-    from headrace_verify.store_bugs import Patch
+    from headrace_verify.self_proof import Patch
 
 
 def answer_groups_before_it_is_durable(patch: Patch) -> None:

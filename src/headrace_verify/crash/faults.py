@@ -21,10 +21,10 @@ from headrace.records.batch import PLACEMENT, read_header
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.tasks import Tasks
 from headrace.storage.files import segment_write_buffer, wal_sync
-from headrace_verify.data_folder import SlowClock, open_ledgers
-from headrace_verify.model_disk import ModelDisk
+from headrace_verify.crash.data_folder import SlowClock, open_ledgers
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.scenario import abandon
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import abandon
 from headrace_verify.task import patched
 
 if TYPE_CHECKING:

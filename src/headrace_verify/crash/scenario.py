@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
 from headrace.storage.files import FileLedgerStore
-from headrace_verify.model_disk import ROOT, ModelDisk
+from headrace_verify.crash.model_disk import ROOT, ModelDisk
 from headrace_verify.rng import seeded
 
 WAL_FILE_BYTES = 12 << 10

@@ -22,10 +22,10 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.runtime.tasks import Tasks
-from headrace_verify.data_folder import SlowClock, open_ledgers
-from headrace_verify.model_disk import ModelDisk
+from headrace_verify.crash.data_folder import SlowClock, open_ledgers
+from headrace_verify.crash.model_disk import ModelDisk
+from headrace_verify.crash.scenario import abandon
 from headrace_verify.rng import seeded
-from headrace_verify.scenario import abandon
 
 if TYPE_CHECKING:
     from headrace.storage.files import FileLedgerStore

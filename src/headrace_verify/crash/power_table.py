@@ -14,7 +14,7 @@ from headrace.log import cleaner
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
-from headrace_verify.power_broker import Workload, run_cases, run_lives
+from headrace_verify.crash.power_broker import Workload, run_cases, run_lives
 from headrace_verify.rng import seeded
 from headrace_verify.task import patched
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
-    from headrace_verify.power_broker import Opened, State
+    from headrace_verify.crash.power_broker import Opened, State
     from headrace_verify.task import Task
 
 TABLE = "table"
