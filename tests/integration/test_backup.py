@@ -145,7 +145,7 @@ def test_nothing_is_overwritten_and_a_changed_backup_is_refused(tmp_path) -> Non
     code, shown = run("restore", str(backup), "--data-dir", str(broker.data_dir))
     assert (code, "is not empty" in shown) == (1, True)
     code, shown = run("backup", str(tmp_path / "none"), "--data-dir", str(tmp_path / "nowhere"))
-    assert (code, "no data folder" in shown) == (1, True)
+    assert (code, "not a data folder" in shown) == (1, True)
 
     # of a broker that runs, the last records may be in the write-ahead log alone
     files = [path for path in backup.rglob("*") if path.is_file()]
@@ -238,7 +238,7 @@ def test_a_backup_in_object_storage_is_restored_and_a_changed_one_refused(tmp_pa
     assert not target.exists()
     (objects / "backup.json").unlink()
     code, shown = run("restore", url, "--data-dir", str(target))
-    assert (code, "is no backup" in shown) == (1, True), "only the manifest makes it one"
+    assert (code, "is not a backup" in shown) == (1, True), "only the manifest makes it one"
 
 
 def test_an_upload_that_fails_leaves_nothing_that_looks_like_a_backup(tmp_path) -> None:

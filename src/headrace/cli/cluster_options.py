@@ -106,7 +106,9 @@ def cluster_settings(
             f"--zookeeper {zookeeper!r}: the servers alone; a path goes to --zookeeper-root"
         )
     if not re.fullmatch(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+", root):
-        raise CommandFailed(f"--zookeeper-root {root!r} is no path of ZooKeeper: write /headrace")
+        raise CommandFailed(
+            f"--zookeeper-root {root!r} is not a path of ZooKeeper: write /headrace"
+        )
     ensemble, write_quorum, ack_quorum = quorum
     return ClusterSettings(
         zookeeper,

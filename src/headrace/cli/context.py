@@ -49,7 +49,7 @@ def add(name: str, **values: Any) -> None:
     """Add a context, or replace it. The first one becomes the current one."""
     if not _NAME.fullmatch(name):
         raise CommandFailed(
-            f"{name!r} is no name of a context; nothing was changed",
+            f"{name!r} is not a name of a context; nothing was changed",
             "Use letters, digits, dots, dashes and underscores",
             USAGE,
         )

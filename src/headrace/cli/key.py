@@ -30,7 +30,7 @@ def _rules(scopes: tuple[str, ...]) -> list[dict[str, str]]:
         match = _SCOPE.fullmatch(scope.strip())
         if match is None:
             raise CommandFailed(
-                f"{scope!r} is no scope; nothing was created",
+                f"{scope!r} is not a scope; nothing was created",
                 "Write operations, a kind of resource and a name: --scope 'READ,WRITE topic orders'"
                 "; a name that ends with * is a prefix",
                 USAGE,

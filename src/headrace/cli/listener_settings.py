@@ -46,7 +46,7 @@ def checked(name: str, value: object) -> str:
     """A setting of one listener as text. Raises ConfigInvalid, which never repeats a secret."""
     setting = setting_named(name)
     if name in SETTINGS:
-        raise ConfigInvalid(f"{name} is no setting of one listener: use --{setting.option}")
+        raise ConfigInvalid(f"{name} is not a setting of one listener: use --{setting.option}")
     if not isinstance(value, str):
         raise ConfigInvalid(f"{name}: expected a quoted string")
     if setting.is_secret:

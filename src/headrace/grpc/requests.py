@@ -71,7 +71,7 @@ def content_bytes(request: Request) -> int:
     if text is None:
         return -1
     if not text.isdigit() or len(text) > _LENGTH_DIGITS_MAX:
-        raise StreamFailed(PROTOCOL_ERROR, "a content-length that is no number")
+        raise StreamFailed(PROTOCOL_ERROR, "a content-length that is not a number")
     return int(text)
 
 

@@ -47,7 +47,7 @@ SCOPE: Final = "scope"
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = b"host"
-_INVALID: Final = "the request is no valid HTTP, or its head is too large"
+_INVALID: Final = "the request is not valid HTTP, or its head is too large"
 
 
 class RequestMalformed(ValueError):

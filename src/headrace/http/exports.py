@@ -101,7 +101,7 @@ class ExportOperations:
         self, topic: Topic, condition: Condition, place: SearchPosition, number: int | None
     ) -> Page:
         """The next page of the topic itself. Raises the error of a partition that could not be
-        searched: a part is no export."""
+        searched: a part is not an export."""
         page = await self._services.search.page(
             topic, condition, place, STEP, number, covers=lambda _dead_letters: False
         )
@@ -140,7 +140,7 @@ class ExportOperations:
 
 
 def _check_whole(page: Page) -> None:
-    """Raises the error of a partition that could not be searched: a part is no export."""
+    """Raises the error of a partition that could not be searched: a part is not an export."""
     for error in page.failed.values():
         raise error
     if page.unreadable:

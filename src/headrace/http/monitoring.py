@@ -129,7 +129,7 @@ class Monitoring:
         try:
             return space is not None and space.space().is_full
         except OSError as error:
-            log.warning("how much of the disk is free cannot be found out: %s", error)
+            log.warning("cannot read how much of the disk is free: %s", error)
             return False
 
     def _may_monitor(self, request: Request) -> bool:

@@ -295,7 +295,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
     if schema["type"] == "integer":
         digits = given.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-            raise RequestInvalid(f"{name!r} is no integer")
+            raise RequestInvalid(f"{name!r} is not an integer")
         value = int(given)
     elif schema["type"] == "boolean":
         if given not in BOOLEANS:

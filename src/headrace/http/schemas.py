@@ -110,7 +110,7 @@ def _check_text(value: str, schema: Schema, where: str) -> None:
         except ValueError:
             raise RequestInvalid(f"{where} is no {schema['format']} address") from None
     if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise RequestInvalid(f"{where} is no text that UTF-8 could hold")
+        raise RequestInvalid(f"{where} is not text that UTF-8 could hold")
 
 
 def _python(pattern: str) -> str:

@@ -154,7 +154,7 @@ def _number(value: Any) -> int:
             raise TypeError("a time without a zone")
         return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{type(value).__name__} is no number")
+        raise TypeError(f"{type(value).__name__} is not a number")
     return value
 
 
@@ -166,5 +166,5 @@ def _octets(value: Any) -> bytes:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is no text")
+        raise TypeError(f"{type(value).__name__} is not text")
     return value

@@ -272,7 +272,7 @@ def _compiled(pattern: str, at: int) -> Any:
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        raise wrong(at, f"{pattern[:40]!r} is no regular expression (RE2)") from error
+        raise wrong(at, f"{pattern[:40]!r} is not a regular expression (RE2)") from error
 
 
 def _matches(_frame: Frame, _value: Value, _pattern: Value) -> bool:
@@ -287,7 +287,7 @@ def _as_int(_frame: Frame, value: Value) -> int:
         return int(value)
     if type(value) is str and _DIGITS.fullmatch(value):
         return _int64(int(value))
-    raise EvaluationFailed(f"this {_kind(value)} is no int")
+    raise EvaluationFailed(f"this {_kind(value)} is not an int")
 
 
 def _as_double(frame: Frame, value: Value) -> float:
@@ -299,7 +299,7 @@ def _as_double(frame: Frame, value: Value) -> float:
     if type(value) is str and len(value) < 400 and _NUMBER.fullmatch(value):
         frame.spend(1)
         return float(value)
-    raise EvaluationFailed(f"this {_kind(value)} is no double")
+    raise EvaluationFailed(f"this {_kind(value)} is not a double")
 
 
 def _as_string(frame: Frame, value: Value) -> str:

@@ -101,7 +101,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise wrong(at, f"{text[at : at + 20]!r} is no part of the language")
+            raise wrong(at, f"{text[at : at + 20]!r} is not part of the language")
         kind, word = match.lastgroup, match.group()
         if kind == "sign" or word in {"in", "true", "false", "null"}:
             kind = word
@@ -305,4 +305,4 @@ def _unescaped(kind: str, word: str, at: int, *, is_bytes: bool) -> bytes:
     try:
         return chr(code).encode()
     except (ValueError, OverflowError) as error:  # a half of a surrogate pair, or beyond Unicode
-        raise wrong(at, f"\\{kind}{word} is no character") from error
+        raise wrong(at, f"\\{kind}{word} is not a character") from error

@@ -149,7 +149,7 @@ class RecordFilter:
             found = self._expression.evaluate(one)
             if type(found) is bool:
                 return found
-            reason = "the expression is no condition: it is neither true nor false"
+            reason = "the expression is not a condition: it is neither true nor false"
         except EvaluationFailed as error:
             reason = str(error)
         except (ValueError, RecursionError, OverflowError) as error:  # such as half a surrogate

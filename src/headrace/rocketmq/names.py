@@ -1,8 +1,8 @@
 """RocketMQ's names of topics and groups, and ours.
 
 Invariants: pure. A namespace is a prefix (`namespace.name`). RocketMQ's dead letter topic of a
-group, `%DLQ%group`, is no legal name of a topic in Kafka: it stands for the topic that the group's
-settings name, which is `dlq.group` for groups that RocketMQ's clients create.
+group, `%DLQ%group`, is not a legal name of a topic in Kafka: it stands for the topic that the
+group's settings name, which is `dlq.group` for groups that RocketMQ's clients create.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def group_id_of(resource: Any) -> str:
     if not resource.name.strip() or len(name) > GROUP_LENGTH_MAX or _CONTROL.search(name):
         raise Refused(
             ILLEGAL_CONSUMER_GROUP,
-            f"{name[:SHOWN_MAX]!r} is no consumer group: use 1 to {GROUP_LENGTH_MAX} characters,"
+            f"{name[:SHOWN_MAX]!r} is not a consumer group: use 1 to {GROUP_LENGTH_MAX} characters,"
             " without control characters",
         )
     return name
@@ -62,9 +62,9 @@ def topic_name_of(resource: Any, dead_letter_topic: Callable[[str], str]) -> str
     if not is_topic_name(name) or name.startswith("__"):
         raise Refused(
             ILLEGAL_TOPIC,
-            f"{name[:SHOWN_MAX]!r} is no topic for clients: use 1 to {TOPIC_NAME_SIZE_MAX} letters,"
-            " digits, '.', '_' and '-', not beginning with '__'; %DLQ%group stands for the dead"
-            " letter topic of a group",
+            f"{name[:SHOWN_MAX]!r} is not a topic for clients: use 1 to"
+            f" {TOPIC_NAME_SIZE_MAX} letters, digits, '.', '_' and '-', not beginning with '__';"
+            " %DLQ%group stands for the dead letter topic of a group",
         )
     return name
 

@@ -116,7 +116,7 @@ def _files_of(source: bytes | str) -> list[Any]:
         return [descriptor_pb2.FileDescriptorProto.FromString(data)]
     except (DecodeError, binascii.Error) as error:
         raise SchemaUnusable(
-            "The Protobuf schema is no descriptor. Make a file with protoc --include_imports"
+            "The Protobuf schema is not a descriptor. Make a file with protoc --include_imports"
             " --descriptor_set_out; a registry must answer format=serialized."
         ) from error
 

@@ -191,7 +191,7 @@ def _get(access: RegistryAccess, path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _unavailable(access, str(error)) from error
     if not isinstance(found, dict) or not isinstance(found.get("schema", ""), str):
-        raise _unavailable(access, "its answer is no schema")
+        raise _unavailable(access, "its answer is not a schema")
     return found
 
 

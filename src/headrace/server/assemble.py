@@ -362,8 +362,8 @@ def _why_not_listening(endpoint: Endpoint, error: OSError) -> str:
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return (
-            f"{place} is no address of this machine: listen on one that it has, or on 0.0.0.0, and"
-            " give clients another one with --advertise"
+            f"{place} is not an address of this machine: listen on one that it has, or on 0.0.0.0,"
+            " and give clients another one with --advertise"
         )
     if isinstance(error, socket.gaierror):
         return f"{place} cannot be resolved ({error.strerror}): use a name or an address that can"

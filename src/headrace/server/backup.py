@@ -73,7 +73,7 @@ def back_up(source: Path, target: Path, version: str, now_ms: int) -> Done:
     """
     if not (source / METADATA).exists():
         raise RequestInvalid(
-            f"{source} is no data folder of a stand-alone broker: it has no {METADATA}"
+            f"{source} is not a data folder of a stand-alone broker: it has no {METADATA}"
         )
     report = None
     for _attempt in range(ATTEMPTS_MAX):

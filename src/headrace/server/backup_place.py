@@ -1,7 +1,7 @@
 """Where backups are kept: a folder, or a URL of object storage.
 
 Invariants: knows files by name, size and SHA-256, not what they hold. Only the manifest makes files
-a backup, and it is written last: what an interrupted upload leaves is no backup. Names in a
+a backup, and it is written last: what an interrupted upload leaves is not a backup. Names in a
 manifest never lead out of its folder. An upload is read back completely before it counts. It
 claims its prefix by an object that only one can create, and writes and deletes nothing without.
 """
@@ -186,7 +186,7 @@ def read_manifest(place: Place, kind: str) -> Files:
         stored_kind = found.get("kind", BROKER)
         files = dict(found["files"])
     except FileNotFoundError:
-        raise RequestInvalid(f"{place.shown} is no backup: it has no {MANIFEST}") from None
+        raise RequestInvalid(f"{place.shown} is not a backup: it has no {MANIFEST}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataCorrupt(f"{place.shown}/{MANIFEST} cannot be read: use another backup") from error
     if not is_known:

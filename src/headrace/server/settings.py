@@ -271,8 +271,8 @@ def check_advertised(settings: Settings) -> None:
         if is_wildcard(host):
             raise RequestInvalid(
                 f"clients of listener {endpoint.listener} would be told to connect to {host!r},"
-                " which is no address of this machine: name one that they reach with --advertise"
-                " (with --workers, listen on that address); nothing was started"
+                " which is not an address of this machine: name one that they reach with"
+                " --advertise (with --workers, listen on that address); nothing was started"
             )
 
 

@@ -76,7 +76,7 @@ def parse_rules(text: str) -> tuple[PrincipalRule, ...]:
         found = _RULE.match(text, at)
         if found is None:
             raise RequestInvalid(
-                f"ssl.principal.mapping.rules: {text[at : at + 100]!r} is no rule: {_NEXT_STEP}"
+                f"ssl.principal.mapping.rules: {text[at : at + 100]!r} is not a rule: {_NEXT_STEP}"
             )
         at = found.end()
         if found["default"]:

@@ -74,7 +74,7 @@ class LetterSent(Rejected):
 
 
 class EditRefused(Rejected):
-    """What was asked is no letter, or cannot be changed in this way."""
+    """What was asked is not a letter, or cannot be changed in this way."""
 
 
 class Place(NamedTuple):

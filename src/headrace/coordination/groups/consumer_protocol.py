@@ -44,7 +44,7 @@ def read_subscription(data: bytes, group_id: str = "") -> Subscription | None:
             dict.fromkeys(
                 sibling(group_id, name)
                 for name in [reader.string() for _ in range(reader.count(2))]
-                if tenant_of(name) == DEFAULT  # a key is no name that a client may use
+                if tenant_of(name) == DEFAULT  # a key is not a name that a client may use
             )
         )
         _skip_nullable_data(reader)

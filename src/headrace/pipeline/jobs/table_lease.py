@@ -92,7 +92,7 @@ class TopicLease:
         if self._owned or error.name() in {*PASSING_CODES, "UNKNOWN_TOPIC_OR_PART"}:
             return
         self.problem = (
-            f"the service is no member of the consumer group {GROUP}, and gets no topics:"
+            f"the service is not a member of the consumer group {GROUP}, and gets no topics:"
             f" {error.str()}; it needs READ on that group and on the topics"
         )
 

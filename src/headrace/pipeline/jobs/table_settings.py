@@ -29,7 +29,7 @@ class TableSetting(NamedTuple):
 
 
 def setting_of(configuration: Mapping[str, str]) -> TableSetting | None:
-    """The setting of a topic; None: it is no table."""
+    """The setting of a topic; None: it is not a table."""
     mode = configuration.get(MODE)
     if mode not in (APPEND, UPSERT):
         return None
