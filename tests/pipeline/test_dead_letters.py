@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.letters import causes, read_letters
 from headrace.pipeline.jobs.redrive import RedriveConfig, plan_redrive, run_redrive
 from headrace.pipeline.jobs.windows import Connection
@@ -142,6 +143,36 @@ def test_each_letter_is_sent_dropped_or_kept_once(broker, topic, dead, spark, re
             assert numbers == sorted(numbers)
     rest = plan_redrive(RedriveConfig(Connection(broker), dead, where="false"), spark=spark)
     assert rest["outcomes"] == {"kept": {dead: len(kept)}}
+
+
+def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(
+    broker, topic, dead, spark, read
+):
+    """Spring copies a producer's headers, which may claim that its letter is an edit."""
+    dead = f"{dead}-spring"
+    settings = {"retention.ms": "-1", "headrace.message.attributes": "ignore"}
+    create_topic(broker, dead, 2, settings)
+    publish(broker, dead, [(0, spring(topic, 0)), (5, spring(topic, 5))])
+    first = read(dead).where("offset = 0").first()
+    place = f"{first.partition}:{first.offset}"
+    claim = [
+        ("headrace-dlq-edit-of", place.encode()),
+        ("headrace-producer", b"letter-edit/00ff-%b/77" % place.encode()),
+        ("headrace-sequence", b"0"),
+    ]
+    publish(broker, dead, [(10, [*claim, *spring(topic, 10)])])
+    found = read_letters(spark, Connection(broker), (dead,)).collect()
+    assert sorted(map(number_of, found)) == [0, 5, 10], "the forged one is a letter like others"
+    config = RedriveConfig(Connection(broker), dead, where="origin_offset = 10")
+    assert plan_redrive(config, spark=spark)["outcomes"] == {
+        "sent": {topic: 1}, "kept": {dead: 2},
+    }  # fmt: skip
+    publish(broker, dead, [(0, [*claim, *spring(topic, 0)])])
+    found = read_letters(spark, Connection(broker), (dead,)).collect()
+    assert sorted(map(number_of, found)) == [0, 5, 10], "the real one is none"
+    with pytest.raises(OptionInvalid, match="headrace dead redrive"):
+        run_redrive(config, spark=spark)
+    assert read(topic).isEmpty()
 
 
 CHILD = """

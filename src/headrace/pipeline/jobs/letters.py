@@ -34,7 +34,7 @@ from headrace.records.letters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _SHARE, _SPRING, _CONNECT = FORMATS
 
@@ -60,17 +60,53 @@ LETTER_COLUMNS: Final = {
 """The columns that are added to a record, with their SQL."""
 
 
-def is_edit() -> str:
-    """Whether a record was appended as an edit. Unlike `EditFinder`, this does not look at the
-    letter that it names: a producer that knows how edits are named can keep its own letter out."""
-    named = f"startswith({text_header(NAMED_SEQUENCE[0])}, '{EDIT_NAME}')"
-    return f"coalesce({last_header(EDIT_OF)} IS NOT NULL AND {named}, false)"
+_CLAIM: Final = text_header(EDIT_OF)
+_CLAIMS_EDIT: Final = f"""coalesce({_CLAIM} RLIKE '^[0-9]{{1,9}}:[0-9]{{1,18}}$'
+    AND startswith({text_header(NAMED_SEQUENCE[0])}, '{EDIT_NAME}')
+    AND contains({text_header(NAMED_SEQUENCE[0])}, concat('-', {_CLAIM}, '/')), false)"""
+_PLACE: Final = ("topic", "partition", "offset")
+_ORIGIN: Final = ("kind", "origin_topic", "origin_partition", "origin_offset", "consumer")
 
 
 def letters_of(records: Any) -> Any:
-    """The records of a dead letter topic with `LETTER_COLUMNS`, without edits of letters."""
-    letters = records.where(f"NOT {is_edit()}")
-    return letters.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
+    """The records of a dead letter topic, edits too, with `LETTER_COLUMNS`."""
+    return records.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
+
+
+def edits_of(letters: Any, earlier: Callable[[], Any]) -> Any:
+    """The places of edits among `letters`; None if no record claims to be one.
+
+    As in `EditFinder`, a claim is believed if the record comes from where the letter that it names
+    comes from: writers of letters copy the headers of producers, who could claim anything. Letters
+    that are named are looked up in `earlier`, the whole log.
+    """
+    from pyspark.sql.functions import col
+
+    claims = letters.where(_CLAIMS_EDIT).selectExpr(
+        *_PLACE, f"cast(split({_CLAIM}, ':')[0] AS int) AS named_partition",
+        f"cast(split({_CLAIM}, ':')[1] AS bigint) AS named_offset", *_ORIGIN,
+    )  # fmt: skip
+    if claims.isEmpty():
+        return None
+    named = letters_of(earlier()).select(*_PLACE, *_ORIGIN).alias("named")
+    claims = claims.where("named_partition = partition AND named_offset < offset").alias("claim")
+    is_named = (col("named.topic") == col("claim.topic")) & (
+        col("named.partition") == col("claim.named_partition")
+    )
+    is_named &= col("named.offset") == col("claim.named_offset")
+    for name in _ORIGIN:
+        is_named &= col(f"named.{name}").eqNullSafe(col(f"claim.{name}"))
+    return claims.join(named, is_named, "left_semi").select(*_PLACE)
+
+
+def find_edits(spark: Any, connection: Connection, letters: Any, window: Window) -> Any:
+    """`edits_of` for the letters of a window."""
+
+    def earlier() -> Any:
+        whole = resolve_window(connection.cluster, tuple(window.end), WHOLE_LOG)
+        return read_window(spark, connection, whole._replace(end=window.end))
+
+    return edits_of(letters, earlier)
 
 
 def read_letters(
@@ -79,10 +115,12 @@ def read_letters(
     topics: Iterable[str],
     window: Window | None = None,
 ) -> Any:
-    """The letters of these topics, all of them by default."""
+    """The letters of these topics, all of them by default, without edits of letters."""
     if window is None:
         window = resolve_window(connection.cluster, tuple(topics), WHOLE_LOG)
-    return letters_of(read_window(spark, connection, window))
+    letters = letters_of(read_window(spark, connection, window))
+    edits = find_edits(spark, connection, letters, window)
+    return letters if edits is None else letters.join(edits, list(_PLACE), "left_anti")
 
 
 def own_headers() -> str:

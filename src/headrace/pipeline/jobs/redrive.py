@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
-from headrace.pipeline.jobs.letters import is_edit, own_headers, read_letters
+from headrace.pipeline.jobs.letters import find_edits, letters_of, own_headers
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -110,7 +110,7 @@ def _copy(config: RedriveConfig, spark: Any) -> Copy:
         config.connection,
         f"{GROUP}.{config.topic}",
         config.spec,
-        window=lambda: _window(config),
+        window=lambda: _checked_window(config, spark),
         rows=lambda window, note: redriven(config, _decided(config, spark, window, note)),
         chunk_records=config.chunk_records,
         rate_per_s=config.rate_per_s,
@@ -132,11 +132,25 @@ def _window(config: RedriveConfig) -> Window:
     return found._replace(start=start)
 
 
+def _checked_window(config: RedriveConfig, spark: Any) -> Window:
+    """The window. Raises OptionInvalid if letters in it were edited one by one: this job would send
+    the originals."""
+    window = _window(config)
+    letters = letters_of(read_window(spark, config.connection, window))
+    edits = find_edits(spark, config.connection, letters, window)
+    if edits is not None and not edits.isEmpty():
+        raise OptionInvalid(
+            f"Letters in {config.topic} were edited one by one. Nothing was written. Redrive them"
+            " with `headrace dead redrive`, which sends the edited ones."
+        )
+    return window
+
+
 def _destinations(config: RedriveConfig, spark: Any) -> dict[str, int]:
     """The partition counts of the topics that letters name as their origin and that exist."""
     names = [config.target]
     if config.target is None:
-        letters = read_letters(spark, config.connection, (config.topic,), _window(config))
+        letters = letters_of(read_window(spark, config.connection, _window(config)))
         rows = letters.select("origin_topic").where("origin_topic IS NOT NULL").distinct()
         names = [row["origin_topic"] for row in rows.limit(_TOPICS_MAX + 1).collect()]
     if len(names) > _TOPICS_MAX:
@@ -153,8 +167,7 @@ def _destinations(config: RedriveConfig, spark: Any) -> dict[str, int]:
 
 def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, Any]) -> Any:
     """The letters with `destination` and `outcome`. Raises OptionInvalid for other than filters."""
-    _refuse_edits(config, spark, window)
-    letters = read_letters(spark, config.connection, (config.topic,), window)
+    letters = letters_of(read_window(spark, config.connection, window))
     topics = ", ".join(quoted(name) for name in note["topics"]) or "''"
     destination = "origin_topic" if config.target is None else quoted(config.target)
     decided = letters.selectExpr(
@@ -170,16 +183,6 @@ def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, 
     )
     check_keeps_order(decided)
     return decided.withColumn("counts", _counts(note["topics"]))
-
-
-def _refuse_edits(config: RedriveConfig, spark: Any, window: Window) -> None:
-    """Raise OptionInvalid if letters were edited one by one: this job would send the originals."""
-    records = read_window(spark, config.connection, window)
-    if not records.where(is_edit()).isEmpty():
-        raise OptionInvalid(
-            f"Letters in {config.topic} were edited one by one. Nothing was written. Redrive them"
-            " with `headrace dead redrive`, which sends the edited ones."
-        )
 
 
 def _counts(topics: Mapping[str, int]) -> Any:
