@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.services.services import Services
     from headrace.http.history import KafkaFigures
+    from headrace.http.metrics import Metrics
     from headrace.runtime.figures import Source
     from headrace.runtime.tasks import Tasks
 
@@ -63,6 +64,8 @@ class HttpFace:
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
         self.slow = SlowRequests()
+        self.metrics: Metrics | None = None
+        """All of this broker, once HTTP is served."""
         self._begun = asyncio.Event()
         self._servers: list[Any] = []
         self._task: asyncio.Task[None] | None = None

@@ -6,7 +6,7 @@ Invariants: a metric without a row here fails when it is made. Names end in thei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.samples import Exemplar
 
 from headrace.http.metric_rows import SECTIONS
 from headrace.runtime.histogram import Histogram
@@ -21,6 +22,7 @@ from headrace.runtime.histogram import Histogram
 if TYPE_CHECKING:
     from headrace.runtime.figures import Figures
 
+_Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Exemplar]
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 ROWS: Final = {row.name: row for rows in SECTIONS.values() for row in rows}
 
@@ -32,7 +34,7 @@ def metric_of(figures: Figures) -> Metric:
         made = HistogramMetricFamily(row.name, row.help, labels=row.labels)
         for labels, value in figures.values:
             assert isinstance(value, Histogram), row.name
-            made.add_metric(labels, value.cumulative(), value.sum_s)
+            made.add_metric(labels, _with_exemplars(value), value.sum_s)
         return made
     make = CounterMetricFamily if row.type == COUNTER else GaugeMetricFamily
     numbers = make(row.name, row.help, labels=row.labels)
@@ -40,3 +42,15 @@ def metric_of(figures: Figures) -> Metric:
         assert not isinstance(value, Histogram), row.name
         numbers.add_metric(labels, value)
     return numbers
+
+
+def _with_exemplars(durations: Histogram) -> list[_Bucket]:
+    """Its buckets, each with the trace of one request in it, which OpenMetrics shows."""
+    buckets: list[_Bucket] = []
+    for number, (bound, total) in enumerate(durations.cumulative()):
+        traced = durations.exemplars.get(number)
+        if traced is None:
+            buckets.append((bound, total))
+        else:
+            buckets.append((bound, total, Exemplar({"trace_id": traced[0]}, traced[1])))
+    return buckets

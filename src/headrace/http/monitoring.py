@@ -46,6 +46,7 @@ class Rendering:
         self.http = HttpFigures(face.connection_count, face.slow)
         """Counted by the operations."""
         self._metrics = Metrics([*face.services.figures, self.http.figures, *face.sources])
+        face.metrics = self._metrics
         self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
         """By content type: at most the few that the client library writes."""
         self._rest_until_s = 0.0

@@ -7,7 +7,6 @@ bytes, depth by the parser, lists and texts by the schemas.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
@@ -37,6 +36,7 @@ from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
+from headrace.records.attributes import TRACEPARENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -409,8 +409,8 @@ class _Resource:
         guard = self._services.cluster.guard
         term = 0 if guard is None else guard.term_now()
         request = Request(scope, receive)
-        now_s = asyncio.get_running_loop().time
-        begun_s = now_s()
+        now_ns = self._services.appends.clock.now_ns  # the loop's own time counts milliseconds
+        begun_ns = now_ns()
         try:
             response = await self._answer(request)
         except ClientDisconnect:
@@ -426,10 +426,11 @@ class _Resource:
         try:
             await response(scope, receive, send)
         finally:
-            took_ns = int((now_s() - begun_s) * 1e9)
+            took_ns = now_ns() - begun_ns
             name, host = self._operation(request).name, request.client
             client = "" if host is None else f"{host.host}:{host.port}"
-            self._figures.note(name, client, response.status_code, took_ns)
+            traceparent = request.headers.get(TRACEPARENT, "")
+            self._figures.note(name, client, response.status_code, took_ns, traceparent)
 
     def _operation(self, request: Request) -> Operation:
         return self._operations["GET" if request.method == "HEAD" else request.method]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.records.attributes import parse_trace_parent
 from headrace.runtime.figures import Figures, figure
 from headrace.runtime.histogram import Histogram
-from headrace.runtime.slow_requests import SlowRequests
+from headrace.runtime.slow_requests import Ended, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,14 +28,20 @@ class HttpFigures:
         self._durations: dict[str, Histogram] = {}
         self._statuses: dict[tuple[str, int], int] = {}
 
-    def note(self, operation: str, client: str, status: int, took_ns: int) -> None:
-        """A response has ended."""
-        if took_ns >= self._slow.threshold_ns:
-            self._slow.note(f"HTTP {operation} ({status})", client, took_ns)
+    def note(
+        self, operation: str, client: str, status: int, took_ns: int, traceparent: str = ""
+    ) -> None:
+        """A response has ended; `traceparent`: the client's header."""
+        trace_id = _sampled_trace(traceparent) if traceparent else ""
+        if took_ns >= self._slow.noted_from_ns:
+            request = Ended("http", operation, client, took_ns, 0, 0, status, traceparent)
+            trace_id = self._slow.note(request) or trace_id
         durations = self._durations.get(operation)
         if durations is None:
             durations = self._durations[operation] = Histogram()
         durations.add(took_ns)
+        if trace_id:
+            durations.exemplify(took_ns, trace_id)
         key = operation, status
         self._statuses[key] = self._statuses.get(key, 0) + 1
 
@@ -49,3 +56,9 @@ class HttpFigures:
             requests.add([operation, str(status)], count)
         yield requests
         yield figure("headrace_http_connections", self._connections())
+
+
+def _sampled_trace(traceparent: str) -> str:
+    """The trace id of a client that stores its trace; else ""."""
+    found = parse_trace_parent(traceparent.encode(errors="replace"))
+    return found.trace_id if found is not None and int(traceparent[53:55], 16) & 1 else ""

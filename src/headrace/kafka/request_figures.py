@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.runtime.histogram import Histogram
-from headrace.runtime.slow_requests import SlowRequests
+from headrace.runtime.slow_requests import Ended, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +36,17 @@ class RequestFigures:
     def answered(self, reply: Reply, now_ns: int) -> None:
         """A response leaves."""
         took_ns = now_ns - reply.started_ns
-        self.durations[reply.api_key].add(took_ns)
-        took_ns -= reply.waited_ns
-        if took_ns >= self.slow.threshold_ns:
+        durations = self.durations[reply.api_key]
+        durations.add(took_ns)
+        if took_ns - reply.waited_ns >= self.slow.noted_from_ns:
             connection = reply.connection
             client = f"{connection.peer}:{connection.peer_port}"
-            self.slow.note(self._names[reply.api_key], client, took_ns, reply.throttle_ms)
+            name = self._names[reply.api_key]
+            trace_id = self.slow.note(
+                Ended("kafka", name, client, took_ns, reply.waited_ns, reply.throttle_ms)
+            )
+            if trace_id:
+                durations.exemplify(took_ns, trace_id)
 
     def failed(self, api_key: int, code: int) -> None:
         """An error in a response."""

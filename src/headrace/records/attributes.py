@@ -179,7 +179,11 @@ def trace_parent(headers: Headers) -> TraceParent | None:
 
     A malformed `traceparent` is ignored, never refused: W3C Trace Context, section 4.3.
     """
-    value = find_header(headers, TRACEPARENT)
+    return parse_trace_parent(find_header(headers, TRACEPARENT))
+
+
+def parse_trace_parent(value: bytes | None) -> TraceParent | None:
+    """See `trace_parent`."""
     if value is None or len(value) > _TRACEPARENT_BYTES_MAX:
         return None
     found = _TRACEPARENT.fullmatch(value)

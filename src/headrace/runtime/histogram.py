@@ -17,16 +17,22 @@ BOUNDS_NS = tuple(
 class Histogram:
     """Counts of durations per bucket."""
 
-    __slots__ = ("counts", "sum_ns")
+    __slots__ = ("counts", "exemplars", "sum_ns")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_NS) + 1)
         self.sum_ns = 0
+        self.exemplars: dict[int, tuple[str, float]] = {}
+        """By bucket: (trace id, duration in seconds) of the last request that was traced."""
 
     def add(self, duration_ns: int) -> None:
         """Count one duration."""
         self.counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
         self.sum_ns += duration_ns
+
+    def exemplify(self, duration_ns: int, trace_id: str) -> None:
+        """A duration that was added belongs to this trace."""
+        self.exemplars[bisect_left(BOUNDS_NS, duration_ns)] = trace_id, duration_ns / 1e9
 
     @property
     def sum_s(self) -> float:

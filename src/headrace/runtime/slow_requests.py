@@ -1,12 +1,14 @@
-"""Logs requests that took long, with what they waited for; or every request, if asked to.
+"""What is noted of ended requests: a log line of those that took long, a span of each if wanted.
 
-Invariants: costs one comparison for each request that is fast enough. Times that a client asked for
-(long polls) do not count. What is logged of a request is its kind and client, never its content.
+Invariants: costs one comparison for each request that need not be noted. Times that a client asked
+for (long polls) do not count as slow. What is noted of a request is its kind and client, never its
+content.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,20 +22,54 @@ _SHARE: Final = 10
 """A cause is named if it took a tenth of the time, or more."""
 
 
+@dataclass(slots=True)
+class Ended:
+    """A request that was answered."""
+
+    protocol: str
+    what: str
+    """The operation."""
+    client: str
+    took_ns: int
+    waited_ns: int = 0
+    """Of that, as long as the client asked the broker to wait."""
+    throttle_ms: int = 0
+    status: int = 0
+    """Of HTTP."""
+    traceparent: str = ""
+    """The client's own span (W3C Trace Context)."""
+
+
 class SlowRequests:
-    """The log of slow requests of one broker."""
+    """What one broker notes of its requests."""
 
     def __init__(self) -> None:
-        self.threshold_ns = OFF_NS
+        self.noted_from_ns = OFF_NS
+        """Requests from this duration on, without the time that clients asked for, are to be
+        noted."""
+        self._threshold_ns = OFF_NS
+        self._trace: Callable[[Ended], str] | None = None
         self.causes: list[tuple[str, Callable[[], int]]] = []
         """What may have taken the time, and how long it took last, in nanoseconds."""
 
     def set_threshold(self, threshold_ms: int) -> None:
         """Log requests from this duration on; 0: all; negative: none."""
-        self.threshold_ns = OFF_NS if threshold_ms < 0 else threshold_ms * _MS_NS
+        self._threshold_ns = OFF_NS if threshold_ms < 0 else threshold_ms * _MS_NS
+        self.noted_from_ns = self._threshold_ns if self._trace is None else 0
 
-    def note(self, what: str, client: str, took_ns: int, throttle_ms: int = 0) -> None:
-        """A request took `took_ns`, which is at least the threshold."""
+    def trace_by(self, trace: Callable[[Ended], str]) -> None:
+        """Give each request to `trace`, which returns the id of its trace; "" if it made none."""
+        self._trace = trace
+        self.noted_from_ns = 0
+
+    def note(self, request: Ended) -> str:
+        """A request took at least `noted_from_ns`. Returns its trace id; "" without one."""
+        if request.took_ns - request.waited_ns >= self._threshold_ns:
+            self._log(request)
+        return "" if self._trace is None else self._trace(request)
+
+    def _log(self, request: Ended) -> None:
+        took_ns, throttle_ms = request.took_ns - request.waited_ns, request.throttle_ms
         reasons = [
             f"{cause} for {last_ns / _MS_NS:.1f} ms"
             for cause, last in self.causes
@@ -42,4 +78,5 @@ class SlowRequests:
         if throttle_ms:
             reasons.append(f"a quota throttles the client for {throttle_ms} ms")
         why = f" ({'; '.join(reasons)})" if reasons else ""
-        log.info("%s from %s took %.1f ms%s", what, client, took_ns / _MS_NS, why)
+        what = f"HTTP {request.what} ({request.status})" if request.status else request.what
+        log.info("%s from %s took %.1f ms%s", what, request.client, took_ns / _MS_NS, why)

@@ -48,6 +48,7 @@ from headrace.server.settings import (
     is_authenticated,
     is_wildcard,
 )
+from headrace.server.telemetry import send_telemetry
 from headrace.storage.files.store import FileLedgerStore
 
 if TYPE_CHECKING:
@@ -278,6 +279,7 @@ async def _tier(
 
 
 def _faces(
+    broker: Broker,
     node: Node,
     settings: Settings,
     counters: Counters | None,
@@ -295,6 +297,10 @@ def _faces(
         sources.append(partial(counter_figures, counters))
     http = HttpFace(node.services, node.tasks, kafka, sources)
     kafka.figures.slow = http.slow = slow
+    instance = str(node.config.broker_id)
+    telemetry = send_telemetry(slow, http, node.tasks, node.clock, instance)
+    if telemetry is not None:
+        broker.on_stop(telemetry.close)
     faces: list[Face] = [kafka, http]
     if settings.rocketmq is not None:
         try:
@@ -333,7 +339,7 @@ async def _open(
     node.services.decoded_values = decoder = decoded_values(settings, node.clock)
     if decoder is not None:
         broker.on_stop(decoder.close)
-    faces = _faces(node, settings, counters, certificates, slow)
+    faces = _faces(broker, node, settings, counters, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:
             if endpoint.face == face.name:
