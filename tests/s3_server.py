@@ -127,7 +127,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def stall(self) -> None:
         """From now on connections are taken, and nobody answers."""
@@ -139,6 +140,8 @@ class Proxy:
 
     def close(self) -> None:
         """End all connections."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # close() alone would not wake the thread
+        self._accepting.join()
         self._listener.close()
         self._flows.set()
         for connection in self._open:
@@ -148,10 +151,15 @@ class Proxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
-            self._open += [near, far]
+            self._open.append(near)
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server has ended
+                near.close()
+                continue
+            self._open.append(far)
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 

@@ -67,6 +67,10 @@ class StorageUnavailable(Retriable):
     """The write was not stored (disk full, I/O error) and none of it is visible; retry."""
 
 
+class CopiesDamaged(StorageUnavailable):
+    """All copies of an entry are damaged: only a restored copy ends this."""
+
+
 class DiskFull(StorageUnavailable):
     """The write was not stored for lack of space: an operator must free some."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from tests.cluster.oracle import digest_of, stream
 
+from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.entries import DATA, pack_head
@@ -81,6 +82,18 @@ async def plant(store, ledger: int, entry: int, slots, *, damaged=(), size: int 
         if slot in damaged:
             frames[slot][-1] ^= 1
     await plant_frame(store, ledger, entry, frames)
+
+
+async def plant_damaged_end(store: BookKeeperLedgerStore, ledger: int) -> None:
+    """Behind an open ledger's entries, one whose copies all fail their checksum: it may have been
+    acknowledged."""
+    metadata = (await store._cluster.service.read(ledger)).metadata
+    entry = 0
+    with suppress(HeadraceError):  # there is no such entry
+        while await store._reader.read(ledger, metadata, entry, entry, 1 << 20):
+            entry += 1
+    slots = range(metadata.quorum.ensemble)
+    await plant(store, ledger, entry, slots, damaged=slots)
 
 
 async def payloads_of(store: BookKeeperLedgerStore, ledger: int) -> list[bytes]:

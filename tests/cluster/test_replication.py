@@ -6,17 +6,27 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
+from tests.cluster.bookkeeper_rig import opened, plant_damaged_end
 from tests.cluster.brokers import Brokers, Load
 from tests.cluster.fixtures import cluster as started
 from tests.integration.broker import wait_until
 from tests.integration.clients import Confluent, Rec, create_topic
+from tests.integration.test_rocketmq import post
 
 from headrace.cli.cluster_admin import status, verify
-from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
+from headrace.metadata.facts import (
+    CompanionKind,
+    PartitionFact,
+    TopicFact,
+    companion_number,
+    partition_key,
+    topic_key,
+)
 from headrace.metadata.store import ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
@@ -134,47 +144,71 @@ async def _facts(address: str, ask) -> object:
         await client.close()
 
 
-@pytest.mark.parametrize("damage", ["undecodable chain", "older chain", "ledger without metadata"])
+async def spoil(client, metadata, address: str, damage: str, key: str, chains: list[bytes]) -> None:
+    """Do the damage to the partition whose chain has the key; `chains` are its earlier ones."""
+    ledgers = PartitionFact.decode(chains[-1]).ledgers
+    if damage == "ledger without metadata":
+        assert await client.delete(ledger_path("/ledgers", ledgers[0].ledger))
+    elif damage == "last entry corrupt":
+        async with opened(address) as store:
+            await plant_damaged_end(store, ledgers[-1].ledger)
+    elif damage == "lost companion":
+        await metadata.delete(key, ANY)
+    else:
+        await metadata.put(key, b"{" if damage == "undecodable chain" else chains[0], ANY)
+
+
+DAMAGE = {
+    "undecodable chain": "damaged-0",
+    "older chain": "damaged-0",
+    "ledger without metadata": "damaged-0",
+    "last entry corrupt": "damaged-0",
+    "lost companion": "share groups of damaged-0",
+}
+"""What is damaged, and the name by which people know it."""
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_of_one_partition_is_one_verdict_everywhere(own_cluster, brokers, damage):
     """Readiness, metrics, `cluster status` and `cluster verify` name the partition and why."""
-    cluster, broker = own_cluster, brokers.by_id[1]
+    cluster, broker, what = own_cluster, brokers.by_id[1], DAMAGE[damage]
     address = cluster.zookeeper.address
     for topic in ("damaged", "sound"):
         create_topic(brokers.bootstrap, topic)
 
     async def chain(_client, metadata) -> tuple[str, bytes]:
         topic = TopicFact.decode((await metadata.get(topic_key("damaged"))).value)
-        key = partition_key(topic.id, 0)
+        number = companion_number(0, CompanionKind.SHARES) if damage == "lost companion" else 0
+        key = partition_key(topic.id, number)
         return key, (await metadata.get(key)).value
 
     chains = []
     for _ in range(3):  # each start begins a ledger
         for topic in ("damaged", "sound"):
             Confluent.produce(brokers.bootstrap, topic, [Rec(None, b"value")] * 10)
-        broker.stop()
+        post(broker, "/v1/queues/damaged/workers/receive", {"max": 1})  # makes the companion
+        if damage == "last entry corrupt":
+            broker.kill()  # the ledger stays open: its end is where its entries end
+        else:
+            broker.stop()
         key, value = asyncio.run(_facts(address, chain))
         chains.append(value)
         if len(chains) < 3:
             broker.start()
 
-    async def spoil(client, metadata) -> None:
-        if damage == "ledger without metadata":
-            ledger = PartitionFact.decode(chains[-1]).ledgers[0].ledger
-            assert await client.delete(ledger_path("/ledgers", ledger))
-        else:
-            await metadata.put(key, b"{" if damage == "undecodable chain" else chains[0], ANY)
-
-    asyncio.run(_facts(address, spoil))
+    asyncio.run(_facts(address, lambda *both: spoil(*both, address, damage, key, chains)))
     broker.start()
     broker.get("/v1/topics/damaged/records?partition=0&offset=0")
+    with suppress(urllib.error.HTTPError):  # what nobody uses is not opened
+        post(broker, "/v1/queues/damaged/workers/receive", {"max": 1})
     assert len(Confluent.consume(brokers.bootstrap, "sound", 30)) == 30
 
     def named() -> dict[str, str]:
         return {one["what"]: one["reason"] for one in readiness(broker)[1].get("problems", [])}
 
-    wait_until(lambda: "damaged-0" in named())
-    reason = named()["damaged-0"]
-    assert set(named()) == {"damaged-0"}
+    wait_until(lambda: what in named())
+    reason = named()[what]
+    assert set(named()) == {what}
     seen = metrics(broker)
     assert (seen["headrace_partitions_damaged"], seen["headrace_problems"]) == (1, 1)
     for command in (status, verify):
@@ -184,7 +218,7 @@ def test_damage_of_one_partition_is_one_verdict_everywhere(own_cluster, brokers,
         assert code == 1, said
         assert "sound-0" not in str(said["problems"])
 
-    if damage == "ledger without metadata":
+    if damage in ("ledger without metadata", "last entry corrupt"):
         return  # `cluster repair --accept-loss` gives it up: tests/unit/broker/test_lost_facts.py
     asyncio.run(_facts(address, lambda _, metadata: metadata.put(key, chains[-1], ANY)))
     wait_until(lambda: not named())

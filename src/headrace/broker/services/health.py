@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import DataCorrupt, HeadraceError, Retriable
+from headrace.errors import CopiesDamaged, DataCorrupt, HeadraceError, Retriable
 from headrace.metadata.health_facts import PROBLEMS_MAX, HealthFact, Problem, health_key
 from headrace.metadata.store import ANY
 from headrace.metadata.titles import log_title
@@ -65,8 +65,8 @@ class Health:
         for partition in self._logs():
             reason = _refusal(partition)
             if reason is not None:
-                is_passing = isinstance(reason, Retriable)
-                found.append(Problem(log_title(partition.name), str(reason), is_passing))
+                what = log_title(partition.name)
+                found.append(Problem(what, str(reason), not _is_damage(reason)))
         return sorted(found)
 
     def opened(self) -> Opened:
@@ -82,7 +82,7 @@ class Health:
         return [
             log_title(partition.name)
             for partition in self._logs()
-            if not isinstance(_refusal(partition), Retriable | None)
+            if _is_damage(_refusal(partition))
         ]
 
     def _logs(self) -> Iterator[PartitionLog]:
@@ -118,6 +118,11 @@ class Health:
                 log.debug("cannot publish what is wrong here yet: %s", error)
             else:
                 shown, at_s = found, loop.time()
+
+
+def _is_damage(reason: HeadraceError | None) -> bool:
+    """Whether waiting does not help: somebody has to repair something."""
+    return isinstance(reason, CopiesDamaged) or not isinstance(reason, Retriable | None)
 
 
 def _refusal(partition: PartitionLog) -> HeadraceError | None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import MetadataUnavailable, StorageUnavailable
+from headrace.errors import CopiesDamaged, MetadataUnavailable, StorageUnavailable
 from headrace.storage.bookkeeper.entries import (
     TAIL,
     EntryIndex,
@@ -102,15 +102,20 @@ class _RecoveryRun:
             elif self._over.done():
                 pass  # the caller was cancelled
             elif isinstance(effect, RecoveryFailed):
-                self._over.set_exception(
-                    StorageUnavailable(
-                        f"cannot recover ledger {self._ledger} now: {effect.reason}; nothing is"
-                        " lost, try again when more of its bookies are available",
-                        ledger=self._ledger,
-                    )
-                )
+                self._over.set_exception(self._failure(effect))
             else:
                 self._over.set_result(effect)
+
+    def _failure(self, failed: RecoveryFailed) -> StorageUnavailable:
+        text = f"cannot recover ledger {self._ledger} now: {failed.reason}; "
+        if not failed.is_damaged:
+            text += "nothing is lost, try again when more of its bookies are available"
+            return StorageUnavailable(text, ledger=self._ledger)
+        text += (
+            "it may hold acknowledged records: start a bookie that has a sound copy, or restore the"
+            " disk of one; this is tried again"
+        )
+        return CopiesDamaged(text, ledger=self._ledger)
 
     def _send(self, send: Send) -> None:
         connection = self._cluster.bookies[send.bookie]

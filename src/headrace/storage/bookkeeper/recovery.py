@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.storage.bookkeeper.ledger_handle import Acknowledge, LedgerHandle, Send
 from headrace.storage.bookkeeper.ledger_metadata import LedgerState
-from headrace.storage.bookkeeper.wire import NO_ENTRY, NO_LEDGER, OK, UNAUTHORIZED, Entry
+from headrace.storage.bookkeeper.wire import DAMAGED, NO_ENTRY, NO_LEDGER, OK, UNAUTHORIZED, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,9 +67,10 @@ class RecoveredLedger(NamedTuple):
 
 
 class RecoveryFailed(NamedTuple):
-    """The ledger cannot be recovered now."""
+    """The ledger cannot be recovered now; `is_damaged`: nor when all its bookies are well."""
 
     reason: str
+    is_damaged: bool = False
 
 
 Effect = Fence | FencingRead | WriteAgain | Send | RecoveredLedger | RecoveryFailed
@@ -120,6 +121,8 @@ class Recovery:
         self._found: dict[int, Entry] = {}
         self._missing: dict[int, set[str]] = {}
         self._unknown: dict[int, set[str]] = {}
+        self._damaged: dict[int, set[str]] = {}
+        """Those of `_unknown` that have a damaged copy."""
         self._end: int | None = None
         """The last entry, once known."""
         self._is_over = False
@@ -174,6 +177,8 @@ class Recovery:
             self._missing.setdefault(entry, set()).add(bookie)
         else:
             self._unknown.setdefault(entry, set()).add(bookie)
+            if code == DAMAGED:
+                self._damaged.setdefault(entry, set()).add(bookie)
         self._settle(handle)
         return self._drain()
 
@@ -223,6 +228,7 @@ class Recovery:
                 break
             self._missing.pop(entry, None)
             self._unknown.pop(entry, None)
+            self._damaged.pop(entry, None)
             added = handle.append(len(found.payload))
             handle.length = found.length  # as counted by its writer
             # Not the entries confirmed since: they may be on bookies that the metadata does not
@@ -235,8 +241,14 @@ class Recovery:
 
     def _check_readable(self, entry: int) -> None:
         unknown = self._unknown.get(entry, set())
-        if len(unknown | self._missing.get(entry, set())) >= self._quorum.write:
-            self._fail(f"entry {entry} cannot be read: no answer from {sorted(unknown)}")
+        if len(unknown | self._missing.get(entry, set())) < self._quorum.write:
+            return
+        silent = unknown - self._damaged.get(entry, set())
+        if silent:
+            self._fail(f"entry {entry} cannot be read: no answer from {sorted(silent)}")
+        else:
+            copies = f"its copies on {sorted(unknown)} are damaged" if unknown else "all lack it"
+            self._fail(f"entry {entry} cannot be read: {copies}", is_damaged=True)
 
     def _take(self, effects: Sequence[object]) -> None:
         for effect in effects:
@@ -255,10 +267,10 @@ class Recovery:
             self._is_over = True
             self._effects.append(RecoveredLedger(self._end, handle.length, handle.new_ensembles))
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, is_damaged: bool = False) -> None:
         if not self._is_over:
             self._is_over = True
-            self._effects.append(RecoveryFailed(reason))
+            self._effects.append(RecoveryFailed(reason, is_damaged))
 
     def _drain(self) -> list[Effect]:
         effects, self._effects = self._effects, []

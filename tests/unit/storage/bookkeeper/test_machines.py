@@ -23,6 +23,7 @@ from headrace.storage.bookkeeper.recovery import (
     WriteAgain,
 )
 from headrace.storage.bookkeeper.wire import (
+    DAMAGED,
     DISCONNECTED,
     FENCED,
     NO_ENTRY,
@@ -293,4 +294,19 @@ def test_an_entry_that_nobody_can_tell_of_fails_the_recovery():
     effects = machine.read(0, "a", NO_ENTRY, None)
     effects += machine.read(0, "b", TIMED_OUT, None)
     effects += machine.read(0, "c", DISCONNECTED, None)
-    assert only(RecoveryFailed, effects)
+    (failed,) = only(RecoveryFailed, effects)
+    assert not failed.is_damaged
+    assert "no answer from ['b', 'c']" in failed.reason
+
+
+@pytest.mark.parametrize("lacking", [NO_ENTRY, DAMAGED])
+def test_an_entry_whose_copies_are_all_damaged_is_told_from_bookies_that_are_silent(lacking):
+    machine = Recovery(METADATA.in_recovery(), Spares().choose)
+    machine.start()
+    fenced(machine, (0, OK, entry(0)), (1, OK, entry(0)), (2, OK, entry(0)))
+    effects = machine.read(0, "a", lacking, None)
+    effects += machine.read(0, "b", DAMAGED, None)
+    assert not effects, "one bookie may still have it"
+    (failed,) = only(RecoveryFailed, machine.read(0, "c", DAMAGED, None))
+    assert failed.is_damaged
+    assert "'b', 'c'] are damaged" in failed.reason
