@@ -70,20 +70,37 @@ def test_nothing_but_the_files_is_served(path):
     assert ask("/console/0123456789abcdef/main.js")[0] == 404
 
 
+def imports(path: str, pattern: str) -> set[str]:
+    """The files that a module imports in this way."""
+    found = set()
+    for target in re.findall(rf"{pattern}\s*{STRING}", text(path)):
+        parts = path.split("/")[:-1]
+        for part in target.split("/"):
+            if part == "..":
+                parts.pop()
+            elif part != ".":
+                parts.append(part)
+        found.add("/".join(parts))
+    return found
+
+
 def test_every_import_leads_to_a_file():
     known = load_assets().by_path
     for path in OWN:
-        if not path.endswith(".js"):
-            continue
-        folder = path.rpartition("/")[0]
-        for target in re.findall(rf"(?:from|import\(?)\s*{STRING}", text(path)):
-            parts = [*filter(None, folder.split("/"))]
-            for part in target.split("/"):
-                if part == "..":
-                    parts.pop()
-                elif part != ".":
-                    parts.append(part)
-            assert "/".join(parts) in known, (path, target)
+        if path.endswith(".js"):
+            assert imports(path, r"(?:from|import\(?)") <= {*known}, path
+
+
+def test_the_index_asks_at_once_for_all_that_the_first_module_imports():
+    """Else each level of imports waits for the one before it."""
+    needed, new = {"main.js"}, ["main.js"]
+    while new:
+        path = new.pop()
+        further = set() if path.startswith("vendor/") else imports(path, "from") - needed
+        needed |= further
+        new += further
+    asked = re.findall(r'="console/@VERSION@/([^"]+\.js)"', (STATIC / "index.html").read_text())
+    assert sorted(asked) == sorted(needed)
 
 
 def test_every_text_has_its_words_in_the_table_and_the_same_gaps():
@@ -95,6 +112,30 @@ def test_every_text_has_its_words_in_the_table_and_the_same_gaps():
     for english, chinese in table.items():
         gaps = [sorted(re.findall(r"\{\w+\}", one)) for one in (english, chinese)]
         assert gaps[0] == gaps[1], english
+
+
+SAID = r"(?:label|title|placeholder|text|name|note|kind|problem|verb|detail)"
+NAMES = re.compile(
+    r"headrace |https?:|[a-z.]+=|User:|Ctrl K"
+    r"|(?:JSON|Kafka|ZooKeeper|HTTP|Python|Headrace|MessagePack|CloudEvent)$"
+)
+
+
+def test_no_text_is_written_past_the_table():
+    """What a template or an attribute says in English is said by `t`, but for names."""
+    for path in OWN:
+        if not path.endswith(".js") or path == "zh.js":
+            continue
+        source = re.sub(r"^\s*//.*$|\s// .*$", "", text(path), flags=re.MULTILINE)
+        plain = re.findall(rf"\b{SAID}[=:] ?{STRING}", source)
+        plain += re.findall(rf"new (?:Error|Problem)\((?:\d+, )?{STRING}", source)
+        plain += re.findall(r">([^<>${}`=;()]*[A-Za-z]{2,}[^<>${}`=;()]*)</", source)
+        for one in plain:
+            said = one.strip()
+            assert not re.search("[A-Za-z]{2,} |[A-Z][a-z]", said) or NAMES.match(said), (
+                path,
+                said,
+            )
 
 
 def test_no_own_file_makes_markup_of_text_or_code_of_words():

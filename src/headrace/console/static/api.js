@@ -1,5 +1,6 @@
 // Requests to the broker's HTTP API, and how each is made elsewhere: curl, Python.
 import { useEffect, useState } from "./vendor/preact.js";
+import { t } from "./words.js";
 
 export class Problem extends Error {
   constructor(status, detail, nextStep) {
@@ -34,7 +35,7 @@ export async function ask(method, path, { query, body, signal } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "the broker does not answer", "check that it runs, then try again");
+    throw new Problem(0, t("the broker does not answer"), t("check that it runs, then try again"));
   }
   const text = await answer.text();
   let data = null;

@@ -160,6 +160,8 @@ export const words = {
   "text": "文本",
   "not UTF-8": "不是 UTF-8",
   "too large": "太大",
+  "the broker does not answer": "代理没有应答",
+  "check that it runs, then try again": "请检查它是否在运行，然后重试",
   "Not shown as asked": "未按要求显示",
   "Nothing has such a name": "没有这样的名称",
   "Offset": "位点",
