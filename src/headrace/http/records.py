@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
@@ -56,6 +57,9 @@ TEXT_LENGTH_MAX: Final = 4 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 FOLLOWERS_MAX: Final = 64
 KEEP_ALIVE_S: Final = 15.0
+PLACES_MAX: Final = 256
+"""Partitions of which a follower is told its place, in a header of its next request (16 KiB)."""
+PLACE_LENGTH_MAX: Final = 64 + PLACES_MAX * 26
 FOLLOWED_RECORDS: Final = 100
 """Of one partition before the next one has its turn."""
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
@@ -86,7 +90,9 @@ class RecordOperations:
             "partition": PARTITION,
             "from": {"type": "string", "enum": ["latest", "earliest"], "default": "latest"},
             "isolation": isolation,
+            "after": text(PLACE_LENGTH_MAX, description="Continue after this event."),
         }
+        after = {"last-event-id": text(PLACE_LENGTH_MAX, description="Continue after this event.")}
         self.operations = [
             Operation("POST", f"{path}/records", "produce",
                       "Append records; returns a result for each.",
@@ -97,7 +103,7 @@ class RecordOperations:
                       self._read_records, named | reading, quota=CONSUMER),
             Operation("GET", f"{path}/tail", "followTopic",
                       "Stream new records as server-sent events.", self._follow,
-                      named | following, media_type="text/event-stream"),
+                      named | following, headers=after, media_type="text/event-stream"),
         ]  # fmt: skip
 
     # --- produce -----------------------------------------------------------------------------
@@ -170,19 +176,22 @@ class RecordOperations:
         self._followers += 1  # before anything is waited for: requests come in bursts
         try:
             kind = AT_END if call.query.get("from", "latest") == "latest" else AT_START
-            follower = await self._reads.follow(topic, kind, isolation, numbers)
+            given = call.request.headers.get("last-event-id", call.query.get("after", ""))
+            after = _offsets_of(given, topic.id.hex)
+            follower = await self._reads.follow(topic, kind, isolation, numbers, after)
         except BaseException:
             self._end_following()
             raise
-        return EventStream(self._events(follower, call), self._end_following)
+        return EventStream(self._events(follower, call, topic.id.hex), self._end_following)
 
     def _end_following(self) -> None:
         self._followers -= 1
 
-    async def _events(self, follower: Follower, call: Call) -> AsyncIterator[bytes]:
+    async def _events(self, follower: Follower, call: Call, run: str) -> AsyncIterator[bytes]:
         quotas = self._services.quotas
         try:
             yield b": follows\n\n"
+            yield _place(follower, run)
             while True:
                 is_quiet = True
                 followed = await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)
@@ -197,10 +206,27 @@ class RecordOperations:
                         throttle_ms = quotas.take(call.session, CONSUMER, len(encoded))
                         yield encoded
                         await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
-                if is_quiet:
-                    yield b": still there\n\n"
+                yield b": still there\n\n" if is_quiet else _place(follower, run)
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield event("problem", details(error))
+
+
+def _place(follower: Follower, run: str) -> bytes:
+    """Where a follower is, as an event whose id continues there. One of too many partitions for an
+    id begins at the end when it comes back."""
+    offsets = follower.offsets
+    if len(offsets) > PLACES_MAX:
+        return b": no place\n\n"
+    places = ",".join(f"{number}:{offset}" for number, offset in offsets.items())
+    return event("place", {}, f"{run}-{places}")
+
+
+def _offsets_of(event_id: str, run: str) -> dict[int, int]:
+    """The offsets that an event's id names; none if it is that of another topic of this name."""
+    if not re.fullmatch(rf"{run}-\d{{1,6}}:\d{{1,18}}(,\d{{1,6}}:\d{{1,18}})*", event_id, re.ASCII):
+        return {}
+    places = (one.split(":") for one in event_id.partition("-")[2].split(","))
+    return {int(number): int(offset) for number, offset in places}
 
 
 def _unreadable(first: int, last: int, reason: str) -> Json:

@@ -149,7 +149,7 @@ def check_answer(asked: Any, status: int, headers: dict[str, str], data: bytes) 
 
 @contextlib.asynccontextmanager
 async def followed(web: Web, target: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    """Follows a topic; yields what returns the next record."""
+    """Follows a topic; yields what returns the next record, or another event."""
     got: asyncio.Queue[bytes] = asyncio.Queue()
     ended = asyncio.Event()
 
@@ -160,11 +160,13 @@ async def followed(web: Web, target: str) -> AsyncIterator[Callable[[], Awaitabl
     async def send(message: Any) -> None:
         got.put_nowait(message.get("body", b""))
 
-    async def next_record() -> Any:
+    async def next_record(kind: str = "record") -> Any:
+        """The data of the next event of this kind; of "place" its id."""
         while True:
-            event = (await asyncio.wait_for(got.get(), 10)).decode()
-            if event.startswith("event: record"):
-                return json.loads(event.partition("data: ")[2])
+            event = (await asyncio.wait_for(got.get(), 60)).decode()
+            if f"event: {kind}\n" in event:
+                data = json.loads(event.partition("data: ")[2])
+                return data or event.partition("id: ")[2].partition("\n")[0]
 
     following = asyncio.create_task(web.app(scope("GET", target), receive, send))
     yield next_record

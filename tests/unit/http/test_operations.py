@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections import defaultdict
 
 import pytest
@@ -169,6 +170,35 @@ async def test_a_follower_sees_each_record_as_it_comes(web: Web) -> None:
             records = [{"value": f"new {number}", "partition": number % 2}]
             await web.ask("POST", "/v1/topics/t/records", {"records": records})
             assert (await next_record())["value"] == f"new {number}"
+
+
+@on_the_web
+async def test_a_follower_that_comes_back_continues_after_its_place(web: Web) -> None:
+    """By the id of its last event; one of a topic that was deleted since begins at the end."""
+    await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 2})
+
+    async def send(*values: str) -> None:
+        records = [{"value": one, "partition": int(one[0])} for one in values]
+        await web.ask("POST", "/v1/topics/t/records", {"records": records})
+
+    async with followed(web, "/v1/topics/t/tail") as following:
+        await following("place")
+        await send("0 seen", "1 seen")
+        assert {(await following())["value"] for _ in range(2)} == {"0 seen", "1 seen"}
+        place = await following("place")
+    await send("0 missed", "1 missed", "1 too")
+    async with followed(web, f"/v1/topics/t/tail?after={place}") as following:
+        assert [(await following())["value"] for _ in range(3)] == ["0 missed", "1 missed", "1 too"]
+        await send("0 new")
+        assert (await following())["value"] == "0 new"
+    async with followed(web, f"/v1/topics/t/tail?after={place}&partition=1") as following:
+        assert (await following())["value"] == "1 missed"
+    beyond = re.sub(r"0:\d+", "0:99", place)
+    for lost in (beyond, "0" * 32 + "-0:0", "-", "x" * 60):
+        async with followed(web, f"/v1/topics/t/tail?after={lost}&partition=0") as following:
+            await following("place")
+            await send("0 now")
+            assert (await following())["value"] == "0 now"
 
 
 @on_the_web

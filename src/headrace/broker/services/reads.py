@@ -107,16 +107,29 @@ class Reads:
         return await self.pages(topic, dict.fromkeys(numbers, Start(AT_END)), 0, isolation)
 
     async def follow(
-        self, topic: Topic, kind: int, isolation: int, numbers: Sequence[int] | None = None
+        self,
+        topic: Topic,
+        kind: int,
+        isolation: int,
+        numbers: Sequence[int] | None = None,
+        after: Mapping[int, int] | None = None,
     ) -> Follower:
-        """Follow these partitions, or (None) all, from their start or end of now.
+        """Follow these partitions, or (None) all, from their start or end of now; those in `after`
+        from that offset, and from the end if it lies beyond (the log has lost its tail).
 
         Raises HeadraceError.
         """
         wanted = range(len(topic.partitions)) if numbers is None else numbers
         for number in wanted:
             topic.check_partition(number)
-        follower = Follower(self, topic, dict.fromkeys(wanted, Start(kind)), isolation)
+        known = after or {}
+        starts = {n: Start(AT_NEXT, known[n]) if n in known else Start(kind) for n in wanted}
+        if known:
+            ends = await self.ends(topic, [*known.keys() & starts.keys()], isolation)
+            for number, one in ends.items():
+                if isinstance(one, PartitionRead) and one.end_offset < known[number]:
+                    starts[number] = Start(AT_END)
+        follower = Follower(self, topic, starts, isolation)
         await follower.next(0, 0)
         return follower
 
@@ -161,6 +174,11 @@ class Follower:
         self._topic = topic
         self._starts = starts
         self._isolation = isolation
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Of the next record of each partition, once something was asked for."""
+        return {number: start.value for number, start in self._starts.items()}
 
     async def next(self, records_max: int, wait_s: float) -> dict[int, PartitionRead]:
         """What comes next in each partition, at most `records_max` of each; waits up to `wait_s`

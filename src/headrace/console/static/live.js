@@ -4,6 +4,7 @@
 // can see it; it continues after the last event that came.
 import { effect, signal } from "./vendor/preact.js";
 import { address, get } from "./api.js";
+import { openStream } from "./stream.js";
 
 export const POINTS_MAX = 720;
 export const points = signal([]);
@@ -12,9 +13,8 @@ export const offsets = signal(null);
 export const isLive = signal(false);
 export const watchedTopic = signal("");
 
-let stream = null;
+let end = () => {};
 let last = "";
-let retry = 0;
 
 function add(point) {
   points.value = [...points.value, point].slice(-POINTS_MAX);
@@ -34,30 +34,26 @@ async function loadHistory() {
 export const stopLive = () => close();
 
 function close() {
-  stream?.close();
-  stream = null;
-  clearTimeout(retry);
+  end();
+  end = () => {};
   isLive.value = false;
 }
 
 function open() {
   close();
   if (document.hidden) return;
-  stream = new EventSource(address("/v1/events", { topic: watchedTopic.value, after: last }));
-  stream.addEventListener("open", () => (isLive.value = true));
-  stream.addEventListener("rates", (event) => {
-    last = event.lastEventId;
-    add(JSON.parse(event.data));
-  });
-  stream.addEventListener("health", (event) => (health.value = JSON.parse(event.data)));
-  stream.addEventListener("topic", (event) => (offsets.value = JSON.parse(event.data)));
-  stream.addEventListener("problem", () => close());
-  stream.addEventListener("error", () => {
-    isLive.value = false;
-    if (stream?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
-    clearTimeout(retry);
-    retry = setTimeout(open, 10_000);
-  });
+  end = openStream(
+    () => address("/v1/events", { topic: watchedTopic.value, after: last }),
+    {
+      rates: (event) => {
+        last = event.lastEventId;
+        add(JSON.parse(event.data));
+      },
+      health: (event) => (health.value = JSON.parse(event.data)),
+      topic: (event) => (offsets.value = JSON.parse(event.data)),
+    },
+    (isOpen) => (isLive.value = isOpen),
+  );
 }
 
 let hasStarted = false;

@@ -274,6 +274,7 @@ export const words = {
   "User": "用户",
   "Value is": "值的形式",
   "Value": "值",
+  "Connecting": "正在连接",
   "Waiting for messages": "等待消息",
   "Waiting": "等待中",
   "What became of each letter": "每条死信的结果",

@@ -5,6 +5,7 @@ import { address, at, get, useData, words } from "../api.js";
 import { BY_SCHEMA, FORMS, Headers, contents } from "../contents.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
+import { openStream } from "../stream.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
 import { lifeOf } from "./life.js";
 import { t } from "../words.js";
@@ -131,7 +132,7 @@ function exportOf(from, query) {
 }
 
 function Rows({ topic, records, open }) {
-  return html`<${Table} label=${t("Messages")} rows=${records} keyOf=${(one) => `${one.topic ?? ""}/${one.partition}/${one.offset}`} columns=${[
+  return html`<${Table} label=${t("Messages")} rows=${records} keyOf=${keyOf} columns=${[
     { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
     { name: t("Offset"), isNumber: true, cell: (one) => html`<button class="plain" aria-label=${t("Open {place}", { place: `${one.partition}:${one.offset}` })} onClick=${() => open(one)}><u>${one.offset ?? one.state}</u></button>` },
     { name: t("Time"), cell: (one) => time(one.timestamp_ms) },
@@ -142,41 +143,52 @@ function Rows({ topic, records, open }) {
 
 // --- live ----------------------------------------------------------------------------------------
 
-// A tail shows the newest rows alone, drawn at most four times a second, however many come.
+const keyOf = (one) => `${one.topic ?? ""}/${one.partition}/${one.offset}`;
+
+// A tail shows the newest rows alone, drawn at most four times a second, however many come. After a
+// lost connection it continues at its last place: what came after that comes once more.
 function Tail({ topic, partition, open }) {
   const [rows, setRows] = useState([]);
   const [isPaused, setPaused] = useState(false);
-  const [problem, setProblem] = useState(null);
+  const [{ isOpen, problem }, setState] = useState({ isOpen: false });
   const waiting = useRef([]);
   const total = useRef(0);
   useEffect(() => {
     if (isPaused) return undefined;
-    const stream = new EventSource(address(at("topics", topic.name, "tail"), { partition }));
-    stream.addEventListener("record", (event) => {
-      waiting.current.push(event.data);
-      total.current += 1;
-      if (waiting.current.length > TAIL_ROWS) waiting.current.splice(0, waiting.current.length - TAIL_ROWS);
-    });
-    stream.addEventListener("problem", (event) => {
-      const { detail, next_step: nextStep } = JSON.parse(event.data);
-      setProblem({ message: detail, nextStep });
-      stream.close();
+    let place = "";
+    let totalThere = total.current;
+    const take = {
+      place: (event) => {
+        place = event.lastEventId;
+        totalThere = total.current;
+      },
+      record: (event) => {
+        waiting.current.push(event.data);
+        total.current += 1;
+        if (waiting.current.length > TAIL_ROWS) waiting.current.splice(0, waiting.current.length - TAIL_ROWS);
+      },
+    };
+    const end = openStream(() => address(at("topics", topic.name, "tail"), { partition, after: place }), take, (isBack, refused) => {
+      if (!isBack && place) total.current = totalThere;
+      setState({ isOpen: isBack, problem: refused && { message: refused.detail, nextStep: refused.next_step } });
     });
     const timer = setInterval(() => {
       if (waiting.current.length === 0) return;
-      const fresh = waiting.current.map((one) => JSON.parse(one)).reverse();
+      const fresh = new Map(waiting.current.map((one) => JSON.parse(one)).reverse().map((one) => [keyOf(one), one]));
       waiting.current = [];
-      setRows((before) => [...fresh, ...before].slice(0, TAIL_ROWS));
+      setRows((before) => [...fresh.values(), ...before.filter((one) => !fresh.has(keyOf(one)))].slice(0, TAIL_ROWS));
     }, 250);
     return () => {
-      stream.close();
+      end();
       clearInterval(timer);
     };
   }, [isPaused]);
   return html`<div class="tools"><button onClick=${() => setPaused(!isPaused)}>${isPaused ? t("Continue") : t("Pause")}</button>
       <span role="status">${t("{n} messages came; the newest {rows} are shown", { n: count(total.current), rows: rows.length })}</span></div>
     ${problem && html`<${Refusal} problem=${problem} />`}
-    ${rows.length === 0 ? html`<p class="quiet">${t("Waiting for messages")} …</p>` : html`<${Rows} topic=${topic} records=${rows} open=${open} />`}`;
+    ${!isOpen && !isPaused && !problem && html`<p class="quiet" role="status">${t("Connecting")} …</p>`}
+    ${isOpen && rows.length === 0 && html`<p class="quiet">${t("Waiting for messages")} …</p>`}
+    ${rows.length > 0 && html`<${Rows} topic=${topic} records=${rows} open=${open} />`}`;
 }
 
 // --- one message ---------------------------------------------------------------------------------
