@@ -234,6 +234,26 @@ def test_a_search_of_many_results_goes_on_where_its_link_says(browser):
         assert page.locator("tbody tr").count() == 10
 
 
+def test_a_search_goes_on_as_a_job_and_a_job_where_it_was_cut(browser, console_broker):
+    """Each keeps at most so many results; the next one begins after them."""
+    with browser.page("topics/orders?from=where&where=value.order < 60") as page:
+        page.get_by_role("button", name="Continue as a job").click()
+        page.get_by_role("button", name="Search", exact=True).click()
+        page.wait_for_url("**/jobs/searches/**")
+        page.get_by_text("done", exact=True).wait_for(timeout=60_000)
+        assert page.locator("main pre").first.inner_text().count('"offset"') == 10
+    found = {"topic": "orders", "where": "value.order < 60", "max": 40}
+    task = ask(console_broker, "POST", "/v1/searches", found)["id"]
+    path = f"/v1/searches/{task}"
+    wait_until(lambda: ask(console_broker, "GET", path)["state"] == "done")
+    with browser.page(f"jobs/searches/{task}") as page:
+        page.get_by_role("button", name="Search on").click()
+        page.get_by_role("button", name="Search", exact=True).click()
+        page.wait_for_url(lambda url: "/jobs/searches/" in url and task not in url)
+        page.get_by_text("done", exact=True).wait_for(timeout=60_000)
+        assert page.locator("main pre").first.inner_text().count('"offset"') == 20
+
+
 def test_a_link_restores_what_a_page_showed(browser, console_broker):
     topic = ask(console_broker, "GET", "/v1/topics/orders")
     full = max(topic["partitions"], key=lambda one: one["end_offset"])["partition"]

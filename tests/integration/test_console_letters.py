@@ -16,6 +16,10 @@ from tests.integration.browser import (
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_console import HOSTILE, ask, run
 
+from headrace.cli.failures import CommandFailed
+from headrace.cli.pipeline_session import keep_result
+from headrace.cli.session import CliSession
+
 pytestmark = NEEDS_CHROMIUM
 TOPIC = "orders.dead"
 PATH = f"/v1/dead-letters/{TOPIC}"
@@ -217,6 +221,38 @@ def test_a_redrive_is_followed_and_stopped(browser, letters_broker):
         page.get_by_role("cell", name="stopped").wait_for()
         page.get_by_role("link", name="Redrive").click()
         page.get_by_text("Results").wait_for()
+
+
+def test_results_of_spark_jobs_are_shown_from_the_topic_that_keeps_them(browser, letters_broker):
+    with browser.page("jobs") as page:
+        page.get_by_text("No result is in this topic").wait_for()
+    forecast = {"verdict": "empty", "arrival_per_s": 2.0, "drain_per_s": 9.0, "empty_at_ms": 0}
+    create_topic(letters_broker.kafka, "headrace.results")
+    Confluent.produce(letters_broker.kafka, "headrace.results", [Rec(b"other", b"[]")])
+    session = CliSession(letters_broker.kafka)
+    for job, of, summary, found in (
+        ("proof", "orders", "missing: 3 gaps", {"problems": [HOSTILE], "not_proven": []}),
+        ("backlog", "billing", "empty soon", {"lag": 7, "forecast": forecast}),
+    ):
+        keep_result(session, "headrace.results", job, of, summary, found)
+    with pytest.raises(CommandFailed, match=r"is not in headrace.results: .* too large"):
+        keep_result(session, "headrace.results", "proof", "orders", "", "x" * 2_000_000)
+    with browser.page("jobs") as page:
+        rows = page.get_by_role("region", name="Results of Spark jobs").locator("tbody tr")
+        rows.first.wait_for()
+        assert sorted(rows.locator("td:nth-child(3)").all_inner_texts()) == [
+            "empty soon",
+            "missing: 3 gaps",
+        ]
+        page.get_by_role("link", name="backlog billing").click()
+        page.get_by_text("9/s").wait_for()
+        page.get_by_role("link", name="Jobs", exact=True).last.click()
+        page.get_by_role("link", name="proof orders").click()
+        page.get_by_role("listitem").get_by_text("<img src=x").wait_for()
+        assert page.title() != "owned"
+        assert accessibility_violations(page) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert overflow_px(page) <= 0
 
 
 PAGES = [f"dead-letters/{TOPIC}", f"dead-letters/{TOPIC}/0/3", f"dead-letters/{TOPIC}/0/4", "jobs"]

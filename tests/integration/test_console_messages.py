@@ -173,6 +173,39 @@ def test_a_decoder_that_fails_says_why(browser, message_broker, value, form, why
         page.locator("dialog").get_by_text(why).wait_for()
 
 
+@pytest.mark.timeout(300)
+def test_values_of_ten_megabytes_are_cut_and_a_tail_keeps_few_of_them(browser, message_broker):
+    from confluent_kafka import Producer
+
+    create_topic(message_broker.kafka, "huge")
+    larger = {"set": {"max.message.bytes": "12000000"}}
+    ask(message_broker, "PATCH", "/v1/topics/huge/config", larger)
+    limits = {"message.max.bytes": 12_000_000, "batch.size": 12_000_000}
+    producer = Producer({"bootstrap.servers": message_broker.kafka, **limits})
+
+    def send(letter: bytes) -> None:
+        producer.produce("huge", letter * 10_000_000, b"k")
+        assert producer.flush(120) == 0
+
+    send(b"<")
+    with browser.page("topics/huge") as page:
+        page.get_by_role("button", name="Open 0:0").click()
+        dialog = page.locator("dialog")
+        dialog.get_by_text("10,000,000 characters").wait_for()
+        assert len(dialog.inner_text()) < 101_000
+        dialog.get_by_label("Decode as").select_option("hex")
+        dialog.get_by_text("003ff0  3c 3c").wait_for()
+        assert len(dialog.inner_text()) < 100_000
+        page.keyboard.press("Escape")
+        page.get_by_label("Show").select_option("live")
+        page.get_by_text("Waiting for messages").wait_for()
+        for letter in (b"a", b"b", b"c", b"d", b"e"):
+            send(letter)
+        page.get_by_text("5 messages came").wait_for(timeout=60_000)
+        page.get_by_text("eeee").wait_for(timeout=60_000)
+        assert page.locator("tbody tr").count() == 3
+
+
 def test_secrets_in_headers_are_shown_only_when_asked_and_sent_again_unseen(
     browser, message_broker
 ):

@@ -19,9 +19,11 @@ from headrace.cli.pipeline_session import (
     DRY_RUN,
     MASTER,
     RESULT_AS_JSON,
+    RESULTS,
     bounds_of,
     connection_of,
     job_module,
+    keep_result,
     restarted,
     spark_for,
     stop_on_interrupt,
@@ -91,6 +93,7 @@ class TimesType(click.ParamType[Any]):
 @DRY_RUN
 @window_options
 @MASTER
+@RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
 def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -104,7 +107,9 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
       headrace pipeline replay orders --to orders.test --since 2h --speed 10x
       headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE offset > 99"
     """
-    session.describe_topics([topic, options["target"]])
+    session.describe_topics(
+        [name for name in (topic, options["target"], options["results"]) if name]
+    )
     if options["speed"] is not None and options["rate"] is not None:
         raise CommandFailed("--speed and --rate exclude each other", "Use one of them", USAGE)
     job = job_module("jobs.replay")
@@ -114,13 +119,14 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         connection_of(session), topic, bounds=bounds, rate_per_s=options["rate"],
         **{name: options[name] for name in names},
     )  # fmt: skip
-    _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
+    result = _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
+    _keep(session, "replay", f"{topic} {options['target']}", result, options)
 
 
-def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, Any]) -> None:
-    """Plan or run a copy, with progress; prints its result."""
+def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, Any]) -> Any:
+    """Plan or run a copy, with progress; prints its result and returns it."""
     if options["dry_run"]:
-        refuse_inert("with --dry-run", "chunk_records", "rate")
+        refuse_inert("with --dry-run", "chunk_records", "rate", "results")
     stop = stop_on_interrupt("chunk")
 
     def job() -> Any:
@@ -155,6 +161,17 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
         )
         if result["late_seconds_max"] > 5:
             say(f"up to {result['late_seconds_max']:.1f} s behind the speed that was asked for")
+    return result
+
+
+def _keep(
+    session: CliSession, job: str, of: str, result: dict[str, Any], options: dict[str, Any]
+) -> None:
+    if options["results"] is None:
+        return
+    state = "done" if result["done"] else "stopped; the same command continues"
+    summary = f"{result['written']:,} records written in {result['seconds']:.1f} s: {state}"
+    keep_result(session, options["results"], job, of, summary, result)
 
 
 def _size(planned: dict[str, Any] | None) -> int:
@@ -249,6 +266,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
 @CHUNK
 @DRY_RUN
 @MASTER
+@RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
 def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -265,7 +283,9 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
       headrace pipeline dead redrive orders.dead \\
           --set "value=replace(cast(value AS string), 'EURO', 'EUR')"
     """
-    session.describe_topics([name for name in (topic, options["target"]) if name])
+    session.describe_topics(
+        [name for name in (topic, options["target"], options["results"]) if name]
+    )
     edits = {}
     for one in options["edits"]:
         name, equals, sql = one.partition("=")
@@ -278,4 +298,5 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         connection_of(session), topic, edits=edits, rate_per_s=options["rate"],
         **{name: options[name] for name in names},
     )  # fmt: skip
-    _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)
+    result = _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)
+    _keep(session, "redrive", topic, result, options)

@@ -21,10 +21,12 @@ from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_pro
 from headrace.cli.pipeline_session import (
     MASTER,
     RESULT_AS_JSON,
+    RESULTS,
     WAREHOUSE_OR_NONE,
     bounds_of,
     connection_of,
     job_module,
+    keep_result,
     restarted,
     spark_for,
     window_options,
@@ -59,6 +61,7 @@ WATCH = click.option(
 @HISTORY
 @WAREHOUSE_OR_NONE
 @MASTER
+@RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
 def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **options: Any) -> None:
@@ -71,7 +74,7 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
       headrace pipeline backlog billing orders
       headrace pipeline backlog billing orders --history headrace.lag --warehouse ./warehouse
     """
-    session.describe_topics([topic])
+    session.describe_topics([name for name in (topic, options["results"]) if name])
     if options["history"] is not None and options["warehouse"] is None:
         raise CommandFailed("--history requires --warehouse", "Give both")
     samples = sample_group(session, group, topic, options["watch"])
@@ -85,7 +88,9 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
         print_json(found)
     else:
         _show_backlog(found)
-    if found["forecast"]["verdict"].startswith("never"):
+    verdict = found["forecast"]["verdict"]
+    keep_result(session, options["results"], "backlog", f"{group} {topic}", verdict, found)
+    if verdict.startswith("never"):
         raise CommandFailed(
             f"the backlog of {group} on {topic} grows: {found['lag']:,} records",
             found["advice"][0] if found["advice"] else "Add consumers",

@@ -27,11 +27,13 @@ from headrace.cli.pipeline_session import (
     DRY_RUN,
     MASTER,
     RESULT_AS_JSON,
+    RESULTS,
     WAREHOUSE_OR_NONE,
     Command,
     bounds_of,
     connection_of,
     job_module,
+    keep_result,
     restarted,
     spark_for,
     window_options,
@@ -93,6 +95,7 @@ def proof_options(command: Command) -> Command:
 @window_options
 @HTTP
 @MASTER
+@RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
 def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -107,7 +110,7 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
       headrace pipeline proof orders --since 2013-01-31 --until 2013-02-01 --sent @sent.json \\
           --table archive.orders --warehouse ./warehouse --certificate 2013-01-31.json
     """
-    session.describe_topics([topic])
+    session.describe_topics([name for name in (topic, options["results"]) if name])
     bounds = bounds_of(options)
 
     def run() -> Any:
@@ -121,6 +124,8 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
         print_json(found)
     else:
         _show(found)
+    summary = f"{found['verdict']}: {equation(found)}"
+    keep_result(session, options["results"], "proof", topic, summary, found)
     conclude(found)
 
 

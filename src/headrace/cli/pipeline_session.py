@@ -6,12 +6,15 @@ Invariants: Spark is imported only when a job runs, and only through `headrace.p
 from __future__ import annotations
 
 import importlib
+import json
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from headrace.cli.client import kafka
+from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
 from headrace.cli.positions import TimeType
@@ -67,6 +70,12 @@ WAREHOUSE = _warehouse_options(required=True)
 WAREHOUSE_OR_NONE = _warehouse_options(required=False)
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+RESULTS = click.option(
+    "--results",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="Also send the result to this topic, as JSON; the console's page of jobs shows it.",
+)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
 MEMORY_MB = 2048
 
@@ -140,6 +149,29 @@ def _spark_failures() -> Iterator[None]:
             ours or f"Spark failed: {''.join(said).rstrip('.')}",
             "Check the SQL, and that the tables are in --warehouse; the same command continues",
         ) from error
+
+
+def keep_result(
+    session: CliSession, to: str | None, job: str, of: str, summary: str, result: Any
+) -> None:
+    """Send a job's result to the topic `to` (None: do nothing). Raises CommandFailed."""
+    if to is None:
+        return
+    value = json.dumps({"job": job, "of": of, "summary": summary, "result": result}, default=str)
+    outcomes: list[Any] = []
+    producer = session.producer({"enable.idempotence": True})
+    try:
+        producer.produce(to, value, f"{job} {of}", on_delivery=lambda one, _: outcomes.append(one))
+        producer.flush(session.timeout_s + 1)
+    except kafka().KafkaException as error:
+        outcomes.append(error.args[0])
+    # No comparison with None by ==: the client's errors leave an exception behind.
+    if not outcomes or outcomes[0] is not None:
+        why = outcomes[0].str().rstrip(".") if outcomes else f"no answer in {session.timeout_s:g} s"
+        raise CommandFailed(
+            f"the job is done, but its result of {len(value):,} bytes is not in {to}: {why}",
+            f"Check that {to} exists and its max.message.bytes; --json prints the result",
+        )
 
 
 class Stop:

@@ -7,6 +7,8 @@ import { Fates, Outcome, undoAction } from "../redrive.js";
 import { link } from "../route.js";
 import { resultsOf } from "../task.js";
 import { Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { searchAction } from "./messages.js";
+import { Result, Results } from "./results.js";
 import { t } from "../words.js";
 
 const POLL_MS = 1000;
@@ -15,11 +17,13 @@ const KINDS = ["redrives", "searches", "traces"];
 const kindName = (kind) => ({ redrives: t("Redrive"), searches: t("Search"), traces: t("Trace") })[kind];
 const stateName = (state) => ({ running: t("running"), done: t("done"), failed: t("failed"), cancelled: t("stopped") })[state] ?? state;
 
-export const Page = ({ path }) => {
+export const Page = ({ path, query }) => {
+  if (path.length === 4 && path[0] === "results") return html`<${Result} topic=${path[1]} partition=${path[2]} offset=${path[3]} />`;
   if (path.length === 2 && KINDS.includes(path[0])) return html`<${Job} kind=${path[0]} id=${path[1]} />`;
   return html`<${Title} text=${t("Jobs")} />
     <p>${t("What this broker does in the background. It keeps the last 64 that have ended, until it restarts.")}</p>
     <${Jobs} kinds=${KINDS} />
+    <${Results} topic=${query.results} />
     <${PageForms} path="/v1/redrives" />`;
 };
 
@@ -73,6 +77,10 @@ function Buttons({ task, start, changed }) {
   const name = `${kindName(task.kind)} ${task.id.slice(0, 8)}`;
   if (task.state === "running") {
     return html`<button aria-label=${`${t("Stop")}: ${name}`} onClick=${() => start(stopAction(task.kind, task, changed))}>${t("Stop")}</button>`;
+  }
+  const { next_page_token: place } = task.progress;
+  if (place && task.kind === "searches") {
+    return html`<button aria-label=${`${t("Search on")}: ${name}`} onClick=${() => start(searchAction({ ...task.asked, page_token: place }))}>${t("Search on")}</button>`;
   }
   const hasSent = Object.keys(task.progress.result?.sent ?? {}).length > 0 || (task.kind === "redrives" && task.state !== "done" && task.result_count > 0);
   if (!hasSent || task.asked.dry_run) return "–";

@@ -2,16 +2,18 @@
 // as they come.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
+import { useAction } from "../action.js";
 import { BY_SCHEMA, FORMS, Headers, contents } from "../contents.js";
 import { count, decoded, line, time, visible } from "../format.js";
-import { link, setQuery } from "../route.js";
+import { go, link, setQuery } from "../route.js";
 import { openStream } from "../stream.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
 import { lifeOf } from "./life.js";
 import { t } from "../words.js";
 
 const ROWS = 50;
-export const TAIL_ROWS = 200;
+const TAIL_ROWS = 200;
+const TAIL_CHARACTERS = 32_000_000; // of rows that a page keeps, unless the newest alone is longer
 const PARTITIONS_AT_ONCE = 16;
 const EXPORTED_MAX = 10_000;
 const START = { offset: "", time: "", key: "", where: "", after: "" };
@@ -47,7 +49,8 @@ async function page(topic, number, query, signal) {
   return { ...answer, records: answer.records.map((one) => ({ ...one, partition: number })) };
 }
 
-async function latest(topic, number, decode, signal) {
+// The newest messages of a partition.
+export async function latest(topic, number, decode, signal) {
   const known = topic.partitions[number];
   let end = known.end_offset;
   if (end == null) end = (await page(topic, number, { timestamp_ms: 253_402_300_799_999, max: 1 }, signal)).next_offset;
@@ -95,6 +98,7 @@ function Browse({ topic, from, query, open }) {
   const state = useData((signal) => read(topic, from, query, signal), keys);
   const search = searched(query);
   const exported = exportOf(from, query);
+  const [dialog, start] = useAction();
   const hint = `echo 'hello' | ${words("headrace", "produce", topic.name)}`;
   return html`<${Loaded} state=${state}>${(data) => html`
     ${data.unreadable?.length > 0 && html`<div class="note bad"><strong>${t("Batches that cannot be decoded")}</strong>
@@ -107,13 +111,21 @@ function Browse({ topic, from, query, open }) {
       : html`<${Rows} topic=${topic} records=${data.records} open=${open} />`}
     <div class="tools"><button onClick=${state.again}>${t("Read again")}</button>
       ${data.next != null && from !== "latest" && html`<button onClick=${() => setQuery({ from: "offset", offset: data.next, time: "" })}>${t("Next {n}", { n: ROWS })}</button>`}
-      ${data.after && html`<button onClick=${() => setQuery({ after: data.after })}>${t("Search on")}</button>`}
+      ${data.after && html`<button onClick=${() => setQuery({ after: data.after })}>${t("Search on")}</button>
+        <button onClick=${() => start(searchAction({ topic: topic.name, ...search, partition: search.partition ? Number(search.partition) : undefined, page_token: data.after }))}>${t("Continue as a job")}</button>`}
       ${exported && ["ndjson", "csv"].map((format) => html`<a download href=${address(at("topics", topic.name, "export"), { ...exported, format, max: EXPORTED_MAX })}>${t("Export as {format}", { format: format.toUpperCase() })}</a>`)}</div>
     ${exported && html`<p class="quiet">${t("An export has all that matches, at most {n} messages of the log, with all their bytes and headers.", { n: count(EXPORTED_MAX) })}</p>`}
   `}<//>
   ${search && html`<${PageForms} cli=${words("headrace", "find", topic.name, from === "where" ? "--filter" : "--key", search[from], ...(query.partition ? ["--partition", query.partition] : []))}
-    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS, decode: decodeOf(query) })} />`}`;
+    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS, decode: decodeOf(query) })} />`}${dialog}`;
 }
+
+// A search as a job of the broker: followed, stopped and continued on the page of jobs.
+export const searchAction = (body) => ({
+  title: t("Continue as a job"), verb: t("Search"), method: "POST", path: "/v1/searches", body,
+  preview: () => t("Begins after what was searched. It keeps at most {n} results; what it has read is on the page of jobs.", { n: count(body.max ?? 1000) }),
+  after: ({ id }) => go(["jobs", "searches", id]),
+});
 
 // How far a search came, and what it could not decide.
 function Progress({ found: { searched: done, failed, after } }) {
@@ -145,6 +157,13 @@ function Rows({ topic, records, open }) {
 
 const keyOf = (one) => `${one.topic ?? ""}/${one.partition}/${one.offset}`;
 
+// The first of these, newest first, that a page keeps.
+function kept(newest, sizeOf) {
+  let size = 0;
+  const end = newest.findIndex((one, at) => at >= TAIL_ROWS || ((size += sizeOf(one)) > TAIL_CHARACTERS && at > 0));
+  return end < 0 ? newest : newest.slice(0, end);
+}
+
 // A tail shows the newest rows alone, drawn at most four times a second, however many come. After a
 // lost connection it continues at its last place: what came after that comes once more.
 function Tail({ topic, partition, open }) {
@@ -157,6 +176,7 @@ function Tail({ topic, partition, open }) {
     if (isPaused) return undefined;
     let place = "";
     let totalThere = total.current;
+    let characters = 0;
     const take = {
       place: (event) => {
         place = event.lastEventId;
@@ -165,7 +185,10 @@ function Tail({ topic, partition, open }) {
       record: (event) => {
         waiting.current.push(event.data);
         total.current += 1;
-        if (waiting.current.length > TAIL_ROWS) waiting.current.splice(0, waiting.current.length - TAIL_ROWS);
+        characters += event.data.length;
+        if (waiting.current.length <= 2 * TAIL_ROWS && characters <= 2 * TAIL_CHARACTERS) return;
+        waiting.current = kept(waiting.current.reverse(), (one) => one.length).reverse();
+        characters = waiting.current.reduce((sum, one) => sum + one.length, 0);
       },
     };
     const end = openStream(() => address(at("topics", topic.name, "tail"), { partition, after: place }), take, (isBack, refused) => {
@@ -176,7 +199,8 @@ function Tail({ topic, partition, open }) {
       if (waiting.current.length === 0) return;
       const fresh = new Map(waiting.current.map((one) => JSON.parse(one)).reverse().map((one) => [keyOf(one), one]));
       waiting.current = [];
-      setRows((before) => [...fresh.values(), ...before.filter((one) => !fresh.has(keyOf(one)))].slice(0, TAIL_ROWS));
+      characters = 0;
+      setRows((before) => kept([...fresh.values(), ...before.filter((one) => !fresh.has(keyOf(one)))], (one) => one.value?.length ?? 0));
     }, 250);
     return () => {
       end();
