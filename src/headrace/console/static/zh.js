@@ -309,7 +309,7 @@ export const words = {
   "from an offset": "从某位点",
   "hidden": "隐藏",
   "in": "入",
-  "is leaving": "正在退出",
+  "is leaving: {n} partitions to hand over": "正在离开：还有 {n} 个分区待移交",
   "live": "在线",
   "none": "无",
   "of one core": "单核占比",
