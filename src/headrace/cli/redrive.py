@@ -31,7 +31,6 @@ from headrace.cli.transfer import (
 from headrace.records.letters import (
     EDIT_OF,
     NAMED_SEQUENCE,
-    REDRIVE_PREFIX,
     REDRIVEN_FROM,
     REDRIVES,
     EditFinder,
@@ -39,7 +38,9 @@ from headrace.records.letters import (
     edit_of,
     letter_of,
     own_headers,
+    redrive_of,
 )
+from headrace.records.tenant_names import name_in, sibling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,7 +80,7 @@ class RedriveOptions:
     def wants(self, letter: Letter, place: Place) -> bool:
         """Whether the letter is one of those to send."""
         return (
-            (self.group is None or letter.consumer == self.group)
+            (self.group is None or name_in(letter.consumer) == name_in(self.group))
             and (self.reason is None or self.reason in letter.reason)
             and (not self.places or place in self.places)
         )
@@ -145,11 +146,6 @@ class Outcome:
 
 
 # --- reading ---------------------------------------------------------------------------------
-
-
-def group_of(topic: str) -> str:
-    """The group with a redrive's offsets."""
-    return f"{REDRIVE_PREFIX}{topic}"
 
 
 def assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[int, int]]:
@@ -267,7 +263,7 @@ def _size(message: Message) -> int:
 def scan(session: CliSession, topic: str) -> Iterator[tuple[Message, Message]]:
     """Yield all letters of the topic that were not sent back yet, and what counts of each: its
     newest edit, or itself."""
-    consumer, ends = assigned(session, topic, group_of(topic))
+    consumer, ends = assigned(session, topic, redrive_of(topic))
     try:
         if not ends:
             return
@@ -327,7 +323,9 @@ class Plan:
             return Fate(error=error, is_dropped=True)
         letter = letter_of(headers_of(message))
         place = message.partition(), message.offset()
-        target = self._options.target or letter.topic
+        # Whoever wrote the letter: it names a topic of its own tenant.
+        origin = letter.topic and sibling(message.topic(), name_in(letter.topic))
+        target = self._options.target or origin
         self._has_origin |= bool(letter.topic)
         if not self._options.wants(letter, place):
             return KEPT
@@ -341,7 +339,7 @@ class Plan:
         count = self._count(target)
         if not count:
             return Fate(error=f"there is no topic {target}, and it was kept; create it, or --to")
-        is_moved = target != letter.topic or self.content(message).key() != message.key()
+        is_moved = target != origin or self.content(message).key() != message.key()
         number = -1 if is_moved or letter.partition >= count else letter.partition
         return Fate(target, number)
 
@@ -376,7 +374,7 @@ def plan_redrive(
     session: CliSession, topic: str, options: RedriveOptions, outcome: Outcome
 ) -> None:
     """Count what a redrive would do; change nothing."""
-    consumer, ends = assigned(session, topic, group_of(topic))
+    consumer, ends = assigned(session, topic, redrive_of(topic))
     try:
         if not ends:
             return
@@ -394,7 +392,7 @@ def _refuse_unfinished_job(session: CliSession, topic: str) -> None:
     this one sends, because its state, which stands beside the offsets, would be overwritten."""
     library = kafka()
     numbers = session.partitions_of(topic)
-    consumer = session.consumer({"group.id": group_of(topic), "enable.auto.commit": False})
+    consumer = session.consumer({"group.id": redrive_of(topic), "enable.auto.commit": False})
     try:
         parts = [library.TopicPartition(topic, number) for number in numbers]
         found = consumer.committed(parts, timeout=session.timeout_s)
@@ -431,14 +429,14 @@ def redrive_letters(
     session.partitions_of(topic)
     producer = session.producer(
         {
-            "transactional.id": group_of(topic),
+            "transactional.id": redrive_of(topic),
             "transaction.timeout.ms": 60_000,
             "partitioner": "murmur2_random",
         }
     )
     _refuse_unfinished_job(session, topic)
     begin_transactions(session, producer)  # a running redrive can commit no more from here on
-    consumer, ends = assigned(session, topic, group_of(topic))
+    consumer, ends = assigned(session, topic, redrive_of(topic))
     move = TransactionalMove(
         session, consumer, producer, "redrive of this topic", "send dead letters back"
     )
@@ -512,7 +510,7 @@ def _send(
 def _sent_headers(message: Message, content: Message) -> list[tuple[str, bytes | None]]:
     """The record's own headers, the updated redrive count, and which letter it was."""
     count = letter_of(headers_of(message)).redrives + 1
-    place = f"{message.topic()}-{message.partition()}:{message.offset()}"
+    place = f"{name_in(message.topic())}-{message.partition()}:{message.offset()}"
     return [
         *own_headers(headers_of(content)),
         (REDRIVES, str(count).encode()),

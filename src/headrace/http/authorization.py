@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.security.access import How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.http.access import EVERYWHERE
-from headrace.records.tenant_names import DEFAULT, tenant_of
+from headrace.records.tenant_names import DEFAULT, name_in, sibling, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ class Rights:
             for name in _names({"path": path, "body": body}, need.of):
                 if is_of_all and tenant_of(name) == DEFAULT:
                     continue
-                self.require(need.operation, need.kind, need.prefix + name)
+                self.require(need.operation, need.kind, sibling(name, need.prefix + name_in(name)))
         if self._access.rule == "redrive":
             self._check_redrive(body)
 

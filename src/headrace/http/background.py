@@ -126,15 +126,15 @@ class TaskOperations:
                 call.check_again()  # rights may have been withdrawn
                 self._require_mine(task, call, Right.DESCRIBE)
             except HeadraceError as error:
-                yield event("problem", details(error))
+                yield event("problem", call.shown(details(error)))
                 return
             is_over = task.ended_ms >= 0  # before its results are read: no later ones come
             while first < len(task.results):
                 part: Json = {"results": copy.deepcopy(task.results[first : first + EVENT_RESULTS])}
                 first += len(part["results"])
                 call.rights.filter(part)
-                yield event("results", part, str(first))
-            now = _shown(task)
+                yield event("results", call.shown(part), str(first))
+            now = call.shown(_shown(task))
             quiet = 0 if now != said else quiet + 1
             if now != said:
                 said = json.loads(json.dumps(now))

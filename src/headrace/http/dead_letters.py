@@ -27,6 +27,7 @@ from headrace.http.operations import (
     DRY_RUN,
     INT64_MAX,
     LIMIT_DEFAULT,
+    OF_TENANT,
     OFFSET,
     PAGE,
     PARTITION,
@@ -46,6 +47,7 @@ from headrace.http.records import content_fields, parsed_content, shown, shown_h
 from headrace.http.search import failed_places
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.letters import EDITED, Letter, letter_of, text_of
+from headrace.records.tenant_names import name_in, sibling
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
@@ -61,7 +63,7 @@ SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
 TAKEN_MAX: Final = 1_000
 _PLACE: Final = "([0-9]{1,7}):([0-9]{1,18})"
-_SENT_TO: Final = f"([a-zA-Z0-9._-]{{1,249}})-{_PLACE}"
+_SENT_TO: Final = f"({OF_TENANT}[a-zA-Z0-9._-]{{1,249}})-{_PLACE}"
 LETTER: Final = text(26, 3, pattern=f"^{_PLACE}$")
 """A letter's partition and offset."""
 
@@ -99,7 +101,7 @@ class DeadLetterOperations:
             ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()
         )
         edit["anyOf"] = [needing(name) for name in ("key", "value", "headers")]
-        sent = fields(["letter", "to"], letter=LETTER, to=text(280, 5, pattern=f"^{_SENT_TO}$"))
+        sent = fields(["letter", "to"], letter=LETTER, to=text(314, 5, pattern=f"^{_SENT_TO}$"))
         self.operations = [
             Operation("GET", "/v1/dead-letters", "listDeadLetterTopics",
                       "List the topics that share groups name for their dead letters.",
@@ -156,7 +158,7 @@ class DeadLetterOperations:
 
     async def _summarize(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
-        scan, summary = Scan(call.query.get("records", RECORDS)), _Summary()
+        scan, summary = Scan(call.query.get("records", RECORDS)), _Summary(topic.name)
         async for one in self._desk.scan(topic, scan):
             replaced = one.replaces
             if replaced is None:
@@ -183,8 +185,8 @@ class DeadLetterOperations:
             cause = cause_of(letter)
             return (
                 query.get("since_ms", 0) <= record.timestamp_ms < query.get("until_ms", INT64_MAX)
-                and cause.origin == query.get("origin", cause.origin)
-                and cause.group == query.get("group", cause.group)
+                and name_in(query.get("origin", cause.origin)) == name_in(cause.origin)
+                and name_in(query.get("group", cause.group)) == name_in(cause.group)
                 and query.get("reason", "") in letter.reason
             )
 
@@ -300,10 +302,15 @@ def _known(number: int) -> int | None:
 class _Summary:
     """The causes so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
         self.count = 0
         self.edits = 0
         self.causes: dict[Cause, Json] = {}
+
+    def _key(self, name: str) -> str | None:
+        """Letters name what is of their own tenant."""
+        return sibling(self._topic, name_in(name)) if name else None
 
     def add(self, partition: int, record: Record) -> None:
         """Count one dead letter."""
@@ -315,8 +322,8 @@ class _Summary:
             if len(self.causes) >= CAUSES_MAX:
                 return
             known = self.causes[cause] = {
-                "origin": cause.origin or None,
-                "group": cause.group or None,
+                "origin": self._key(cause.origin),
+                "group": self._key(cause.group),
                 "reason": cause.reason,
                 "format": cause.format or None,
                 "count": 0,

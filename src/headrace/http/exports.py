@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import ANONYMOUS
@@ -92,8 +93,9 @@ class ExportOperations:
                 call.check_again()
                 page = await self._page(topic, condition, page.next, number)
 
-        rows = _rows(pages(), topic.name, query.get("max", MESSAGES), _WRITERS[form])
-        headers = {"content-disposition": f'attachment; filename="{topic.name}.{form}"'}
+        name = call.view.name(topic.name)
+        rows = _rows(pages(), topic.name, query.get("max", MESSAGES), partial(_WRITERS[form], name))
+        headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
         paced = self._charged(call.session, _with_head(rows, form))
         return HeldStream(paced, _TYPES[form], headers, released)
 
@@ -178,10 +180,10 @@ async def _rows(
             return
 
 
-def _as_ndjson(one: FoundMessage) -> bytes:
+def _as_ndjson(topic: str, one: FoundMessage) -> bytes:
     record = one.record
     row: Json = {
-        "topic": one.topic,
+        "topic": topic,
         "partition": one.partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
@@ -200,8 +202,8 @@ def _named(name: str, data: bytes | None) -> Json:
     return {name if is_text else f"{name}_base64": found}
 
 
-def _as_csv(one: FoundMessage) -> bytes:
-    row = {"topic": one.topic, "partition": one.partition, **shown(one.record)}
+def _as_csv(topic: str, one: FoundMessage) -> bytes:
+    row = {"topic": topic, "partition": one.partition, **shown(one.record)}
     row["headers"] = json.dumps(row["headers"], ensure_ascii=False, separators=(",", ":"))
     return _line([row.get(name, "text" if "encoding" in name else None) for name in COLUMNS])
 

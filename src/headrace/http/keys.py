@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import JSONResponse
 
 from headrace.broker.security.acls import NAME_LENGTH_MAX as RESOURCE_LENGTH_MAX
-from headrace.broker.security.acls import Pattern
+from headrace.broker.security.acls import WILDCARD, Pattern
 from headrace.broker.security.api_keys import (
     HTTP,
     KINDS,
@@ -27,6 +27,7 @@ from headrace.broker.security.api_keys import (
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.security.tenants import OF_TENANTS
 from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
 from headrace.http.connection import LOGIN
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from headrace.broker.services.services import Services
+    from headrace.broker.services.tenant_view import TenantView
     from headrace.http.logins import HttpLogin
 
 _PATH: Final = "/v1/keys"
@@ -108,7 +110,7 @@ class KeyOperations:
         self._require(call, owner)
         rules = None
         if "scope" in given:
-            rules = [_rule(one) for one in given["scope"]]
+            rules = [_rule(one, call.view) for one in given["scope"]]
         kind = given.get("kind", HTTP)
         new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules, kind)
         secret, key = await self._services.issuers.keys.create(new)
@@ -149,9 +151,12 @@ class KeyOperations:
             call.rights.require(Right.CREATE_TOKENS, ResourceType.USER, str(owner))
 
 
-def _rule(given: Json) -> ScopeRule:
+def _rule(given: Json, view: TenantView) -> ScopeRule:
     kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
-    pattern = Pattern(kind, given["name"], PATTERNS[pattern_type])
+    name: str = given["name"]
+    if kind in OF_TENANTS and name != WILDCARD:
+        name = view.key(name)
+    pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])
 
 

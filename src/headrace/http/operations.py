@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services.tenant_view import TenantView, view_of
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
     AuthenticationFailed,
@@ -36,7 +37,10 @@ from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
+from headrace.http.tenancy import enter, leave, leave_response
 from headrace.records.attributes import TRACEPARENT
+from headrace.records.tenant_names import CLOSE, OPEN
+from headrace.records.tenant_names import TENANT as TENANT_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +76,12 @@ class Call:
     """What its quota is charged; None: the bytes of records."""
     rights: Rights = field(kw_only=True)
     """What its client may do."""
+    view: TenantView = field(kw_only=True)
+    """How its client writes names; `path`, `query` and `body` have keys."""
+
+    def shown(self, value: Any) -> Any:
+        """A part of a stream as its client may see it; other answers are translated as a whole."""
+        return leave(self.view, value)
 
     def check_again(self) -> None:
         """After a wait: raise AuthenticationFailed if the client's login has ended, Unauthorized
@@ -165,7 +175,9 @@ def needing(*names: str, true: Sequence[str] = ()) -> Schema:
     }
 
 
-TOPIC: Final = text(249, 1, pattern="^[a-zA-Z0-9._-]{1,249}$")
+OF_TENANT: Final = f"({OPEN}{TENANT_NAME}{CLOSE})?"
+"""What operators write before the names of tenants."""
+TOPIC: Final = text(283, 1, pattern=f"^{OF_TENANT}[a-zA-Z0-9._-]{{1,249}}$")
 GROUP: Final = text(8_000, 1)
 SET_GROUP: Final = text(255, 1)
 """A share group, or another group with settings."""
@@ -306,7 +318,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
 
 
 async def _call(
-    operation: Operation, request: Request, session: ClientSession, rights: Rights
+    services: Services, operation: Operation, request: Request, session: ClientSession
 ) -> Call:
     """Raises RequestInvalid."""
     path = {
@@ -332,7 +344,10 @@ async def _call(
         if name in request.headers:
             schemas.check(request.headers[name], schema, f"the header {name}")
     size_bytes = getattr(request.state, "body_bytes", 0)
-    return Call(request, path, query, body, session, size_bytes, rights=rights)
+    rights = Rights(services, session, operation.access, operation.name)
+    view = view_of(services.authorizer, session)
+    enter(view, operation.name, operation.access, {"path": path, "query": query, "body": body})
+    return Call(request, path, query, body, session, size_bytes, rights=rights, view=view)
 
 
 def session_of(request: Request) -> ClientSession:
@@ -380,6 +395,14 @@ async def _handled(operation: Operation, call: Call) -> Json | Response:
         if not call.is_dry_run:
             call.rights.note_change(call.path, call.body, failed=failed)
     return found
+
+
+def _shown(call: Call, found: Json | Response) -> Response:
+    """What the client gets of a handler's answer: what it may see, by the names that it uses."""
+    if isinstance(found, Response):
+        return leave_response(call.view, found)
+    call.rights.filter(found)
+    return JSONResponse(call.shown(found))
 
 
 def _release(found: Json | Response) -> None:
@@ -453,32 +476,24 @@ class _Resource:
                 "use a listener that authenticates (headrace.http.security.protocol), or ask from"
                 " the broker's own machine",
             )
-        authorizer = self._services.authorizer
-        if authorizer.has_tenants and not operation.is_public and authorizer.tenant(session):
-            return problem(
-                403, "tenants are served over the Kafka protocol alone", "use a Kafka client"
-            )
         quotas = self._services.quotas
         is_charged = bool(operation.quota) and quotas.is_active
         try:
             if is_charged:
                 quotas.check(session, operation.quota)
-            rights = Rights(self._services, session, operation.access, operation.name)
-            call = await _call(operation, request, session, rights)
-            rights.check(call.path, call.body)
+            call = await _call(self._services, operation, request, session)
+            call.rights.check(call.path, call.body)
             await self._look_up(call)
             found = await _handled(operation, call)
         except HeadraceError as error:
-            return refused(error)
+            return self._refused(session, error)
         if operation.is_read or operation.method == "GET":
             try:
                 call.check_again()  # it may have waited
             except HeadraceError as error:
                 _release(found)
-                return refused(error)
-        if not isinstance(found, Response):
-            rights.filter(found)
-        response = found if isinstance(found, Response) else JSONResponse(found)
+                return self._refused(session, error)
+        response = _shown(call, found)
         if is_charged:
             amount = call.charge
             if amount is None:
@@ -486,6 +501,9 @@ class _Resource:
                 amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
             quotas.take(session, operation.quota, amount)
         return response
+
+    def _refused(self, session: ClientSession, error: HeadraceError) -> Response:
+        return leave_response(view_of(self._services.authorizer, session), refused(error))
 
     async def _look_up(self, call: Call) -> None:
         """Get the topics of `call` that this broker does not know: another one may have created

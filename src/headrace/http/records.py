@@ -122,7 +122,7 @@ class RecordOperations:
         for place, outcome in zip(outgoing, outcomes, strict=True):
             results[place] = _sent(outcome)
         if wants_lines(call.request):
-            return as_lines(results)
+            return as_lines(call.shown(results))
         return JSONResponse({"topic": topic.name, "results": results})
 
     # --- read --------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class RecordOperations:
                         await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
                 yield b": still there\n\n" if is_quiet else _place(follower, run)
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
-            yield event("problem", details(error))
+            yield event("problem", call.shown(details(error)))
 
 
 def _place(follower: Follower, run: str) -> bytes:

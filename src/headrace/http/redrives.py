@@ -67,26 +67,29 @@ class RedriveOperations:
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body = call.body
-        name = self._services.topics.get(body["topic"]).name
+        topic = self._services.topics.get(body["topic"])
         if "to" in body:
             self._services.topics.get(body["to"])
         running = [task for task in self._tasks.list("redrive") if task.state == RUNNING]
-        if any(task.asked["topic"] == name for task in running):
-            raise Contradiction(f"a redrive of {name} runs already: cancel it, or wait for its end")
+        if any(task.asked["topic"] == topic.name for task in running):
+            raise Contradiction(
+                f"a redrive of {topic.name} runs already: cancel it, or wait for its end"
+            )
         if len(running) >= RUNNING_MAX:
             raise TooManyTasks(f"{RUNNING_MAX} redrives run on this broker: wait for one to end")
         host, port = self._services.cluster.kafka_address
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
+        access = self._services.cluster.helper_access(call.session)
+        asked = call.shown(body) if access.is_of_client else body
         arguments += [
-            f"--{option}={body[option]}"
+            f"--{option}={asked[option]}"
             for option in ("to", "group", "reason", "rate")
-            if option in body
+            if option in asked
         ]
         arguments += [f"--loop-max={body['loop_max']}"] if "loop_max" in body else []
         arguments += [f"--letter={one}" for one in body.get("letters", ())]
         arguments += ["--dry-run"] if body.get("dry_run") else []
-        arguments += ["--lines", "--", name]
-        access = self._services.cluster.helper_access(call.session)
+        arguments += ["--lines", "--", asked["topic"]]
         if not access.is_of_client and "to" not in body:
             # The command has other rights: no rule that denies the client a topic would stop it.
             call.rights.require_each(

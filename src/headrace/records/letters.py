@@ -11,6 +11,8 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.records.tenant_names import name_in, sibling
+
 if TYPE_CHECKING:
     from collections.abc import Container
 
@@ -94,6 +96,11 @@ class Letter(NamedTuple):
     def reason(self) -> str:
         """The message; where there is none, the class of the exception."""
         return self.message or self.cause
+
+
+def redrive_of(topic: str) -> str:
+    """The group and the transactional id of a topic's redrives, of the topic's tenant."""
+    return sibling(topic, REDRIVE_PREFIX + name_in(topic))
 
 
 def letter_of(headers: Headers) -> Letter:

@@ -13,6 +13,7 @@ from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services.tenant_view import view_of
 from headrace.errors import AuthenticationFailed, Retriable
 from headrace.rocketmq.codes import CLIENT_ID_REQUIRED, Refused
 from headrace.rocketmq.names import group_id_of, topic_name_of
@@ -46,6 +47,7 @@ class Caller:
         "rpc",
         "services",
         "session",
+        "view",
     )
 
     def __init__(
@@ -65,6 +67,8 @@ class Caller:
         self.rpc = rpc
         self.session = session
         self.held = held
+        self.view = view_of(services.authorizer, session)
+        """How the client writes names."""
         self.client_id = (call.header(CLIENT_ID) or b"").decode("utf-8", "replace").strip()
         if not self.client_id or len(self.client_id) > CLIENT_ID_LENGTH_MAX:
             raise Refused(
@@ -122,12 +126,11 @@ class Caller:
 
     def topic_name(self, resource: Any) -> str:
         """The name of a topic. Raises Refused."""
-        return topic_name_of(resource, self.dead_letter_topic)
+        return topic_name_of(resource, self.view, self.dead_letter_topic)
 
-    @staticmethod
-    def group_id(resource: Any) -> str:
+    def group_id(self, resource: Any) -> str:
         """The id of a group. Raises Refused."""
-        return group_id_of(resource)
+        return group_id_of(resource, self.view)
 
     def known_topic(self, resource: Any) -> Topic | None:
         """The topic, if this broker knows it already. Raises Refused."""
@@ -165,7 +168,7 @@ class Caller:
         for need in access.needs:
             for resource in _resources(request, need.of.split(".")):
                 is_group = need.kind == ResourceType.GROUP
-                name = group_id_of(resource) if is_group else self.topic_name(resource)
+                name = self.group_id(resource) if is_group else self.topic_name(resource)
                 if not self.may(need.operation, need.kind, name):
                     self.services.audit.denied(
                         self.session, need.operation, need.kind, name, self.rpc

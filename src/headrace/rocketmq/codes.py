@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from headrace import errors
+from headrace.broker.services.tenant_view import OF_ALL, TenantView
 from headrace.errors import HeadraceError, Rejected
 
 OK: Final = 20000
@@ -108,10 +109,11 @@ def code_of(error: HeadraceError) -> int:
     raise AssertionError("HeadraceError is in the table")
 
 
-def set_status(status: Any, error: HeadraceError | None) -> None:
-    """Fill in a Status. Where files lie on the broker's machine is for its log alone."""
+def set_status(status: Any, error: HeadraceError | None, view: TenantView = OF_ALL) -> None:
+    """Fill in a Status, for a client with this view. Where files lie on the broker's machine is for
+    its log alone."""
     if error is None:
         status.code, status.message = OK, SUCCESS
     else:
         status.code = code_of(error)
-        status.message = _PATH.sub("(a path)", str(error))[:MESSAGE_LENGTH_MAX]
+        status.message = _PATH.sub("(a path)", view.text(str(error)))[:MESSAGE_LENGTH_MAX]

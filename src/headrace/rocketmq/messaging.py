@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from headrace.broker.services.tenant_view import OF_ALL, view_of
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Method, services_of
 from headrace.grpc.service import Status as GrpcStatus
@@ -142,7 +143,7 @@ class Messaging:
         def ended(found: Any) -> None:
             held.release()
             if isinstance(found, Exception):
-                _fail(rpc, call, found)
+                self._fail(rpc, call, found)
             else:
                 call.respond(found.SerializeToString())
 
@@ -189,28 +190,29 @@ class Messaging:
             if not response.status.code:
                 set_status(response.status, None)
         except Exception as error:  # noqa: BLE001 - the edge of a call
-            _fail(rpc, call, error)
+            self._fail(rpc, call, error)
             return
         call.respond(response.SerializeToString())
 
-
-def _fail(rpc: Rpc, call: Call, error: Exception) -> None:
-    """Finish a call with an error."""
-    if isinstance(error, DecodeError):
-        _finish_invalid(rpc, call)
-        return
-    response = wire.response_of(rpc.name)()
-    if isinstance(error, HeadraceError):
-        set_status(response.status, error)
-    else:
-        log.error("internal error in %s of RocketMQ's protocol", rpc.name, exc_info=error)
-        response.status.code = codes.INTERNAL_SERVER_ERROR
-        response.status.message = "internal error: see the broker's log"
-    if rpc.is_stream:
-        call.send(response.SerializeToString())
-        call.finish()
-    else:
-        call.respond(response.SerializeToString())
+    def _fail(self, rpc: Rpc, call: Call, error: Exception) -> None:
+        """Finish a call with an error."""
+        if isinstance(error, DecodeError):
+            _finish_invalid(rpc, call)
+            return
+        response = wire.response_of(rpc.name)()
+        if isinstance(error, HeadraceError):
+            session = session_of(self._services, call)
+            view = OF_ALL if session is None else view_of(self._services.authorizer, session)
+            set_status(response.status, error, view)
+        else:
+            log.error("internal error in %s of RocketMQ's protocol", rpc.name, exc_info=error)
+            response.status.code = codes.INTERNAL_SERVER_ERROR
+            response.status.message = "internal error: see the broker's log"
+        if rpc.is_stream:
+            call.send(response.SerializeToString())
+            call.finish()
+        else:
+            call.respond(response.SerializeToString())
 
 
 def _finish_invalid(rpc: Rpc, call: Call) -> None:

@@ -11,11 +11,14 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX, is_topic_name
+from headrace.records.tenant_names import name_in, sibling
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.broker.services.tenant_view import TenantView
 
 DEAD_LETTERS: Final = "%DLQ%"
 GROUP_LENGTH_MAX: Final = 255
@@ -37,8 +40,8 @@ def resource_of(resource: Any) -> Any:
     return wire.Resource(resource_namespace=resource.resource_namespace, name=resource.name)
 
 
-def group_id_of(resource: Any) -> str:
-    """The group of a Resource. Raises Refused."""
+def group_id_of(resource: Any, view: TenantView) -> str:
+    """The group of a Resource, as its client's tenant stores it. Raises Refused."""
     name = _with_namespace(resource)
     if not resource.name.strip() or len(name) > GROUP_LENGTH_MAX or _CONTROL.search(name):
         raise Refused(
@@ -46,19 +49,19 @@ def group_id_of(resource: Any) -> str:
             f"{name[:SHOWN_MAX]!r} is not a consumer group: use 1 to {GROUP_LENGTH_MAX} characters,"
             " without control characters",
         )
-    return name
+    return view.key(name)
 
 
-def topic_name_of(resource: Any, dead_letter_topic: Callable[[str], str]) -> str:
-    """The topic of a Resource. Raises Refused.
+def topic_name_of(resource: Any, view: TenantView, dead_letter_topic: Callable[[str], str]) -> str:
+    """The topic of a Resource, as its client's tenant stores it. Raises Refused.
 
     `dead_letter_topic(group_id)`: that of a group; empty if it has none.
     """
     name = _with_namespace(resource)
     if resource.name.startswith(DEAD_LETTERS):
         prefix = name.removesuffix(resource.name)
-        group_id = prefix + resource.name.removeprefix(DEAD_LETTERS)
-        name = dead_letter_topic(group_id) or default_dead_letter_topic(group_id)
+        group_id = view.key(prefix + resource.name.removeprefix(DEAD_LETTERS))
+        name = view.name(dead_letter_topic(group_id) or default_dead_letter_topic(group_id))
     if not is_topic_name(name) or name.startswith("__"):
         raise Refused(
             ILLEGAL_TOPIC,
@@ -66,7 +69,7 @@ def topic_name_of(resource: Any, dead_letter_topic: Callable[[str], str]) -> str
             f" {TOPIC_NAME_SIZE_MAX} letters, digits, '.', '_' and '-', not beginning with '__';"
             " %DLQ%group stands for the dead letter topic of a group",
         )
-    return name
+    return view.key(name)
 
 
 def default_dead_letter_topic(group_id: str) -> str:
@@ -75,4 +78,5 @@ def default_dead_letter_topic(group_id: str) -> str:
     def escaped(found: re.Match[str]) -> str:
         return "".join(f".{byte:02X}" for byte in found[0].encode())
 
-    return f"dlq.{_OTHER.sub(escaped, group_id)}"[:TOPIC_NAME_SIZE_MAX]
+    name = f"dlq.{_OTHER.sub(escaped, name_in(group_id))}"
+    return sibling(group_id, name[:TOPIC_NAME_SIZE_MAX])

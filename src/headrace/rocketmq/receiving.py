@@ -128,7 +128,7 @@ class Receiving:
             answer = response.entries.add(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle
             )
-            set_status(answer.status, error)
+            set_status(answer.status, error, caller.view)
         set_common_status(response.status, response.entries)
 
     async def change_invisible(self, caller: Caller, request: Any, response: Any) -> None:

@@ -17,6 +17,7 @@ from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
+from headrace.records.tenant_names import name_in
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, set_status
@@ -136,7 +137,7 @@ class Sending:
             try:
                 response = RESPONSE()
                 for one, result in zip(parsed, results, strict=True):
-                    _fill_entry(response.entries.add(), topic, one, result)
+                    _fill_entry(caller, response.entries.add(), topic, one, result)
                 set_common_status(response.status, response.entries)
                 if quotas.is_active:
                     quotas.take(caller.session, PRODUCER, size)
@@ -153,7 +154,7 @@ class Sending:
         accepted = ACCEPTED[topics.message_type(topic)]
         now_ms = self._services.appends.clock.now_ms()
         found = [
-            record_of(one, body, topic.name, accepted, now_ms)
+            record_of(one, body, name_in(topic.name), accepted, now_ms)
             for one, body in zip(messages, bodies, strict=True)
         ]
         for one in found:
@@ -206,10 +207,12 @@ def _held(caller: Caller) -> Held:
     return caller.held
 
 
-def _fill_entry(entry: Any, topic: Topic, parsed: Parsed, result: Sent | HeadraceError) -> None:
+def _fill_entry(
+    caller: Caller, entry: Any, topic: Topic, parsed: Parsed, result: Sent | HeadraceError
+) -> None:
     entry.message_id = parsed.message_id
     if isinstance(result, HeadraceError):
-        set_status(entry.status, result)
+        set_status(entry.status, result, caller.view)
         return
     set_status(entry.status, None)
     entry.offset = max(result.place.offset, 0)

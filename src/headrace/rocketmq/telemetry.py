@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.services.tenant_view import OF_ALL, view_of
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Status
 from headrace.rocketmq import wire
@@ -96,7 +97,7 @@ class Telemetry:
             stream.is_answering = False
 
     async def _answer(self, stream: _Stream, settings: Any) -> None:
-        answer = wire.TelemetryCommand()
+        answer, authorizer = wire.TelemetryCommand(), self._services.authorizer
         try:
             caller = await self._caller(stream)
             client = self._clients.seen(caller)
@@ -106,7 +107,8 @@ class Telemetry:
             set_status(answer.status, None)
         except HeadraceError as error:
             answer.Clear()
-            set_status(answer.status, error)
+            view = OF_ALL if stream.session is None else view_of(authorizer, stream.session)
+            set_status(answer.status, error, view)
         stream.call.send(answer.SerializeToString())
 
     async def _caller(self, stream: _Stream) -> Caller:

@@ -61,7 +61,9 @@ def append(session: CliSession, *records: tuple[str, list[tuple[str, bytes]]]) -
 
 
 def sent_before(session: CliSession, offset: int) -> None:
-    consumer = session.consumer({"group.id": redrive.group_of(TOPIC), "enable.auto.commit": False})
+    consumer = session.consumer(
+        {"group.id": redrive.redrive_of(TOPIC), "enable.auto.commit": False}
+    )
     consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
     consumer.close()
 

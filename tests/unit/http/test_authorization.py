@@ -41,6 +41,7 @@ NAMES = {
 }
 CONFIG = {"offsets_partition_count": 2, "authorizer": "acl", "super_users": "User:root"}
 NAMED = [*ACCESS]
+QUERIES = {"traceMessage": {"message_id": "x"}, "diagnoseGroup": {"span_ms": "0"}}
 
 
 def others(services: Any) -> list[operations.Operation]:
@@ -62,7 +63,7 @@ class NamedWeb(Web):
         path = path.replace("{task}", "no-task").replace("{id}", "0" * 16)
         path = path.replace("{tenant}", "acme")
         path = path.replace("{partition}", "0").replace("{offset}", "0")
-        query = {"message_id": "x"} if name == "traceMessage" else {}
+        query = QUERIES.get(name, {})
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())
         body = None if operation.body is None else _made(operation.body, "", topic)
         if name == "followEvents":  # without an end
@@ -183,24 +184,6 @@ def test_the_rights_of_a_row_suffice(name, monkeypatch):
                 assert status != 403, (principal, answer)
                 if TOPIC not in web.node.topics.by_name:
                     return
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_principal_of_a_tenant_is_refused(name, monkeypatch):
-    """The interface knows no names of tenants: even what the principal names as the broker stores
-    it is refused."""
-
-    async def scenario() -> None:
-        async with guarded(monkeypatch, tenants="acme=User:alice") as web:
-            web.principal = "alice"
-            operation = web.by_name()[name]
-            for topic in (TOPIC, "\u00abacme\u00bbt"):
-                status, answer = await web.call(name, topic=topic)
-                if not operation.is_public:
-                    assert status == 403, answer
-                    assert "Kafka protocol alone" in str(answer)
 
     asyncio.run(scenario())
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.unit.kafka.face_rig import Rig
 
+    from headrace.broker.security.sessions import ClientSession
+
 CLIENT = "client@1"
 
 
@@ -88,11 +90,13 @@ class Rocket:
         self.messaging = Messaging(rig.node.services, rig.node.tasks)
         self.messaging.clients.start()
         self.made = 0
+        self.session: ClientSession | None = None
+        """Of calls that name no other."""
 
     def begin(self, rpc: str, request: Any, client_id: str = CLIENT, **of_call: Any) -> TestCall:
         """Send a request; the call goes on."""
         path = f"/{wire.SERVICE}/{rpc}"
-        call = TestCall(path, client_id, of_call.get("session"))
+        call = TestCall(path, client_id, of_call.get("session", self.session))
         call.deadline = of_call.get("deadline")
         call.headers |= of_call.get("headers", {})
         if not of_call.get("is_reading", True):

@@ -11,7 +11,7 @@ from tests.unit.rocketmq.rocketmq_rig import Rocket
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import unauthorized
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
-from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.rocketmq import codes, wire
@@ -91,16 +91,79 @@ def test_an_rpc_needs_just_the_rights_of_its_row(rpc):
     asyncio.run(scenario())
 
 
-def test_a_principal_of_a_tenant_has_no_rights_here():
-    """The protocol knows no names of tenants."""
+@pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
+def test_a_client_learns_nothing_of_what_another_tenant_has(rpc):
+    """Neither one of a tenant nor one of the default tenant with all rights there. The tenant's own
+    client uses the same names."""
 
     async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice")) as rig:
+        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
             rocket = Rocket(rig)
-            await rocket.create(TOPIC)
-            for rpc in (name for name in ACCESS if name not in OF_CLIENTS):
-                await rig.node.services.access.create(rules("alice", ACCESS[rpc].needs))
-                assert await code_of(rocket, rpc, "alice") == codes.FORBIDDEN, rpc
+            await rocket.create(f"«acme»{TOPIC}")
+            await rocket.set_group(f"«acme»{GROUP}", share_auto_offset_reset="earliest")
+            await rig.node.services.access.create(
+                [
+                    Acl(Pattern(kind, "*"), Entry("User:dave", "*", one, Permission.ALLOW))
+                    for kind in NAMES
+                    for one in Operation
+                    if one > Operation.ALL
+                ]
+            )
+            for who in ("bob", "dave"):
+                for prefix in ("", "«acme»"):
+                    sees = await answer_of(rocket, rpc, who, prefix + TOPIC)
+                    absent = await answer_of(rocket, rpc, who, prefix + "absent-topic")
+                    assert sees.replace(TOPIC, "absent-topic") == absent
+                    assert prefix or "«" not in sees
+            own = await answer_of(rocket, rpc, "alice", TOPIC)
+            assert "«" not in own
+            code = await code_of(rocket, rpc, "alice")
+            assert code not in {codes.FORBIDDEN, codes.TOPIC_NOT_FOUND}
+            assert TOPIC not in rig.node.topics.by_name
+
+    asyncio.run(scenario())
+
+
+async def answer_of(rocket: Rocket, rpc: str, name: str, topic: str) -> str:
+    session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+    call = rocket.begin(rpc, request_for(rpc, topic), session=session)
+    await asyncio.wait_for(call.over.wait(), 30)
+    return repr([str(wire.response_of(rpc).FromString(one)) for one in call.sent])
+
+
+def test_tenants_with_equal_names_send_receive_settle_and_dead_letter_apart():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+            rocket = Rocket(rig)
+            tenants = {"acme": "alice", "beta": "bob"}
+            for tenant in tenants:
+                await rocket.create(f"«{tenant}»{TOPIC}", "mixed")
+            for tenant, name in tenants.items():
+                rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+                await rocket.send(TOPIC, tenant.encode())
+                half = await rocket.send(TOPIC, b"half", message_type=wire.TRANSACTION)
+                assert half.transaction_id
+            for tenant, name in tenants.items():
+                rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+                (message,) = await rocket.receive(TOPIC, GROUP, wait_ms=30_000)
+                assert (message.body, message.topic.name) == (tenant.encode(), TOPIC)
+                receipt = message.system_properties.receipt_handle
+                where = {"group": {"name": GROUP}, "topic": {"name": TOPIC}}
+                forwarded = await rocket.ask(
+                    "ForwardMessageToDeadLetterQueue", **where, receipt_handle=receipt
+                )
+                assert forwarded.status.code == codes.OK
+                letters = f"{DEAD_LETTERS}{GROUP}"
+                name_of_letters = f"«{tenant}»dlq.{GROUP}"
+                while name_of_letters not in rig.node.topics.by_name:
+                    await asyncio.sleep(0.01)
+                (letter,) = await rocket.receive(letters, "readers", wait_ms=30_000)
+                assert letter.body == tenant.encode()
+                assert "«" not in str(letter)
+                polled, _failed = await rig.node.services.timers.poll_checks(
+                    f"«{tenant}»{TOPIC}", 10, 0
+                )
+                assert all(one.topic == f"«{tenant}»{TOPIC}" for one in polled)
 
     asyncio.run(scenario())
 

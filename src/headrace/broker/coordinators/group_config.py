@@ -14,6 +14,7 @@ from headrace.broker.topics.topic_config import BOOLEAN, INT, LIST, STRING, Conf
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import ConfigInvalid
 from headrace.records.filters import parse_sql, parse_tags
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -250,7 +251,7 @@ _TABLE = (
         "",
         "The topic that receives copies of archived records; empty: none. Not an internal topic"
         " (__...), and not a topic that the group consumes.",
-        lambda text: bool(_TOPIC.fullmatch(text)) and not text.startswith("__"),
+        lambda text: bool(_TOPIC.fullmatch(name_in(text))) and not name_in(text).startswith("__"),
     ),
 )
 GROUP_DEFINITIONS: Mapping[str, ConfigDefinition] = {

@@ -35,7 +35,6 @@ from headrace.records.letters import (
     NAMED_SEQUENCE,
     PATH,
     PREFIXES,
-    REDRIVE_PREFIX,
     REDRIVEN_FROM,
     REDRIVES,
     EditFinder,
@@ -43,7 +42,9 @@ from headrace.records.letters import (
     edit_of,
     letter_of,
     origin_of,
+    redrive_of,
 )
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -175,7 +176,7 @@ class LetterDesk:
     async def redriven(self, topic: Topic) -> dict[int, int]:
         """Where redrives of the topic ended, by partition."""
         try:
-            offsets = await self._groups.offsets(f"{REDRIVE_PREFIX}{topic.name}")
+            offsets = await self._groups.offsets(redrive_of(topic.name))
         except GroupUnknown:
             return {}
         return {one.partition: one.offset for one in offsets if one.topic == topic.name}
@@ -355,7 +356,7 @@ class LetterDesk:
     ) -> TakenBack:
         record = await self._record(one.topic, one.place)
         origin = find_header(record.headers, REDRIVEN_FROM)
-        if origin != f"{letters.name}-{one.letter}".encode():
+        if origin != f"{name_in(letters.name)}-{one.letter}".encode():
             return TakenBack(
                 is_taken=False,
                 reason=f"the record at {one.place} of {one.topic.name} is not the letter at"

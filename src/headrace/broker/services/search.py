@@ -33,6 +33,7 @@ from headrace.records.codec import Record
 from headrace.records.letters import SHARE_FORMAT
 from headrace.records.matching import TIME_MAX, Condition
 from headrace.records.record_filter import Candidate, RecordFilter
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -219,8 +220,9 @@ class Search:
         Those of all groups: a group may have dead letters here although other brokers serve its
         partitions of the topic.
         """
+        tenant = tenant_of(topic.name)
         names = sorted(self._dead_letter_topics() - {"", topic.name})
-        found = (self._topics.by_name.get(name) for name in names)
+        found = (self._topics.by_name.get(name) for name in names if tenant_of(name) == tenant)
         return [topic, *(one for one in found if one is not None)]
 
     def served_places(self, topic: Topic) -> set[tuple[str, int]]:
@@ -464,7 +466,7 @@ class _Run:
         page.records += header.record_count
         # Not skipped by the header's times: batches stored before validation may misstate them.
         page.up_to_ms = header.newest_ms
-        origin = (SHARE_FORMAT.topic, within.origin.encode())
+        origin = (SHARE_FORMAT.topic, name_in(within.origin).encode())
 
         found: list[Record] = []
         seen = 0

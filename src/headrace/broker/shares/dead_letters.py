@@ -48,6 +48,7 @@ from headrace.records.attributes import (
 from headrace.records.batch import CONTROL, iterate_headers
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace.records.letters import EDIT_OF, PATH, REDRIVEN_FROM, SHARE_FORMAT
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -349,7 +350,7 @@ class DeadLetters:
         target, copies = job.origin.target(), list[Record]()
         for record in records:
             path = path_of(record)
-            if target not in path and len(path) < PATH_MAX:
+            if name_in(target) not in path and len(path) < PATH_MAX:
                 copies.append(copy_of(record, job.origin, job.letter))
                 continue
             self.given_up_total += 1
@@ -444,10 +445,10 @@ def path_of(record: Record) -> list[str]:
 def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     """The dead letter of one record."""
     said = (
-        origin.topic.name,
+        name_in(origin.topic.name),  # clients of its tenant read it
         origin.partition,
         record.offset,
-        letter.group_id,
+        name_in(letter.group_id),
         letter.deliveries,
         letter.reason,
     )
@@ -462,7 +463,7 @@ def copy_of(record: Record, origin: LetterOrigin, letter: DeadLetter) -> Record:
     group = sha256(letter.group_id.encode()).hexdigest()[:32]
     place = f"{origin.topic.id.hex}-{origin.partition}-{record.offset}"
     named = f"dead-letter/{place}/{group}/{letter.given_up_ms}"
-    path = ",".join([*path_of(record), origin.topic.name])
+    path = ",".join([*path_of(record), name_in(origin.topic.name)])
     headers += [(PATH, path.encode())]
     headers += [(PRODUCER, named.encode()), (SEQUENCE, b"0")]
     return Record(record.offset, record.timestamp_ms, record.key, record.value, [*kept, *headers])

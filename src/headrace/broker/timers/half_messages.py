@@ -19,6 +19,7 @@ from headrace.coordination.timers.commands import (
 from headrace.coordination.timers.halves import SETTLED_AT_ONCE
 from headrace.errors import RecordStateInvalid
 from headrace.records.bodies import Body, decode_body
+from headrace.records.tenant_names import prefix_of, sibling, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ POLLED_AT_ONCE: Final = 16
 """Half messages given to a poll at a time, since their sizes are not known in advance."""
 
 CheckWaiters = dict[str, list[asyncio.Event]]
-"""By producer group: who waits for a check-back."""
+"""By the key of a producer group, of the tenant of its topics: who waits for a check-back."""
 
 
 class HalfShown(NamedTuple):
@@ -130,7 +131,8 @@ class HalfMessages:
         asked: set[str] = set()
         for hosted in self._host.hosted:
             if hosted.state is not None:
-                asked.update(hosted.state.halves.asked_groups())
+                names = hosted.state.halves.asked_groups()
+                asked.update(sibling(hosted.topic.name, name) for name in names)
         return [group for group in groups if group in asked]
 
     async def take_checks(self, group: str, count_max: int) -> list[HalfShown]:
@@ -138,9 +140,12 @@ class HalfMessages:
         shown: list[HalfShown] = []
         bytes_left = LISTED_BYTES_MAX
         for hosted in self._host.hosted:
+            name = _name_at(hosted.topic, group)
+            if name is None:
+                continue
             while hosted.state is not None and len(shown) < count_max and bytes_left > 0:
                 count = min(count_max - len(shown), POLLED_AT_ONCE)
-                reply = await hosted.ask(PollCommand(group, count))
+                reply = await hosted.ask(PollCommand(name, count))
                 if not reply.halves:
                     break
                 found = await hosted.bodies.get([half.offset for half in reply.halves])
@@ -155,6 +160,13 @@ class HalfMessages:
                     for half in reply.halves
                 ]
         return shown
+
+
+def _name_at(topic: Topic, group: str) -> str | None:
+    """What producers of a topic call a producer group, whose key this is; None: it is of another
+    tenant than the topic."""
+    prefix = prefix_of(tenant_of(topic.name))
+    return group.removeprefix(prefix) if group.startswith(prefix) else None
 
 
 def wake(waiters: CheckWaiters, groups: tuple[str, ...]) -> None:

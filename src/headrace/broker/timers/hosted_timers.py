@@ -35,6 +35,7 @@ from headrace.errors import (
     NotOwner,
     StorageUnavailable,
 )
+from headrace.records.tenant_names import sibling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ class HostedTimers:
             if isinstance(effect, Deliver):
                 self.deliveries.add(effect, lambda upto: report(DeliveredCommand(upto)))
             else:
-                checks_due(effect.groups)
+                checks_due(tuple(sibling(topic.name, name) for name in effect.groups))
 
         def make_machine() -> TimerMachine:
             # Outcomes and check-backs follow the topic's settings from the first record on.

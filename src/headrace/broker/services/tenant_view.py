@@ -1,0 +1,45 @@
+"""How one client writes names: the names of its tenant, without the tenant.
+
+Invariants: a face makes keys of all names that its client writes before it asks for rights, so that
+a name that is forgotten is one of the default tenant, to which the client has no rights. What the
+client gets has no key of its own tenant, and no other, since it is shown what it has rights to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.records.tenant_names import prefix_of
+
+if TYPE_CHECKING:
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.authorizer import Authorizer
+
+
+class TenantView(NamedTuple):
+    """See the module. Of the default tenant, and of those who see all, names are keys."""
+
+    prefix: str = ""
+
+    def key(self, name: str) -> str:
+        """The key of a name that the client writes."""
+        return self.prefix + name
+
+    def name(self, key: str) -> str:
+        """A key as the client writes it."""
+        return key.removeprefix(self.prefix)
+
+    def text(self, text: str) -> str:
+        """A text for people, which may name keys."""
+        return text.replace(self.prefix, "") if self.prefix else text
+
+
+OF_ALL: Final = TenantView()
+
+
+def view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
+    """How a session's client writes names. Of a principal whose tenant is not certain, names are of
+    no tenant at all: it has no rights."""
+    if not authorizer.has_tenants:
+        return OF_ALL
+    return TenantView(prefix_of(authorizer.tenant(session)))

@@ -1,0 +1,108 @@
+"""What the clients of tenants write and get over HTTP: names in place of keys.
+
+Invariants: the places of names in requests are those for which an operation needs rights
+(`http/access`), so none has a name without a key. In answers, names have fields of their own; the
+contents of messages are in others, and are not touched.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
+from headrace.broker.security.access import How
+from headrace.broker.security.tenants import OF_TENANTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.security.access import Access
+    from headrace.broker.services.tenant_view import TenantView
+
+Json = dict[str, Any]
+ALSO: Final[Mapping[str, tuple[str, ...]]] = {
+    "listTopics": ("query.prefix",),
+    "takeBackDeadLetters": ("body.sent.to",),
+    "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
+}
+"""Names for which an operation needs no rights of its own, or its handler asks for them."""
+_KEYS: Final = frozenset(
+    {
+        *("name", "topic", "topics", "group", "groups", "origin", "to", "letter", "record"),
+        *("dead_letter_topic", DEAD_LETTER_TOPIC),
+    }
+)
+_TEXTS: Final = frozenset(
+    {"detail", "error", "evidence", "next_step", "note", "reason", "sentence", "unknown"}
+)
+
+
+def enter(view: TenantView, operation: str, access: Access, given: Json) -> None:
+    """Turn the names of a request into keys. `given`: its path, query and body."""
+    if not view.prefix:
+        return
+    places = [
+        need.of for need in access.needs if need.how is not How.SHOWN and need.kind in OF_TENANTS
+    ]
+    for place in dict.fromkeys([*places, *ALSO.get(operation, ())]):
+        _enter(view, given, place)
+
+
+def _enter(view: TenantView, value: Any, place: str) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _enter(view, item, place)
+        return
+    if not isinstance(value, dict):
+        return
+    field, _, rest = place.partition(".")
+    if place in value:  # the name of a setting has dots
+        field, rest = place, ""
+    found = value.get(field)
+    if rest:
+        _enter(view, found, rest)
+    elif isinstance(found, str):
+        value[field] = view.key(found)
+
+
+def leave(view: TenantView, value: Any, field: str = "") -> Any:
+    """An answer as its client may see it."""
+    if not view.prefix:
+        return value
+    if isinstance(value, str):
+        if field in _TEXTS:
+            return view.text(value)
+        return view.name(value) if field in _KEYS else value
+    if isinstance(value, dict):
+        if field in {"evidence", "sent"}:
+            return {view.text(name): leave(view, item, "evidence") for name, item in value.items()}
+        found = {name: leave(view, item, name) for name, item in value.items()}
+        if value.get("name") == DEAD_LETTER_TOPIC:
+            found |= {one: leave(view, value.get(one), "name") for one in ("value", "default")}
+        return found
+    if isinstance(value, list):
+        return [leave(view, item, field) for item in value]
+    return value
+
+
+def leave_response(view: TenantView, response: Response) -> Response:
+    """The same of a response that a handler has made; a stream's handler does it for each part."""
+    if not view.prefix:
+        return response
+    for name in ("location", "content-disposition"):
+        if name in response.headers:
+            response.headers[name] = view.text(response.headers[name])
+    body = bytes(getattr(response, "body", b""))
+    is_json = (response.media_type or "").endswith("json")
+    if isinstance(response, StreamingResponse) or not is_json or not _has_key(view, body):
+        return response
+    headers = {name: one for name, one in response.headers.items() if name != "content-length"}
+    found = leave(view, json.loads(body))
+    return JSONResponse(found, response.status_code, headers, response.media_type)
+
+
+def _has_key(view: TenantView, body: bytes) -> bool:
+    return view.prefix.encode() in body or json.dumps(view.prefix)[1:-1].encode() in body

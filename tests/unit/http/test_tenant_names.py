@@ -1,0 +1,230 @@
+"""Tenants over HTTP: each operation, by a client of the tenant and by others, who learn nothing.
+
+The requests are made from the operations' own schemas, so that an operation that is added is tested
+here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
+
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import Operation
+from headrace.broker.security.tenants import OF_TENANTS
+from headrace.http.access import ACCESS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.unit.http.test_authorization import NamedWeb
+
+KEY, LETTERS = "«acme»", "secret-letters"
+TENANTS = "acme=User:alice;beta=User:carol"
+OF_CLUSTER = {
+    name
+    for name, access in ACCESS.items()
+    if any(need.kind not in OF_TENANTS for need in access.needs)
+}
+READS = [name for name in NAMED if re.match("get|list|find|read|trace|explain|queue|summ", name)]
+TOGETHER = [READS, *([name] for name in NAMED if name not in READS)]
+"""Operations that can be asked on one broker, since they change nothing."""
+CONFIG = {
+    "share.auto.offset.reset": "earliest",
+    "errors.deadletterqueue.topic.name": LETTERS,
+}
+RECORDS: list[dict[str, Any]] = [
+    {"value": "first", "headers": [["headrace-message-id", "x"]]},
+    {"value": "«acme»second"},
+    {"value": "later", "headers": [["headrace-delay", "3600000"]]},
+    {"value": "half", "headers": [["headrace-half", GROUP], ["headrace-message-id", "h"]]},
+]
+
+
+async def fill(web: NamedWeb) -> None:
+    """A topic with messages of all states, a group, and a dead letter topic with a letter."""
+
+    async def ask(method: str, path: str, body: Any) -> Any:
+        status, answer = await web.ask(method, path, body)
+        assert status < 300, (path, answer)
+        return answer
+
+    for name in (TOPIC, LETTERS):
+        body = {"name": name, "config": {"headrace.message.type": "mixed"}}
+        await ask("POST", "/v1/topics", body)
+    await ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": CONFIG})
+    sent = await ask("POST", f"/v1/topics/{TOPIC}/records", {"records": RECORDS})
+    assert [one["ok"] for one in sent["results"]] == [True] * len(RECORDS)
+    queue = f"/v1/queues/{TOPIC}/{GROUP}"
+    got = await ask("POST", f"{queue}/receive", {"max": 1, "wait_ms": 60_000})
+    receipt = got["messages"][0]["receipt"]
+    await ask("POST", f"{queue}/settle", {"dead_letter": [{"receipt": receipt, "reason": "no"}]})
+    copied = 0
+    while not copied:
+        page = await ask("GET", f"/v1/topics/{LETTERS}/records?partition=0&offset=0", None)
+        copied = len(page["records"])
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def filled(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator[NamedWeb]:
+    """A broker where alice has filled her names."""
+    async with guarded(monkeypatch, **more) as web:
+        await web.node.topics.delete(web.node.topics.get(TOPIC))
+        rules = [
+            Acl(Pattern(kind, "*"), Entry(f"User:{who}", "*", Operation.ALL, Permission.ALLOW))
+            for kind in OF_TENANTS
+            for who in ("alice", "dave")
+        ]
+        assert web.node.access is not None
+        await web.node.access.create(rules)
+        web.principal = "alice"
+        await fill(web)
+        yield web
+
+
+def plain(answer: Any) -> str:
+    """An answer without what differs from one broker to the next."""
+    text = json.dumps(answer, ensure_ascii=False, sort_keys=True)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\b[0-9a-f]{12,32}\b", "ID", text)
+    text = re.sub(
+        r'"(cluster_id|receipt|next_page_token|id|secret|key|member)": "[^"]*"', r'"\1": "R"', text
+    )
+    text = re.sub(r'"(\w+_ms|size_bytes|bytes\w*|at|lag_ms)": -?\d+', r'"\1": 0', text)
+    return re.sub(r"\d{13}", "T", text)
+
+
+async def answered(web: NamedWeb, name: str, prefix: str = "", absent: str = "") -> tuple[int, str]:
+    """What an operation answers about the topic, or about one that nobody has."""
+    topic, group = TOPIC, GROUP
+    if "dead-letters" in web.by_name()[name].path:
+        topic = LETTERS
+    if absent:
+        topic, group = (one.replace("secret", absent) for one in (topic, group))
+    if name in {"followTopic", "exportMessages"}:
+        return 0, ""
+    status, answer = await web.call(name, topic=prefix + topic, group=prefix + group)
+    return status, plain(answer)
+
+
+@pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
+def test_a_client_learns_nothing_of_what_another_tenant_has(names, monkeypatch):
+    """What exists there is answered as what exists nowhere, and stays as it is, also by names that
+    are written as the broker stores them. One client is of another tenant, one has all rights to
+    all topics, groups and transactional ids of the default tenant."""
+
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            held = web.node.topics.get(KEY + TOPIC)
+            for name, prefix in itertools.product(names, ("", KEY, KEY + KEY)):
+                for web.principal in ("carol", "dave"):
+                    status, text = await answered(web, name, prefix)
+                    if not prefix:
+                        assert "«" not in text
+                    other, absent = await answered(web, name, prefix, "absent")
+                    assert (status, text.replace("secret", "absent")) == (other, absent), name
+            assert web.node.topics.get(KEY + TOPIC) is held
+            assert held.fact.partition_count == 1
+            assert held.require_log(0).high_watermark == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
+def test_a_tenants_client_is_answered_as_without_tenants(names, monkeypatch):
+    """By the same names, with the same answers, none of which has a key."""
+
+    mine = set(names) - OF_CLUSTER
+
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants="acme=User:alice") as web:
+            for name in OF_CLUSTER.intersection(names):
+                assert (await answered(web, name))[0] == 403
+            of_tenant = {name: await answered(web, name) for name in names if name in mine}
+        async with filled(monkeypatch) as web:
+            assert {name: await answered(web, name) for name in of_tenant} == of_tenant
+        assert "«" not in str(of_tenant).replace("«acme»second", "")
+
+    asyncio.run(scenario())
+
+
+def test_streams_exports_and_tasks_have_the_tenants_names(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            for form in ("ndjson", "csv"):
+                path = f"/v1/topics/{TOPIC}/export?format={form}"
+                status, data = await web.raw("GET", path, b"")
+                assert status == 200
+                assert "«" not in data.decode().replace("«acme»second", "")
+                assert web.answered["content-disposition"].endswith(f'"{TOPIC}.{form}"')
+            _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+            assert task["asked"] == {"topic": TOPIC}
+            path = f"/v1/searches/{task['id']}"
+            _status, data = await web.raw("GET", f"{path}/events", b"")
+            assert b"event: end" in data
+            assert "«" not in data.decode().replace("\\u00abacme\\u00bbsecond", "")
+            assert "\\u00abacme\\u00bbsecond" in data.decode()
+            _, found = await web.ask("GET", path)
+            assert {one["topic"] for one in found["results"]} == {TOPIC, LETTERS}
+            web.principal = "carol"
+            for path in (f"/v1/topics/{TOPIC}/export", f"/v1/topics/{TOPIC}/tail"):
+                assert (await web.raw("GET", path, b""))[0] == 404
+            assert (await web.ask("GET", f"/v1/searches/{task['id']}"))[0] == 404
+
+    asyncio.run(scenario())
+
+
+def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            web.principal = "root"
+            status, topic = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}")
+            assert (status, topic["name"]) == (200, KEY + TOPIC)
+            _, listed = await web.ask("GET", "/v1/topics")
+            assert [one["name"] for one in listed["topics"]] == [KEY + LETTERS, KEY + TOPIC]
+            _, causes = await web.ask("GET", f"/v1/dead-letters/{KEY}{LETTERS}")
+            assert [one["origin"] for one in causes["causes"]] == [KEY + TOPIC]
+            _, found = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}/messages")
+            assert {one["topic"] for one in found["messages"]} == {KEY + LETTERS, KEY + TOPIC}
+
+    asyncio.run(scenario())
+
+
+def test_the_scope_of_a_key_has_the_tenants_names(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            rule = {"operation": "READ", "resource": "topic", "name": TOPIC, "pattern": "literal"}
+            anything = rule | {"name": "*"}
+            body = {"name": "k", "scope": [rule, anything]}
+            status, made = await web.ask("POST", "/v1/keys", body)
+            assert status == 201
+            assert made["scope"] == [rule, anything]
+            key = web.node.services.issuers.keys.get(made["id"])
+            assert key is not None
+            assert [one.pattern.name for one in key.scope.rules] == [KEY + TOPIC, "*"]
+
+    asyncio.run(scenario())
+
+
+def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            topic = web.node.topics.get(KEY + TOPIC)
+            timers = web.node.services.timers
+            (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is topic]
+            for half in list(hosted.state.halves.saved()):
+                hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
+            assert (await timers.poll_checks(GROUP, 10, 0))[0] == []
+            assert (await timers.poll_checks("«beta»" + GROUP, 10, 0))[0] == []
+            _, answer = await web.ask("POST", f"/v1/half/{GROUP}/checks", {"wait_ms": 60_000})
+            assert answer["group"] == GROUP
+            assert [(one["topic"], one["group"]) for one in answer["checks"]] == [(TOPIC, GROUP)]
+
+    asyncio.run(scenario())
