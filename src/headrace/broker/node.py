@@ -91,6 +91,7 @@ from headrace.broker.services.storage_figures import (
     topic_figures,
 )
 from headrace.broker.services.stored_reads import StoredReads
+from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
 from headrace.broker.settings.kinds import HostAndPort
@@ -189,8 +190,9 @@ class Node:
         # A copy, because dynamic settings change it.
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {})
-        self.quotas = ClientQuotas(metadata, clock)
         self.audit, self.access = Audit(clock), access_of(config, metadata)
+        self.tenant_rates = TenantRates(self.access, clock, config.broker_id)
+        self.quotas = ClientQuotas(metadata, clock, self.tenant_rates)
         self.authorizer: Authorizer = self.access or AllowAll()
         self.store, self.metadata, self.clock = store, metadata, clock
         self.tasks = Tasks()
@@ -205,6 +207,9 @@ class Node:
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
+        if self.access is not None:
+            self.topics.checks.limits_of = self.access.tenants.limits
+            self.access.tenants.on_change(self.quotas.tenants_changed)
         self.coordinators = CoordinatorRegistry()
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
@@ -370,6 +375,8 @@ class Node:
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
+        rates = self.tenant_rates.run(self.services.calls, self.cluster.brokers)
+        self.tasks.spawn(rates, "rates of tenants")
         if self.config.audit_topic:
             services = self.services
             self.audit.topic = AuditTopic(

@@ -32,6 +32,7 @@ def tenant() -> None:
       headrace tenant list
       headrace tenant describe acme
       headrace tenant set acme --add User:carol --remove User:bob
+      headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1048576
       headrace tenant delete acme --yes
 
     A principal of a tenant uses that tenant's names alone. See docs/TENANTS.md.
@@ -80,8 +81,15 @@ def list_(session: CliSession, *, as_json: bool) -> None:
     if as_json:
         print_json({"tenants": found})
         return
-    rows = [[one["name"], ", ".join(one["principals"]), one["in_setting"]] for one in found]
-    print_table(["tenant", "principals", "in setting"], rows)
+    rows = [
+        [one["name"], ", ".join(one["principals"]), _limits(one), one["in_setting"]]
+        for one in found
+    ]
+    print_table(["tenant", "principals", "limits", "in setting"], rows)
+
+
+def _limits(one: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in one["limits"].items())
 
 
 @tenant.command()
@@ -90,7 +98,7 @@ def list_(session: CliSession, *, as_json: bool) -> None:
 @HTTP
 @click.pass_obj
 def describe(session: CliSession, name: str, *, as_json: bool) -> None:
-    """Show a tenant's principals, and how many topics and groups it has."""
+    """Show a tenant's principals and limits, and how many topics and groups it has."""
     found = _asked(session, "GET", path_of("tenants", name))
     if as_json:
         print_json(found)
@@ -98,6 +106,8 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     click.echo(f"tenant {name}: {found['topics']} topics, {found['groups']} groups")
     for one in found["principals"]:
         click.echo(f"  {one}")
+    for name, value in found["limits"].items():
+        click.echo(f"  at most {value} {name}")
 
 
 @tenant.command("set")
@@ -116,18 +126,33 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     metavar="TYPE:NAME",
     help="A principal to remove. May be repeated.",
 )
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="topics, partitions, producer_byte_rate or consumer_byte_rate, of all brokers together;"
+    " NAME= removes the limit. May be repeated.",
+)
 @_DRY_RUN
 @AS_JSON
 @HTTP
 @click.pass_obj
 def set_(
-    session: CliSession, name: str, added: tuple[str, ...], removed: tuple[str, ...], *,
-    dry_run: bool, as_json: bool,
+    session: CliSession, name: str, added: tuple[str, ...], removed: tuple[str, ...],
+    limits: tuple[str, ...], *, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Add principals to a tenant, and remove others."""
-    if not (added or removed):
-        raise CommandFailed("name what to change", "Add --add or --remove User:NAME", USAGE)
-    body = {"add": [*added], "remove": [*removed]}
+    """Add principals to a tenant, remove others, and set limits."""
+    if not (added or removed or limits):
+        step = "Add --add or --remove User:NAME, or --limit NAME=NUMBER"
+        raise CommandFailed("name what to change", step, USAGE)
+    given: dict[str, int | None] = {}
+    for one in limits:
+        what, _, value = one.partition("=")
+        if "=" not in one or not (value.isascii() and (value.isdigit() or not value)):
+            raise CommandFailed(f"{one!r} is not NAME=NUMBER", "Write topics=100", USAGE)
+        given[what] = int(value) if value else None
+    body = {"add": [*added], "remove": [*removed], "limits": given}
     changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)
     if as_json:
         print_json(changed)

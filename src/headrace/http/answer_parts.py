@@ -196,7 +196,15 @@ ACL: Final = Part(
         "pattern": "literal",
     },
 )
-TENANT: Final = Part("Tenant", {"name": "acme", "principals": ["User:alice"], "in_setting": False})
+TENANT: Final = Part(
+    "Tenant",
+    {
+        "name": "acme",
+        "principals": ["User:alice"],
+        "limits": Entries("topics", 100),
+        "in_setting": False,
+    },
+)
 SESSION: Final = Part(
     "Session",
     {

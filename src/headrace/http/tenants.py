@@ -11,14 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenants import PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
+from headrace.coordination.quotas.tenant_limits import LIMITS
 from headrace.errors import BrokerUnreachable, SecurityDisabled
 from headrace.http.operations import (
     DRY_RUN,
+    INT64_MAX,
     PAGE,
     Call,
     Json,
     Operation,
     fields,
+    integer,
     listing,
     page,
     text,
@@ -37,6 +40,9 @@ _PRINCIPALS: Final = listing(
     text(PRINCIPAL_LENGTH_MAX, 3, pattern=r"^[^:]+:[\s\S]+$", description="User:alice"),
     PRINCIPALS_MAX,
 )
+_LIMITS: Final = fields(
+    (), **{name: {"oneOf": [integer(1, INT64_MAX), {"type": "null"}]} for name in LIMITS}
+) | {"description": "Of all brokers together; null removes one."}
 
 
 class TenantOperations:
@@ -51,7 +57,8 @@ class TenantOperations:
             "type": "boolean",
             "description": "Delete it although it has topics, groups or principals. They stay.",
         }
-        change = fields((), add=_PRINCIPALS, remove=_PRINCIPALS) | {"minProperties": 1}
+        change = fields((), add=_PRINCIPALS, remove=_PRINCIPALS, limits=_LIMITS)
+        change |= {"minProperties": 1}
         self.operations = [
             Operation("GET", _PATH, "listTenants", "List tenants and their principals.",
                       self._list, PAGE),
@@ -61,7 +68,7 @@ class TenantOperations:
             Operation("GET", one, "getTenant", "Get a tenant, its principals and what it has.",
                       self._get, named),
             Operation("PATCH", one, "changeTenant",
-                      "Add principals to a tenant, and remove others.",
+                      "Add principals to a tenant, remove others, and set limits.",
                       self._change, changing, change),
             Operation("DELETE", one, "deleteTenant",
                       "Delete a tenant without topics, groups and principals.",
@@ -76,8 +83,9 @@ class TenantOperations:
 
     async def _list(self, call: Call) -> Json:
         tenants = self._tenants()
-        found = [_shown(tenants, name) for name in tenants.names()]
-        return page(found, "name", call, "tenants")
+        answer = page([{"name": name} for name in tenants.names()], "name", call, "tenants")
+        answer["tenants"] = [_shown(tenants, one["name"]) for one in answer["tenants"]]
+        return answer
 
     async def _get(self, call: Call) -> Json:
         name = call.path["tenant"]
@@ -112,7 +120,8 @@ class TenantOperations:
         if both:
             raise Contradiction(f"{both[0]} is both added and removed: do one of them")
         tenants = self._tenants()
-        await tenants.change(name, added, removed, is_dry_run=call.is_dry_run)
+        limits = call.body.get("limits", {})
+        await tenants.change(name, added, removed, limits, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
@@ -136,5 +145,6 @@ def _shown(tenants: Tenants, name: str) -> Json:
     return {
         "name": name,
         "principals": list(tenants.principals(name)),
+        "limits": {what: int(one) for what, one in sorted(tenants.limits(name).items())},
         "in_setting": tenants.is_configured(name),
     }

@@ -105,6 +105,10 @@ class FactReader:
             raise self.corrupt(f"has {name!r} {value!r}, not an object of strings")
         return value
 
+    def texts_or_empty(self, name: str) -> dict[str, str]:
+        """An object of texts that earlier versions did not write."""
+        return self.texts(name) if name in self._fields else {}
+
     def objects(self, name: str, what: str) -> list[FactReader]:
         """A list of objects."""
         value = self.take(name)

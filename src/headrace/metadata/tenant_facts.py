@@ -1,4 +1,4 @@
-"""Metadata of tenants: one fact for each, with its principals.
+"""Metadata of tenants: one fact for each, with its principals and limits.
 
 Do not change: stored. Brokers of earlier versions ignore these keys and preserve them.
 """
@@ -35,6 +35,8 @@ class TenantFact(StoredFact):
 
     state: str
     principals: list[TenantPrincipal]
+    limits: dict[str, str] = field(default_factory=dict)
+    """Numbers as text, by what they limit: see `coordination/quotas/tenant_limits`."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -46,4 +48,9 @@ class TenantFact(StoredFact):
             TenantPrincipal(one.text("principal"), one.rest())
             for one in reader.objects("principals", "principal of a tenant")
         ]
-        return cls(state, principals, reader.rest())
+        limits = reader.texts_or_empty("limits")
+        try:
+            _ = [float(value) for value in limits.values()]
+        except ValueError:
+            raise reader.corrupt(f"has invalid limits {limits!r}") from None
+        return cls(state, principals, limits, reader.rest())

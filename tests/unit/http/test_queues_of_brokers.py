@@ -96,9 +96,12 @@ class Cluster:
         self.patch = patch
         self.metadata, self.ledgers = MemoryMetadata(), MemoryLedgerStore()
         self.brokers: dict[int, Broker] = {}
+        self.settings: dict[str, str] = {}
+        """Of the brokers that start from now on."""
 
     async def start(self, broker_id: int) -> None:
-        config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
+        times = {"rebalance_delay_ms": 20, "join_timeout_ms": 300}
+        config = BrokerConfig(broker_id=broker_id, **times, **self.settings)
         ledgers = self.ledgers.beside()
         node = Node(
             config,

@@ -48,7 +48,15 @@ def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
             assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is True
             assert web.node.audit.changed_total == before + 2
             _, listed = await web.ask("GET", "/v1/tenants")
-            assert listed["tenants"] == [ACME | {"in_setting": False}]
+            assert listed["tenants"] == [ACME | {"limits": {}, "in_setting": False}]
+            limits = {"limits": {"topics": 3, "producer_byte_rate": 1_000}}
+            _, limited = await web.ask("PATCH", "/v1/tenants/acme", limits)
+            assert limited["tenant"]["limits"] == limits["limits"]
+            await web.ask("PATCH", "/v1/tenants/acme", {"limits": {"topics": None}})
+            _, shown = await web.ask("GET", "/v1/tenants/acme")
+            assert shown["limits"] == {"producer_byte_rate": 1_000}
+            for wrong in ({"groups": 1}, {"topics": 0}, {"topics": "1"}):
+                assert (await web.ask("PATCH", "/v1/tenants/acme", {"limits": wrong}))[0] == 400
             change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
             _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)
             assert changed["tenant"]["principals"] == ["User:ann", "User:bob"]

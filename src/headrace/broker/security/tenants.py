@@ -9,23 +9,24 @@ every unknown one while a fact cannot be read, is of NOBODY, who has no rights.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
+from headrace.coordination.quotas.tenant_limits import check_limits
 from headrace.errors import (
     CredentialDuplicate,
     CredentialInvalid,
     CredentialUnknown,
     DataCorrupt,
     FormatUnsupported,
-    MetadataUnavailable,
     PolicyViolation,
     Rejected,
     RequestInvalid,
-    VersionConflict,
 )
+from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.tenant_facts import (
@@ -58,7 +59,7 @@ TENANTS_MAX: Final = 10_000
 PRINCIPALS_MAX: Final = 1_000
 """Of one tenant: they are one fact."""
 PRINCIPAL_LENGTH_MAX: Final = 500
-_ATTEMPTS_MAX: Final = 10
+_NO_LIMITS: Final[Mapping[str, float]] = MappingProxyType({})
 _TENANT: Final = re.compile(TENANT)
 _FORM: Final = (
     "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"
@@ -140,6 +141,32 @@ async def refuse_tenants(metadata: MetadataStore) -> None:
             )
 
 
+class TenantChange(NamedTuple):
+    """What changes of one tenant."""
+
+    added: Sequence[str]
+    removed: Sequence[str]
+    limits: Mapping[str, float | None]
+    may_create: bool
+
+    def applied(self, before: TenantFact) -> TenantFact:
+        """Raises PolicyViolation."""
+        known = {one.principal: one for one in before.principals}
+        names = dict.fromkeys([*known, *self.added])
+        kept = [one for one in names if one not in {*self.removed}]
+        if len(kept) > PRINCIPALS_MAX:
+            raise PolicyViolation(
+                f"a tenant has at most {PRINCIPALS_MAX} principals: remove some first; nothing"
+                " was changed"
+            )
+        texts = before.limits | {
+            name: None if one is None else repr(one) for name, one in self.limits.items()
+        }
+        limits = {name: one for name, one in texts.items() if one is not None}
+        principals = [known.get(one, TenantPrincipal(one)) for one in kept]
+        return replace(before, principals=principals, limits=limits)
+
+
 class Tenants:
     """The tenants of a cluster, as every broker follows them."""
 
@@ -156,6 +183,7 @@ class Tenants:
         self._versions: dict[str, int] = {}
         self._stored: dict[str, tuple[str, ...]] = {}
         self._damaged: set[str] = set()
+        self._limits: dict[str, Mapping[str, float]] = {}
         self._tenants_of: dict[str, tuple[str, ...]] = {
             one: (tenant,) for one, tenant in configured.items()
         }
@@ -195,6 +223,15 @@ class Tenants:
         """Whether the setting names the tenant, which commands cannot delete."""
         return tenant in self._configured.values()
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether any tenant has limits."""
+        return bool(self._limits)
+
+    def limits(self, tenant: str) -> Mapping[str, float]:
+        """What limits a tenant (`tenant_limits.LIMITS`); empty if nothing does."""
+        return self._limits.get(tenant, _NO_LIMITS)
+
     # --- stored state ------------------------------------------------------------------------
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
@@ -202,6 +239,7 @@ class Tenants:
         tenant = key.removeprefix(TENANTS)
         if entry is None:
             self._versions.pop(key, None)
+            self._limits.pop(tenant, None)
             self._put(tenant, None)
         elif self._versions.get(key, ABSENT) < entry.version:
             self._versions[key] = entry.version
@@ -213,6 +251,9 @@ class Tenants:
                 raise
             self._damaged.discard(tenant)
             is_active = fact.state == ACTIVE
+            self._limits.pop(tenant, None)
+            if is_active and fact.limits:
+                self._limits[tenant] = {name: float(one) for name, one in fact.limits.items()}
             found = tuple(one.principal for one in fact.principals)
             self._put(tenant, found if is_active else None)
 
@@ -250,24 +291,27 @@ class Tenants:
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
             raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
-        await self._change(tenant, principals, (), may_create=True, is_dry_run=is_dry_run)
+        change = TenantChange(principals, (), _NO_LIMITS, may_create=True)
+        await self._change(tenant, change, is_dry_run=is_dry_run)
         return existed
 
     async def change(
         self,
         tenant: str,
-        added: Sequence[str],
-        removed: Sequence[str],
+        added: Sequence[str] = (),
+        removed: Sequence[str] = (),
+        limits: Mapping[str, float | None] = _NO_LIMITS,
         *,
         is_dry_run: bool = False,
     ) -> None:
-        """Add principals to a tenant, and remove others. Those that it has already, or does not
-        have, are no error.
+        """Add principals to a tenant, remove others, and set limits (None: remove it). Principals
+        that it has already, or does not have, are no error.
 
         Raises CredentialUnknown if there is no such tenant, CredentialInvalid for a principal that
-        cannot be of a tenant, CredentialDuplicate for one of another, PolicyViolation,
-        MetadataUnavailable.
+        cannot be of a tenant, CredentialDuplicate for one of another, RequestInvalid,
+        PolicyViolation, MetadataUnavailable.
         """
+        check_limits(limits)
         if tenant not in self._stored:
             self.principals(tenant)
             if removed:
@@ -275,8 +319,8 @@ class Tenants:
                     "the setting headrace.tenants names this tenant: change it there, on every"
                     " broker; nothing was changed"
                 )
-        may_create = self.is_configured(tenant)
-        await self._change(tenant, added, removed, may_create=may_create, is_dry_run=is_dry_run)
+        change = TenantChange(added, removed, limits, may_create=self.is_configured(tenant))
+        await self._change(tenant, change, is_dry_run=is_dry_run)
 
     async def delete(self, tenant: str, *, is_forced: bool = False) -> None:
         """Delete a tenant. Unless `is_forced`, one that has principals is refused, also if another
@@ -286,14 +330,15 @@ class Tenants:
         """
         self.require_deletable(tenant)
 
-        def deleted(before: list[str] | None) -> None:
+        def deleted(before: TenantFact | None) -> TenantFact:
             if before is None:
                 raise _unknown(tenant)
-            if before and not is_forced:
+            if before.principals and not is_forced:
                 raise TenantNotEmpty(
-                    f"the tenant has {len(before)} principals: remove them first, or use force;"
-                    " nothing was changed"
+                    f"the tenant has {len(before.principals)} principals: remove them first, or use"
+                    " force; nothing was changed"
                 )
+            return replace(before, state=DELETED, principals=[], limits={})
 
         await self._store(tenant, deleted)
 
@@ -306,32 +351,18 @@ class Tenants:
             )
         self.principals(tenant)
 
-    async def _change(
-        self,
-        tenant: str,
-        added: Sequence[str],
-        removed: Sequence[str],
-        *,
-        may_create: bool,
-        is_dry_run: bool,
-    ) -> None:
-        for one in added:
+    async def _change(self, tenant: str, change: TenantChange, *, is_dry_run: bool) -> None:
+        for one in change.added:
             self._check(tenant, one)
 
-        def changed(before: list[str] | None) -> list[str]:
-            if before is None and not may_create:
+        def changed(before: TenantFact | None) -> TenantFact:
+            if before is None and not change.may_create:
                 raise _unknown(tenant)
-            gone = set(removed)
-            found = [one for one in dict.fromkeys([*(before or ()), *added]) if one not in gone]
-            if len(found) > PRINCIPALS_MAX:
-                raise PolicyViolation(
-                    f"a tenant has at most {PRINCIPALS_MAX} principals: remove some first; nothing"
-                    " was changed"
-                )
-            return found
+            return change.applied(before or TenantFact(ACTIVE, []))
 
         if is_dry_run:
-            changed(list(self._stored.get(tenant, ())))
+            known = [TenantPrincipal(one) for one in self._stored.get(tenant, ())]
+            changed(TenantFact(ACTIVE, known))
         else:
             await self._store(tenant, changed)
 
@@ -350,28 +381,14 @@ class Tenants:
                 f"{principal} is in another tenant: remove it there first; nothing was changed"
             )
 
-    async def _store(
-        self, tenant: str, change: Callable[[list[str] | None], list[str] | None]
-    ) -> None:
-        """Compare and set a fact. `change` gets the stored principals, and returns those to store:
-        None if there is no such tenant, as other brokers' changes may not have arrived here."""
-        key = tenant_key(tenant)
-        for _ in range(_ATTEMPTS_MAX):
-            entry = await self._metadata.get(key)
+    async def _store(self, tenant: str, change: Callable[[TenantFact | None], TenantFact]) -> None:
+        """Compare and set a fact. `change` gets the stored one: None if there is no such tenant,
+        as other brokers' changes may not have arrived here."""
+
+        def changed(entry: MetadataEntry | None) -> bytes:
             fact = TenantFact(DELETED, []) if entry is None else _fact_of(tenant, entry)
-            kept = {one.principal: one for one in fact.principals}
-            after = change([*kept] if fact.state == ACTIVE else None)
-            principals = [kept.get(one, TenantPrincipal(one)) for one in after or ()]
-            state = DELETED if after is None else ACTIVE
-            value = TenantFact(state, principals, fact.unknown).encode()
-            expected = ABSENT if entry is None else entry.version
-            try:
-                version = await self._metadata.put(key, value, expected)
-            except VersionConflict:  # another broker was faster: retry on top of its change
-                continue
-            self.apply(key, MetadataEntry(key, value, version))
-            return
-        raise MetadataUnavailable(
-            "the tenant is being changed concurrently: nothing was changed by this request, try"
-            " again"
-        )
+            after = change(fact if fact.state == ACTIVE else None)
+            return replace(after, unknown=fact.unknown).encode()
+
+        key = tenant_key(tenant)
+        self.apply(key, await change_fact(self._metadata, key, "the tenant", changed))

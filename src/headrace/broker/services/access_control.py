@@ -41,14 +41,12 @@ from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
     HeadraceError,
-    MetadataUnavailable,
     PolicyViolation,
     RequestInvalid,
-    VersionConflict,
 )
 from headrace.metadata.acl_facts import AclFact, AclRule, acl_key, pattern_of_key
+from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.sessions import ClientSession
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 ACLS_MAX: Final = 200_000
 """In all: about 500 bytes of memory each."""
@@ -64,7 +62,6 @@ ACLS_OF_PATTERN_MAX: Final = 5_000
 """They are one fact, and a ZooKeeper node has at most 1 MB."""
 RIGHTS_MAX: Final = 10_000
 """Decisions that one session remembers."""
-_ATTEMPTS_MAX: Final = 10
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
@@ -230,26 +227,19 @@ class AccessControl:
         """Compare and set the rules of a pattern. An empty fact is stored rather than deleted, so
         that its version still orders changes."""
         key = acl_key(pattern.kind, pattern.type, pattern.name)
+
+        def changed(entry: MetadataEntry | None) -> bytes | None:
+            before = AclFact([]) if entry is None else decode_fact(AclFact, entry)
+            rules = change(list(before.rules))
+            if rules == before.rules:
+                return None
+            self._check_count(len(rules), len(before.rules))
+            return AclFact(rules, before.unknown).encode()
+
         async with self._changing:
-            for _ in range(_ATTEMPTS_MAX):
-                entry = await self._metadata.get(key)
-                before = AclFact([]) if entry is None else decode_fact(AclFact, entry)
-                rules = change(list(before.rules))
-                if rules == before.rules:
-                    return
-                self._check_count(len(rules), len(before.rules))
-                value = AclFact(rules, before.unknown).encode()
-                expected = ABSENT if entry is None else entry.version
-                try:
-                    version = await self._metadata.put(key, value, expected)
-                except VersionConflict:  # another broker was faster: retry on top of its change
-                    continue
-                self.apply(key, MetadataEntry(key, value, version))
-                return
-        raise MetadataUnavailable(
-            "the access control list is being changed concurrently: nothing was changed by this"
-            " request, try again"
-        )
+            stored = await change_fact(self._metadata, key, "the access control list", changed)
+            if stored is not None:
+                self.apply(key, stored)
 
     def _check_count(self, count: int, before: int) -> None:
         if count <= before:

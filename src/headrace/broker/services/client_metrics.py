@@ -18,11 +18,10 @@ from headrace.broker.topics.topic_config import INT, LIST, ConfigDefinition
 from headrace.errors import (
     ConfigInvalid,
     DataCorrupt,
-    MetadataUnavailable,
     RegularExpressionInvalid,
     RequestInvalid,
-    VersionConflict,
 )
+from headrace.metadata.changes import change_fact
 from headrace.metadata.client_metrics_facts import (
     SubscriptionFact,
     subscription_key,
@@ -57,7 +56,6 @@ NAME_LENGTH_MAX: Final = 255
 """Characters: the name is part of a key."""
 TEXT_LENGTH_MAX: Final = 10_000
 """Characters of a list: all of it is sent to every client."""
-_ATTEMPTS_MAX: Final = 10
 _INTEGER: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -238,34 +236,23 @@ class ClientMetrics:
     ) -> None:
         _check_name(name)
         key = subscription_key(name)
-        async with self._changing:
-            for _ in range(_ATTEMPTS_MAX):
-                entry = await self._metadata.get(key)
-                before = (
-                    SubscriptionFact({}) if entry is None else decode_fact(SubscriptionFact, entry)
+
+        def changed(entry: MetadataEntry | None) -> bytes | None:
+            before = SubscriptionFact({}) if entry is None else decode_fact(SubscriptionFact, entry)
+            configs = change(before.configs)
+            if configs and name not in self._facts and len(self._facts) >= SUBSCRIPTIONS_MAX:
+                raise RequestInvalid(
+                    f"there are {SUBSCRIPTIONS_MAX} client metrics subscriptions, which is the"
+                    " limit: delete others first"
                 )
-                configs = change(before.configs)
-                if configs and name not in self._facts and len(self._facts) >= SUBSCRIPTIONS_MAX:
-                    raise RequestInvalid(
-                        f"there are {SUBSCRIPTIONS_MAX} client metrics subscriptions, which is the"
-                        " limit: delete others first"
-                    )
-                if is_dry_run or configs == before.configs:
-                    return
-                value = SubscriptionFact(configs, before.unknown).encode()
-                try:
-                    # an empty fact rather than none, so that its version still orders changes
-                    version = await self._metadata.put(
-                        key, value, ABSENT if entry is None else entry.version
-                    )
-                except VersionConflict:  # another broker was faster: retry on top of its change
-                    continue
-                self.apply(key, MetadataEntry(key, value, version))
-                return
-        raise MetadataUnavailable(
-            "the subscription is being changed concurrently: nothing was changed by this request,"
-            " try again"
-        )
+            if is_dry_run or configs == before.configs:
+                return None
+            return SubscriptionFact(configs, before.unknown).encode()
+
+        async with self._changing:
+            stored = await change_fact(self._metadata, key, "the subscription", changed)
+            if stored is not None:
+                self.apply(key, stored)
 
     def of_client(self, properties: Mapping[str, str]) -> Subscription:
         """What the client with these properties is to push: the union of the subscriptions that

@@ -1,8 +1,9 @@
 """This broker's client quotas: what is stored, what clients use, how long they are throttled.
 
 Invariants: as in Kafka, a quota applies to each broker separately; the metadata store holds it once
-for all. Without quotas a request costs one check of `is_active`. The state of a client is a token
-bucket for each quota that applies to it; at most CLIENTS_MAX are kept.
+for all. Limits of tenants hold for all brokers together (`tenant_rates`). Without quotas a request
+costs one check of `is_active`. The state of a client is a token bucket for each quota that applies
+to it; at most CLIENTS_MAX are kept.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from headrace.coordination.quotas.entities import (
     quota_of,
 )
 from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
-from headrace.errors import MetadataUnavailable, QuotaExceeded, RequestInvalid, VersionConflict
+from headrace.errors import QuotaExceeded, RequestInvalid
+from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.quota_facts import QuotaFact, entity_of_key, quota_key
-from headrace.metadata.store import ABSENT, MetadataEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.security.sessions import ClientSession
-    from headrace.metadata.store import MetadataStore
+    from headrace.broker.services.tenant_rates import TenantRates
+    from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,6 @@ invented."""
 BURST_S: Final = {PRODUCER: 1, CONSUMER: 1, REQUEST: 1, MUTATION: 11, CONNECTION: 11}
 """Seconds' worth of quota that may be used at once. Kafka's window for mutations and connections is
 11 s."""
-_ATTEMPTS_MAX: Final = 10
 _PERCENT: Final = 100
 _PRODUCE: Final = 0
 _EXEMPT: Final = frozenset({18, 27, 83, 86, 87})
@@ -68,8 +69,11 @@ class Throttled:
 class ClientQuotas:
     """See the module. Also `sessions.Quotas`."""
 
-    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+    def __init__(
+        self, metadata: MetadataStore, clock: Clock, tenants: TenantRates | None = None
+    ) -> None:
         self._metadata = metadata
+        self._tenants = tenants
         self._now_ns = clock.now_ns
         self._changing = asyncio.Lock()
         self._quotas: dict[Entity, Rates] = {}
@@ -79,8 +83,9 @@ class ClientQuotas:
         self._buckets: dict[tuple[str, Entity], TokenBucket] = {}
         self._addresses: dict[str, TokenBucket] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._has_quotas = False
         self.is_active = False
-        """Whether there is any quota."""
+        """Whether there is any quota, of a client or of a tenant."""
         self.has_connection_quota = False
         self.throttled: dict[str, Throttled] = {key: Throttled() for key in KEYS}
 
@@ -107,12 +112,18 @@ class ClientQuotas:
             return
         self._clients.clear()
         self._addresses.clear()
-        self.is_active = any(set(rates) & set(CLIENT_KEYS) for rates in self._quotas.values())
+        self._has_quotas = any(set(rates) & set(CLIENT_KEYS) for rates in self._quotas.values())
+        self.tenants_changed()
         self.has_connection_quota = any(CONNECTION in rates for rates in self._quotas.values())
-        if not self.is_active:
+        if not self._has_quotas:
             self._buckets.clear()
         for listener in self._listeners:
             listener()
+
+    def tenants_changed(self) -> None:
+        """Whether anything is charged may have changed."""
+        has_limits = self._tenants is not None and self._tenants.is_active
+        self.is_active = self._has_quotas or has_limits
 
     def find(
         self, components: Sequence[Match] = (), *, is_strict: bool = False
@@ -149,29 +160,22 @@ class ClientQuotas:
         for name, value in changes.items():
             check_rate(entity, name, value)
         key = quota_key(entity)
-        async with self._changing:
-            for _ in range(_ATTEMPTS_MAX):
-                entry = await self._metadata.get(key)
-                before = QuotaFact({}) if entry is None else decode_fact(QuotaFact, entry)
-                texts = {**before.quotas, **{name: _text(v) for name, v in changes.items()}}
-                kept = {name: text for name, text in texts.items() if text is not None}
-                after = QuotaFact(kept, before.unknown)
-                if is_dry_run or kept == before.quotas:
-                    return after.rates()
-                try:
-                    await self._put(key, after, ABSENT if entry is None else entry.version)
-                except VersionConflict:  # another broker was faster: retry on top of its change
-                    continue
-                return after.rates()
-        raise MetadataUnavailable(
-            "the quota is being changed concurrently: nothing was changed by this "
-            "request, try again"
-        )
+        found: Rates = {}
 
-    async def _put(self, key: str, fact: QuotaFact, version: int) -> None:
-        """Store an empty fact rather than delete it, so that its version still orders changes."""
-        value = fact.encode()
-        self.apply(key, MetadataEntry(key, value, await self._metadata.put(key, value, version)))
+        def changed(entry: MetadataEntry | None) -> bytes | None:
+            before = QuotaFact({}) if entry is None else decode_fact(QuotaFact, entry)
+            texts = {**before.quotas, **{name: _text(v) for name, v in changes.items()}}
+            kept = {name: text for name, text in texts.items() if text is not None}
+            after = QuotaFact(kept, before.unknown)
+            found.clear()
+            found.update(after.rates())
+            return None if is_dry_run or kept == before.quotas else after.encode()
+
+        async with self._changing:
+            stored = await change_fact(self._metadata, key, "the quota", changed)
+            if stored is not None:
+                self.apply(key, stored)
+        return found
 
     # --- usage -------------------------------------------------------------------------------
 
@@ -189,9 +193,10 @@ class ClientQuotas:
         if not self.is_active:
             return 0
         bucket = self._bucket(session, key)
-        if bucket is None:
-            return 0
-        throttle_ms = self._note(key, bucket.charge(amount, self._now_ns()))
+        wait_ms = 0 if bucket is None else bucket.charge(amount, self._now_ns())
+        if self._tenants is not None:
+            wait_ms = max(wait_ms, self._tenants.take(session, key, amount))
+        throttle_ms = self._note(key, wait_ms)
         session.throttled_ms += throttle_ms
         return throttle_ms
 
@@ -219,7 +224,9 @@ class ClientQuotas:
         if not self.is_active:
             return None
         bucket = self._bucket(session, key)
-        return None if bucket is None else max(1, int(bucket.rate_per_s * BURST_S[key]))
+        own = None if bucket is None else max(1, int(bucket.rate_per_s * BURST_S[key]))
+        tenants = None if self._tenants is None else self._tenants.burst(session, key)
+        return min((one for one in (own, tenants) if one is not None), default=None)
 
     def check(self, session: ClientSession, key: str) -> None:
         """Raise QuotaExceeded while the client has exhausted a quota (KIP-599 for mutations)."""

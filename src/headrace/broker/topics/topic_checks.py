@@ -10,24 +10,31 @@ from typing import TYPE_CHECKING
 from headrace.broker.broker_config import ACL
 from headrace.broker.topics.overrides import is_remote, log_config
 from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
+from headrace.coordination.quotas.tenant_limits import PARTITIONS, TOPICS
 from headrace.errors import (
     ConfigInvalid,
     PartitionsInvalid,
+    PolicyViolation,
     ReplicationFactorInvalid,
     TopicExists,
     TopicNameInvalid,
 )
 from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
-from headrace.records.tenant_names import name_in
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.topics.topic import Topic
     from headrace.log.environment import Environment
 
 REPLICATION_FACTOR_MAX = 9
+
+
+def _no_limits(_tenant: str) -> Mapping[str, float]:
+    return {}
 
 
 class TopicChecks:
@@ -39,6 +46,8 @@ class TopicChecks:
         self._environment = environment
         self._config = config
         self._is_standalone = is_standalone
+        self.limits_of: Callable[[str], Mapping[str, float]] = _no_limits
+        """The limits of a tenant."""
 
     def check_new(
         self,
@@ -46,21 +55,21 @@ class TopicChecks:
         partition_count: int,
         replication_factor: int,
         configs: Mapping[str, str],
-        names: Collection[str],
+        topics: Mapping[str, Topic],
     ) -> None:
-        """Raise the error that creating such a topic, besides those of `names`, would return."""
+        """Raise the error that creating such a topic, besides those of `topics`, would return."""
         if not is_topic_name(name_in(name) if self._config.authorizer == ACL else name):
             raise TopicNameInvalid(
                 f"{name[:249]!r} is not a valid topic name: use 1 to 249 of the characters "
                 "a-z A-Z 0-9 . _ -, but not . or .."
             )
-        if name in names:
+        if name in topics:
             raise TopicExists(f"topic {name!r} already exists")
         # Kafka's metrics replace . by _, so Kafka refuses such pairs. Accepting them would make it
         # impossible to migrate back.
         folded = name.replace(".", "_")
         if "." in name or "_" in name:
-            for other in (*names, *INTERNAL_TOPICS):
+            for other in (*topics, *INTERNAL_TOPICS):
                 if other != name and other.replace(".", "_") == folded:
                     raise TopicNameInvalid(
                         f"{name!r} collides with topic {other!r}: the names differ only in . and _"
@@ -73,6 +82,27 @@ class TopicChecks:
                 "or -1 for the default; the storage determines how many copies are kept"
             )
         self.check_configs(configs, {})
+        self.check_room(name, partition_count, topics)
+
+    def check_room(self, name: str, added: int, topics: Mapping[str, Topic]) -> None:
+        """Raise PolicyViolation unless the tenant of a topic, one of `topics` or a new one, may
+        have so many more partitions."""
+        limits = self.limits_of(tenant_of(name))
+        if TOPICS not in limits and PARTITIONS not in limits:
+            return
+        tenant = tenant_of(name)
+        own = [topic for other, topic in topics.items() if tenant_of(other) == tenant]
+        wanted = {
+            TOPICS: len(own) + (name not in topics),
+            PARTITIONS: sum(topic.fact.partition_count for topic in own) + added,
+        }
+        for what, count in wanted.items():
+            limit = limits.get(what)
+            if limit is not None and count > limit:
+                raise PolicyViolation(
+                    f"the tenant would have {count} {what}, and may have {limit:.0f}: delete some,"
+                    " or have the limit raised (headrace tenant set --limit); nothing was changed"
+                )
 
     def check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         """Raise ConfigInvalid for overrides that are new or differ from those in `before`."""

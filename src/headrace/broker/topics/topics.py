@@ -93,7 +93,7 @@ class Topics:
         self.companions: dict[PartitionKey, PartitionLog] = {}  # as opened last
         self._config = config
         self._is_standalone = is_standalone
-        self._checks = TopicChecks(environment, config, is_standalone=is_standalone)
+        self.checks = TopicChecks(environment, config, is_standalone=is_standalone)
         self.ownership: Ownership
         self.randomness = randomness
         self.forget_progress: Callable[[str, UUID], Awaitable[None]]
@@ -306,7 +306,7 @@ class Topics:
             )
         async with self._changing:
             await self.refresh(name)  # the fact that remains of an earlier topic has a version
-            self._checks.check_new(
+            self.checks.check_new(
                 name, partition_count, replication_factor, overrides, self.by_name
             )
             fact = TopicFact(
@@ -432,10 +432,10 @@ class Topics:
         *,
         is_validated_only: bool = False,
     ) -> None:
-        """Raise the number of partitions to `count`. Raises PartitionsInvalid."""
+        """Raise the number of partitions to `count`. Raises PartitionsInvalid, PolicyViolation."""
         async with self._changing:
             self._check_current(topic)
-            self._checks.check_partition_count(count)
+            self.checks.check_partition_count(count)
             if count <= topic.fact.partition_count:
                 raise PartitionsInvalid(
                     f"topic {topic.name!r} has {topic.fact.partition_count} partitions, and "
@@ -445,6 +445,7 @@ class Topics:
                 raise PolicyViolation(
                     f"{topic.name} is an internal topic: more partitions would move its keys"
                 )
+            self.checks.check_room(topic.name, count - topic.fact.partition_count, self.by_name)
             if is_validated_only:
                 return
             await self._add_partitions(topic, count, assigned)
@@ -478,7 +479,7 @@ class Topics:
         async with self._changing:
             self._check_current(topic)
             configs = change(topic.fact.configs)
-            self._checks.check_configs(configs, topic.fact.configs)
+            self.checks.check_configs(configs, topic.fact.configs)
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))

@@ -34,6 +34,12 @@ class TokenBucket:
             self._level = min(self._burst, self._level + earned)
             self._at_ns = now_ns
 
+    def set_rate(self, rate_per_s: float, burst: float, now_ns: int) -> None:
+        """From now on; a debt stays."""
+        self._refill(now_ns)
+        self.rate_per_s, self._burst = rate_per_s, burst
+        self._level = min(self._level, burst)
+
     def charge(self, amount: float, now_ns: int) -> int:
         """Take `amount`; returns for how many milliseconds the client is throttled from now on."""
         self._refill(now_ns)

@@ -1,0 +1,141 @@
+"""The byte rates of tenants, over the whole cluster: this broker's share of them.
+
+Invariants: each second a broker asks the others what tenants used of them, and computes its share
+of each rate; a broker that does not answer counts as it did before. The shares of all brokers add
+up to the rate at most while they know the same figures. Without limits nothing is charged or asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.services.owner_calls import checked
+from headrace.coordination.quotas.tenant_limits import RATES, share_of
+from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
+from headrace.errors import HeadraceError, RequestInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.access_control import AccessControl
+    from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.metadata.facts import BrokerFact
+    from headrace.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 1.0
+_USED: Final = "tenants.used"
+Used = dict[tuple[str, str], float]
+"""Bytes for each second, by tenant and rate."""
+
+
+class TenantRates:
+    """See the module."""
+
+    def __init__(self, access: AccessControl | None, clock: Clock, broker_id: int) -> None:
+        """`access` None: there are no tenants."""
+        self._access = access
+        self._now_ns = clock.now_ns
+        self._broker_id = broker_id
+        self._charged: Used = {}
+        """Since `_since_ns`."""
+        self._since_ns = clock.now_ns()
+        self._used: Used = {}
+        """In the last period."""
+        self._others: dict[int, Used] = {}
+        """Of each other live broker, as it answered last."""
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any tenant has a limit."""
+        return self._access is not None and self._access.tenants.has_limits
+
+    def take(self, session: ClientSession, key: str, amount: float) -> int:
+        """Charge the rate of a client's tenant; returns for how many ms it is throttled."""
+        if self._access is None or key not in RATES:
+            return 0
+        tenant = self._access.tenant(session)
+        rate = self._access.tenants.limits(tenant).get(key)
+        if rate is None:
+            return 0
+        place = tenant, key
+        self._charged[place] = self._charged.get(place, 0) + amount
+        now_ns = self._now_ns()
+        bucket = self._buckets.get(place)
+        if bucket is None:
+            share = self._share(place, rate)
+            bucket = self._buckets[place] = TokenBucket(share, share, now_ns)
+        return bucket.charge(amount, now_ns)
+
+    def burst(self, session: ClientSession, key: str) -> int | None:
+        """The largest amount that may be used at once; None: not limited."""
+        self.take(session, key, 0)
+        bucket = None
+        if self._access is not None:
+            bucket = self._buckets.get((self._access.tenant(session), key))
+        return None if bucket is None else max(1, int(bucket.rate_per_s))
+
+    def _share(self, place: tuple[str, str], rate: float) -> float:
+        others = [used.get(place, 0) for used in self._others.values()]
+        return share_of(rate, self._used.get(place, 0), others)
+
+    # --- what other brokers know -------------------------------------------------------------
+
+    async def run(self, calls: OwnerCalls, brokers: Callable[[], Sequence[BrokerFact]]) -> None:
+        """Compute shares for ever."""
+        calls.offer_of_broker(_USED, self._answer)
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            if self.is_active:
+                await self._exchange(calls, [one.id for one in brokers()])
+            elif self._buckets:
+                self._buckets.clear()
+
+    async def _answer(self, _asked: Any) -> list[tuple[str, str, float]]:
+        return [(*place, used) for place, used in self._used.items()]
+
+    async def _exchange(self, calls: OwnerCalls, live: Sequence[int]) -> None:
+        now_ns = self._now_ns()
+        passed_s = max(now_ns - self._since_ns, 1) / NS_PER_S
+        self._used = {place: amount / passed_s for place, amount in self._charged.items()}
+        self._charged, self._since_ns = {}, now_ns
+        others = [one for one in live if one != self._broker_id]
+        self._others = {one: self._others.get(one, {}) for one in others}
+        await asyncio.gather(*(self._ask(calls, one) for one in others))
+        self.divide()
+
+    async def _ask(self, calls: OwnerCalls, broker_id: int) -> None:
+        try:
+            async with asyncio.timeout(PERIOD_S):
+                answer = await calls.ask_broker(_USED, broker_id, [])
+            self._others[broker_id] = _decoded(answer)
+        except (HeadraceError, TimeoutError) as error:
+            log.debug("what tenants use of broker %d is not known: %s", broker_id, error)
+
+    def divide(self) -> None:
+        """Give this broker's buckets their shares of the rates."""
+        assert self._access is not None, "there are tenants"
+        now_ns = self._now_ns()
+        for place, bucket in list(self._buckets.items()):
+            rate = self._access.tenants.limits(place[0]).get(place[1])
+            if rate is None:
+                del self._buckets[place]
+            else:
+                share = self._share(place, rate)
+                bucket.set_rate(share, share, now_ns)
+
+
+def _decoded(answer: Any) -> Used:
+    """Raises RequestInvalid."""
+    if not isinstance(answer, list):
+        raise RequestInvalid("a broker's answer is malformed: all brokers need one version")
+    found: Used = {}
+    for one in answer:
+        tenant, key, used = checked(one, str, str, int | float)
+        found[tenant, key] = max(float(used), 0)
+    return found

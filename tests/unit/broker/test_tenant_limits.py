@@ -1,0 +1,153 @@
+"""Limits of tenants: topics and partitions, and byte rates that all brokers share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.http.test_queues_of_brokers import with_brokers
+from tests.unit.kafka.face_rig import broker
+from tests.waiting import until
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.broker.security.tenants import Tenants
+from headrace.broker.services.topic_service import NewTopic
+from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
+from headrace.coordination.quotas.tenant_limits import check_limits, share_of
+from headrace.errors import PolicyViolation, RequestInvalid
+from headrace.metadata.memory import MemoryMetadataStore
+
+CONFIG = {"authorizer": "acl", "super_users": "User:root", "offsets_partition_count": 1}
+RATE = 1_000_000
+
+
+def session(name: str = "alice") -> ClientSession:
+    return ClientSession("PLAINTEXT", "127.0.0.1", Principal(name))
+
+
+def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            tenants, topics = rig.node.access.tenants, rig.node.services.topics
+            await tenants.create("acme", ["User:alice"])
+            await tenants.change("acme", limits={"topics": 2, "partitions": 4})
+            await topics.create(NewTopic("«acme»a", 2, -1, {}))
+            for new in (NewTopic("«acme»b", 3, -1, {}), NewTopic("«acme»b", 3, -1, {})):
+                with pytest.raises(PolicyViolation, match="5 partitions, and may have 4"):
+                    await topics.create(new)
+            await topics.create(NewTopic("«acme»b", 1, -1, {}), is_dry_run=True)
+            await topics.create(NewTopic("«acme»b", 1, -1, {}))
+            with pytest.raises(PolicyViolation, match="3 topics, and may have 2"):
+                await topics.create(NewTopic("«acme»c", 1, -1, {}))
+            with pytest.raises(PolicyViolation, match="5 partitions"):
+                await topics.add_partitions("«acme»b", 3)
+            await topics.add_partitions("«acme»b", 2)
+            for name in ("c", "«beta»c"):
+                await topics.create(NewTopic(name, 9, -1, {}))
+            await tenants.change("acme", limits={"topics": None})
+            with pytest.raises(PolicyViolation, match="5 partitions"):
+                await topics.create(NewTopic("«acme»c", 1, -1, {}))
+            await topics.delete("«acme»a")
+            await topics.create(NewTopic("«acme»c", 1, -1, {}))
+
+    asyncio.run(scenario())
+
+
+def test_limits_are_stored_followed_and_end_with_the_tenant():
+    async def scenario() -> None:
+        store = MemoryMetadataStore()
+        one, other = Tenants(store), Tenants(store)
+        await one.create("acme", ["User:alice"])
+        await one.change("acme", limits={"topics": 3, PRODUCER: RATE})
+        await one.change("acme", ["User:bob"])
+        for entry in await store.list("/tenants/"):
+            other.apply(entry.key, entry)
+        assert dict(other.limits("acme")) == {"topics": 3.0, PRODUCER: RATE}
+        assert other.has_limits
+        await other.change("acme", limits={"topics": None})
+        assert dict(other.limits("acme")) == {PRODUCER: RATE}
+        await other.delete("acme", is_forced=True)
+        assert not other.has_limits
+        await other.create("acme", [])
+        assert not other.limits("acme")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("limits", [{"x": 1}, {"topics": 0}, {"topics": 1.5}, {PRODUCER: 2**63}])
+def test_what_is_no_limit_is_refused(limits):
+    with pytest.raises(RequestInvalid):
+        check_limits(limits)
+
+
+@given(st.integers(1, 2**40), st.lists(st.floats(0, 2.0**50), min_size=1, max_size=20))
+def test_shares_add_up_to_the_rate_and_follow_the_use(rate, used):
+    shares = [share_of(rate, one, used[:at] + used[at + 1 :]) for at, one in enumerate(used)]
+    assert sum(shares) == pytest.approx(rate)
+    assert all(share > 0 for share in shares)
+    ordered = [share for _use, share in sorted(zip(used, shares, strict=True))]
+    assert ordered == pytest.approx(sorted(ordered))
+
+
+def test_a_load_that_moves_gets_nine_tenths_of_the_rate_in_three_periods():
+    """Of three brokers, one of which has all of it."""
+    used = [RATE, 0.0, 0.0]
+    for _period in range(3):
+        shares = [share_of(RATE, one, used[:at] + used[at + 1 :]) for at, one in enumerate(used)]
+        used = [0.0, shares[1], 0.0]
+    assert share_of(RATE, used[1], [0, 0]) > 0.9 * RATE
+
+
+def test_a_client_of_a_tenant_is_throttled_by_its_rate_and_others_are_not():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            tenants, quotas = rig.node.access.tenants, rig.node.quotas
+            assert not quotas.is_active
+            await tenants.create("acme", ["User:alice", "User:ann"])
+            await tenants.change("acme", limits={PRODUCER: RATE})
+            assert quotas.is_active
+            assert quotas.take(session(), PRODUCER, RATE) == 0
+            assert 1_000 < quotas.take(session("ann"), PRODUCER, 2 * RATE) <= 2_000
+            assert quotas.take(session("ann"), CONSUMER, 9 * RATE) == 0
+            assert quotas.take(session("carol"), PRODUCER, 9 * RATE) == 0
+            assert quotas.burst(session(), PRODUCER) == RATE
+            assert quotas.burst(session("carol"), PRODUCER) is None
+            await tenants.change("acme", limits={PRODUCER: None})
+            assert not quotas.is_active
+            assert quotas.take(session("ann"), PRODUCER, RATE) == 0
+
+    asyncio.run(scenario())
+
+
+@with_brokers(0)
+async def test_a_rate_is_shared_by_all_brokers_and_follows_the_load(cluster):
+    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    for number in (1, 2, 3):
+        await cluster.start(number)
+    nodes = {number: one.node for number, one in cluster.brokers.items()}
+    await nodes[1].access.tenants.create("acme", ["User:alice"])
+    await nodes[1].access.tenants.change("acme", limits={PRODUCER: RATE})
+    await until(lambda: all(node.quotas.is_active for node in nodes.values()))
+
+    def shares() -> list[int]:
+        return [node.quotas.burst(session(), PRODUCER) for node in nodes.values()]
+
+    for busy in (1, 3):
+
+        def has_most(busy: int = busy) -> bool:
+            nodes[busy].quotas.take(session(), PRODUCER, RATE)
+            found = shares()
+            return found[busy - 1] > 0.9 * RATE and sum(found) <= RATE
+
+        await until(has_most)
+
+    def is_even() -> bool:
+        for node in nodes.values():
+            node.quotas.take(session(), PRODUCER, RATE)
+        return max(shares()) < 0.4 * RATE and sum(shares()) > 0.9 * RATE
+
+    await until(is_even)
