@@ -14,7 +14,7 @@ from headrace_verify.blackbox.crew import Client, Crew, find_program
 from headrace_verify.blackbox.routing import Connection
 from headrace_verify.checkers import check_history
 from headrace_verify.checkers.facts import gather
-from headrace_verify.history import History, merged, read_history
+from headrace_verify.history import NOTE, OK, History, merged, read_history
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.workloads import QUEUES
 
@@ -154,6 +154,13 @@ class Queues:
             PATIENCE_S,
         )
 
+    def restart(self):
+        """Kill the broker and start it again, and say so: its locks are lost with it."""
+        self.context.history.write(OK, NOTE, what="fault", fault="kill")
+        self.broker.kill()
+        self.broker.start()
+        self.context.history.write(OK, NOTE, what="healed", fault="kill")
+
     def finish(self):
         """What is wrong."""
         self.producer.ask_to_end()
@@ -164,8 +171,7 @@ class Queues:
         for one in self.consumers:
             one.ask_to_end()
         assert all(one.wait(PATIENCE_S) for one in self.consumers)
-        self.broker.kill()
-        self.broker.start()
+        self.restart()
         wrong += queues.read_back_queues(self.context)
         return wrong
 
@@ -186,8 +192,7 @@ def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(tmp_path):
     try:
         run.wait_for_more()
         for _ in range(2):
-            run.broker.kill()
-            run.broker.start()
+            run.restart()
             run.wait_for_more()
         wrong = run.finish()
         history = list(merged([run.events(), read_history(tmp_path / "run.jsonl")]))

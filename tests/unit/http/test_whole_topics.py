@@ -171,7 +171,7 @@ async def test_a_producer_is_asked_for_half_messages_of_all_brokers_at_one(clust
     assert await webs[0].settle(commit=[{"receipt": check["receipt"]}]) == [(True, "committed")]
     await webs[0].send(*(half(f"id-{number}", number) for number in range(COUNT)))
     found = set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < COUNT:
             answer = await webs[1].ok("POST", "/v1/half/shop/checks", {"wait_ms": 1_000, "max": 4})
             assert len(answer["checks"]) <= 4
