@@ -9,6 +9,7 @@ import click
 
 from headrace_verify.commands.blackbox import blackbox
 from headrace_verify.commands.crash import crash
+from headrace_verify.commands.fuzz import fuzz
 from headrace_verify.commands.security import security
 from headrace_verify.commands.simulate import simulate
 from headrace_verify.commands.soak import soak
@@ -21,5 +22,5 @@ def verify() -> None:
     """Attack Headrace on this machine: every guarantee has a test that tries to break it."""
 
 
-for _mode in (crash, blackbox, wire, simulate, soak, upgrade, security):
+for _mode in (crash, blackbox, wire, simulate, soak, upgrade, security, fuzz):
     verify.add_command(_mode)

@@ -15,7 +15,7 @@ import headrace
 from headrace_verify.crash import bugs as planted
 from headrace_verify.task import patched, replace_existing
 
-MODES = ("crash", "blackbox", "security", "simulation", "soak", "upgrade", "wire")
+MODES = ("crash", "blackbox", "fuzz", "security", "simulation", "soak", "upgrade", "wire")
 ALL = [
     pytest.param(bug, id=f"{mode}: {bug.name}")
     for mode in MODES
