@@ -71,7 +71,10 @@ class Brokers:
 class Load:
     """An idempotent producer in a thread, and what it was told."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, rate: int = 1_000) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, rate: int = 1_000, **login: str
+    ) -> None:
+        self._login = login
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._pause_s = 1 / rate
         self._is_over = threading.Event()
@@ -96,6 +99,7 @@ class Load:
                 "reconnect.backoff.max.ms": 200,
                 "delivery.timeout.ms": 300_000,
                 "log_level": 0,
+                **self._login,
             }
         )
 
@@ -170,7 +174,7 @@ class Load:
             found.append(max(acked - sent for sent, acked in times if acked >= since))
         return found
 
-    def check(self, bootstrap: str) -> int:
+    def check(self, bootstrap: str, **login: str) -> int:
         """Read everything back; how many records. Each was sent, acknowledged and stored once."""
         from confluent_kafka import Consumer, TopicPartition
 
@@ -181,6 +185,7 @@ class Load:
                 "auto.offset.reset": "error",
                 "enable.auto.commit": False,
                 "log_level": 0,
+                **login,
             }
         )
         found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in self.sent}

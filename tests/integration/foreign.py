@@ -51,7 +51,7 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
 
 def go_program() -> tuple[list[str], dict[str, str]]:
     """(command, environment) of the program in Go."""
-    names = ("main.go", "franz.go", "sarama.go", "share.go", "go.mod", "go.sum")
+    names = ("main.go", "franz.go", "sarama.go", "share.go", "login.go", "go.mod", "go.sum")
     return built_in_go("go", HERE / "go_clients", names)
 
 

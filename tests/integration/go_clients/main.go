@@ -2,8 +2,9 @@
 //
 //	clients LIBRARY -bootstrap HOST:PORT -in TOPIC -out TOPIC -group G -id TRANSACTIONAL_ID
 //	clients share -bootstrap HOST:PORT -topic TOPIC -group G
+//	clients login -library LIBRARY -bootstrap HOST:PORT -topic TOPIC -ca FILE
 //
-// share.go says what share does. The others copy until they have committed -ends records whose value
+// share.go and login.go say what these do. The others copy until they have committed -ends records whose value
 // is "end". Each transaction takes what one poll returned, at most -batch records; each
 // -abort-every-th transaction is aborted and its input read again. The last line of the output is
 // {"commits": N, "aborts": N}.
@@ -50,8 +51,12 @@ func main() {
 		exitOn(share(os.Args[2:]))
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "login" {
+		exitOn(login(os.Args[2:]))
+		return
+	}
 	if len(os.Args) < 2 || libraries[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: clients franz-go|sarama|share [flags]")
+		fmt.Fprintln(os.Stderr, "usage: clients franz-go|sarama|share|login [flags]")
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:])

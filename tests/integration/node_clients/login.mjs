@@ -1,8 +1,11 @@
-// Logs in by SASL and asks for the brokers: one program, two client libraries.
+// Enters a secured listener, or asks for the brokers: one program, two client libraries.
 //
-//   SASL_USER=U SASL_PASSWORD=P node login.mjs LIBRARY MECHANISM HOST:PORT
+//   SASL_USER=U SASL_PASSWORD=P node login.mjs LIBRARY MECHANISM HOST:PORT [TOPIC CA [CERT KEY]]
 //
-// The last line of its output is {"brokers": N} or {"error": "..."}.
+// MECHANISM is one of SASL, or "none"; for OAUTHBEARER the password is the token. With a topic, it
+// writes a record over TLS and reads one. The last line of its output is {"brokers": N} or
+// {"read": "..."} or {"error": "..."}.
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 
@@ -13,31 +16,70 @@ Promise.withResolvers ??= function () {
 }
 
 const load = createRequire(join(process.env.NODE_CLIENTS, 'package.json'))
-const [library, mechanism, bootstrap] = process.argv.slice(2)
+const [library, mechanism, bootstrap, topic, ...files] = process.argv.slice(2)
 const { SASL_USER: username, SASL_PASSWORD: password } = process.env
+const [ca, cert, key] = files.map(file => readFileSync(file))
+const tls = ca && { ca: [ca], cert, key }
 
-async function withKafkaJs () {
+function kafkaJs () {
   const { Kafka, logLevel } = load('kafkajs')
-  const kafka = new Kafka({
+  const sasl = mechanism === 'OAUTHBEARER'
+    ? { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: password }) }
+    : { mechanism: mechanism.toLowerCase(), username, password }
+  return new Kafka({
     brokers: [bootstrap],
     logLevel: logLevel.NOTHING,
-    sasl: { mechanism: mechanism.toLowerCase(), username, password }
+    sasl: mechanism === 'none' ? undefined : sasl,
+    ssl: tls
   })
-  const admin = kafka.admin()
+}
+
+async function withKafkaJs () {
+  const admin = kafkaJs().admin()
   await admin.connect()
   const { brokers } = await admin.describeCluster()
   await admin.disconnect()
-  return brokers.length
+  return { brokers: brokers.length }
+}
+
+async function copyWithKafkaJs () {
+  const kafka = kafkaJs()
+  const producer = kafka.producer()
+  await producer.connect()
+  await producer.send({ topic, messages: [{ value: 'v' }] })
+  await producer.disconnect()
+  const consumer = kafka.consumer({ groupId: topic })
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: true })
+  return new Promise((resolve, reject) => consumer.run({
+    eachMessage: async ({ message }) => resolve({ read: message.value.toString() })
+  }).catch(reject))
+}
+
+function platformatic () {
+  const oauth = { mechanism, token: password }
+  const sasl = mechanism === 'OAUTHBEARER' ? oauth : { mechanism, username, password }
+  return {
+    clientId: 'login', bootstrapBrokers: [bootstrap], sasl: mechanism === 'none' ? undefined : sasl, tls
+  }
 }
 
 async function withPlatformatic () {
   const { Admin } = load('@platformatic/kafka')
-  const admin = new Admin({
-    clientId: 'login', bootstrapBrokers: [bootstrap], sasl: { mechanism, username, password }
-  })
+  const admin = new Admin(platformatic())
   const { brokers } = await admin.metadata({ topics: [] })
   await admin.close()
-  return brokers.size
+  return { brokers: brokers.size }
+}
+
+async function copyWithPlatformatic () {
+  const { Consumer, MessagesStreamModes, Producer } = load('@platformatic/kafka')
+  const producer = new Producer(platformatic())
+  await producer.send({ messages: [{ topic, value: Buffer.from('v') }] })
+  await producer.close()
+  const consumer = new Consumer({ ...platformatic(), groupId: topic })
+  const stream = await consumer.consume({ topics: [topic], mode: MessagesStreamModes.EARLIEST })
+  for await (const message of stream) return { read: message.value.toString() }
 }
 
 /** All messages of an error and its causes. */
@@ -46,8 +88,10 @@ function texts (error) {
   return [error.message, ...causes.flatMap(texts)]
 }
 
+const asking = { kafkajs: withKafkaJs, platformatic: withPlatformatic }
+const copying = { kafkajs: copyWithKafkaJs, platformatic: copyWithPlatformatic }
 try {
-  console.log(JSON.stringify({ brokers: await ({ kafkajs: withKafkaJs, platformatic: withPlatformatic })[library]() }))
+  console.log(JSON.stringify(await (topic ? copying : asking)[library]()))
 } catch (error) {
   console.log(JSON.stringify({ error: texts(error).join('; ') }))
 }

@@ -1,0 +1,217 @@
+"""Real clients enter secured listeners: each by every mechanism over TLS, and by certificate.
+
+One broker has a listener with logins and one that asks for certificates. Every client is tested
+in every way; docs/SECURITY.md has the same table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiokafka
+import kafka
+import pytest
+from aiokafka.abc import AbstractTokenProvider
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
+from tests.integration.broker import Broker, wait_until
+from tests.integration.certificates import Certificates
+from tests.integration.foreign import go_program, node_program
+from tests.integration.test_sasl import AUDIENCE, ISSUER, headrace
+from tests.integration.test_transactions import fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = RSAKey.generate_key(2048, {"kid": "one"})
+USER, PASSWORD = "admin", "of the admin"
+CERTIFICATE = "certificate"
+PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+WAYS = (*PASSWORDS, "OAUTHBEARER", CERTIFICATE)
+TIMEOUT_S = 120
+
+
+class Entrance:
+    """The broker, and what a client needs to enter it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificates = Certificates(folder / "certificates")
+        self.certificate = self.certificates.client(USER)
+        keys = folder / "keys.json"
+        keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
+        self.broker = Broker(
+            folder,
+            *self.certificates.options(),
+            *("--listener-security-protocol-map", "LOGIN:SASL_SSL,CERTIFIED:SSL"),
+            *("--listener-setting", "listener.name.certified.ssl.client.auth=required"),
+            *("--sasl-enabled-mechanisms", ",".join(WAYS[:-1])),
+            *("--sasl-oauthbearer-jwks-endpoint-url", keys.as_uri()),
+            *("--sasl-oauthbearer-expected-issuer", ISSUER),
+            *("--sasl-oauthbearer-expected-audience", AUDIENCE),
+            *("--super-users", f"User:{USER};User:CN={USER}"),
+        )
+        self.broker.kafka = "LOGIN://127.0.0.1:0,CERTIFIED://127.0.0.1:0"
+        where = ("--password-file", "-", "--data-dir", str(self.broker.data_dir))
+        headrace("user", "add", USER, *where, text=f"{PASSWORD}\n")
+        self.broker.start()
+        ready = json.loads((self.broker.log_path.parent / "ready.json").read_text())
+        self.listeners: dict[str, str] = ready["listeners"]
+
+    def address(self, way: str) -> str:
+        return self.listeners["CERTIFIED" if way == CERTIFICATE else "LOGIN"]
+
+    def create_topic(self, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address(CERTIFICATE), **self.certificate})
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+
+    def secret(self, way: str) -> str:
+        """The password, or a token."""
+        if way != "OAUTHBEARER":
+            return PASSWORD
+        now_s = int(time.time())
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "iat": now_s, "exp": now_s + 600}
+        return jwt.encode({"alg": "RS256", "kid": "one"}, claims, KEY)
+
+    def files(self, way: str) -> list[str]:
+        """The CA, and the client's certificate and key where they are asked for."""
+        names = ["ssl.ca.location"]
+        if way == CERTIFICATE:
+            names += ["ssl.certificate.location", "ssl.key.location"]
+        return [self.certificate[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def entrance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
+    made = Entrance(tmp_path_factory.mktemp("entrance"))
+    yield made
+    made.broker.stop()
+
+
+def with_librdkafka(entrance: Entrance, way: str, topic: str) -> str:
+    login: dict[str, Any] = {"bootstrap.servers": entrance.address(way), "log_level": 0}
+    if way == CERTIFICATE:
+        login |= entrance.certificate
+    else:
+        login |= {"security.protocol": "SASL_SSL", "ssl.ca.location": entrance.files(way)[0]}
+        login |= {"sasl.mechanism": way, "sasl.username": USER, "sasl.password": PASSWORD}
+    if way == "OAUTHBEARER":
+        login["oauth_cb"] = lambda _: (entrance.secret(way), time.time() + 600)
+    producer = Producer(login)
+    producer.produce(topic, b"v")
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({**login, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found = wait_until(lambda: consumer.poll(1), TIMEOUT_S)
+    consumer.close()
+    return found.value().decode()
+
+
+def with_kafka_python(entrance: Entrance, way: str, topic: str) -> str:
+    class Tokens(KafkaPythonTokens):
+        def token(self) -> str:
+            return entrance.secret(way)
+
+    login: dict[str, Any] = {"bootstrap_servers": entrance.address(way)}
+    names = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+    login |= dict(zip(names, entrance.files(way), strict=False))
+    login["security_protocol"] = "SSL" if way == CERTIFICATE else "SASL_SSL"
+    if way in PASSWORDS:
+        login |= {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+    if way != CERTIFICATE:
+        login["sasl_mechanism"] = way
+    if way == "OAUTHBEARER":
+        login["sasl_oauth_token_provider"] = Tokens()
+    producer = kafka.KafkaProducer(**login)
+    producer.send(topic, b"v").get(TIMEOUT_S)
+    producer.close()
+    limit = {"auto_offset_reset": "earliest", "consumer_timeout_ms": TIMEOUT_S * 1000}
+    consumer = kafka.KafkaConsumer(topic, **limit, **login)
+    found = next(consumer).value.decode()
+    consumer.close()
+    return found
+
+
+def with_aiokafka(entrance: Entrance, way: str, topic: str) -> str:
+    class Tokens(AbstractTokenProvider):
+        async def token(self) -> str:
+            return entrance.secret(way)
+
+    async def run() -> str:
+        ca, *own = entrance.files(way)
+        context = ssl.create_default_context(cafile=ca)
+        if own:
+            context.load_cert_chain(*own)
+        login: dict[str, Any] = {"bootstrap_servers": entrance.address(way)}
+        login |= {"ssl_context": context, "security_protocol": "SASL_SSL" if not own else "SSL"}
+        if way in PASSWORDS:
+            login |= {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+        if way != CERTIFICATE:
+            login["sasl_mechanism"] = way
+        if way == "OAUTHBEARER":
+            login["sasl_oauth_token_provider"] = Tokens()
+        async with aiokafka.AIOKafkaProducer(**login) as producer:
+            await producer.send_and_wait(topic, b"v")
+        consumer = aiokafka.AIOKafkaConsumer(topic, auto_offset_reset="earliest", **login)
+        async with consumer, asyncio.timeout(TIMEOUT_S):
+            return (await consumer.getone()).value.decode()
+
+    return asyncio.run(run())
+
+
+def read_by(command: list[str], secret: str, **environment: str) -> str:
+    """What a program has read."""
+    secrets = {"SASL_USER": USER, "SASL_PASSWORD": secret}
+    done = subprocess.run(
+        command, env={**os.environ, **environment, **secrets}, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found.get("read") or found["error"]
+
+
+def with_go(entrance: Entrance, way: str, topic: str, library: str) -> str:
+    (program,), _ = go_program()
+    where = ["-library", library, "-bootstrap", entrance.address(way), "-topic", topic]
+    pairs = zip(("-ca", "-cert", "-key"), entrance.files(way), strict=False)
+    login = [] if way == CERTIFICATE else ["-mechanism", way, "-user", USER]
+    files = [word for pair in pairs for word in pair]
+    return read_by([program, "login", *where, *files, *login], entrance.secret(way))
+
+
+def with_node(entrance: Entrance, way: str, topic: str, library: str) -> str:
+    (node, script), environment = node_program()
+    program = str(Path(script).with_name("login.mjs"))
+    mechanism = "none" if way == CERTIFICATE else way
+    where = [library, mechanism, entrance.address(way), topic, *entrance.files(way)]
+    return read_by([node, program, *where], entrance.secret(way), **environment)
+
+
+CLIENTS: dict[str, Any] = {
+    "librdkafka": with_librdkafka,
+    "kafka-python": with_kafka_python,
+    "aiokafka": with_aiokafka,
+    "franz-go": lambda *given: with_go(*given, "franz-go"),
+    "sarama": lambda *given: with_go(*given, "sarama"),
+    "kafkajs": lambda *given: with_node(*given, "kafkajs"),
+    "platformatic": lambda *given: with_node(*given, "platformatic"),
+}
+
+
+@pytest.mark.timeout(900)  # a program may have to be built first
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_enters_writes_and_reads(entrance: Entrance, client: str, way: str) -> None:
+    topic = fresh("entered")
+    entrance.create_topic(topic)
+    assert CLIENTS[client](entrance, way, topic) == "v"
