@@ -1,9 +1,10 @@
 """CPU of one broker for the same produce and fetch with and without TLS, in alternating rounds.
 
-    python benchmarks/tls.py [--rounds 6] [--records 100000]
+    python benchmarks/tls.py [--rounds 6] [--records 100000] [--kafka]
 
 Prints, for each listener, the broker's CPU seconds per GB and the ratio of the medians. One broker,
-one topic without compression, 1 KiB records, librdkafka.
+one topic without compression, 1 KiB records, librdkafka. With --kafka, the same of Apache Kafka,
+and Headrace's CPU over TLS as a part of Kafka's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.runtime.new_certificates import Authority
+from headrace_bench.peers import Kafka, free_port
 
 VALUE = b"x" * 1024
 
@@ -59,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka, too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -74,16 +77,41 @@ def main() -> None:
         try:
             assert broker.stdout is not None
             listeners = json.loads(broker.stdout.readline())["listeners"]
-            run(psutil.Process(broker.pid), listeners, str(folder / "ca.pem"), options)
+            own = run(psutil.Process(broker.pid), listeners, str(folder / "ca.pem"), options)
         finally:
             broker.terminate()
             broker.wait()
+        if options.kafka:
+            print("Apache Kafka:")
+            theirs = of_kafka(folder, options)
+            for label in ("produce", "fetch"):
+                ratio = own[label, "SSL"] / theirs[label, "SSL"]
+                print(f"{label} over TLS, Headrace / Kafka: {ratio:.2f}")
+
+
+def of_kafka(folder: Path, options: argparse.Namespace) -> dict[tuple[str, str], float]:
+    """Run the same on Kafka, with the same certificate."""
+    port = free_port()
+    kafka = Kafka(folder / "kafka")
+    kafka.more_properties = (
+        f"listeners=PLAINTEXT://127.0.0.1:{{port}},SSL://127.0.0.1:{port},"
+        "CONTROLLER://127.0.0.1:{controller}\n"
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SSL://127.0.0.1:{port}\n"
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={folder / 'broker.pem'}\n"
+    )
+    kafka.start()
+    try:
+        listeners = {"PLAINTEXT": kafka.bootstrap, "SSL": f"127.0.0.1:{port}"}
+        return run(psutil.Process(kafka.pid), listeners, str(folder / "ca.pem"), options)
+    finally:
+        kafka.stop()
 
 
 def run(
     process: psutil.Process, listeners: dict[str, str], ca: str, options: argparse.Namespace
-) -> None:
-    """Alternate, and print the figures."""
+) -> dict[tuple[str, str], float]:
+    """Alternate, and print the figures; the medians, by work and listener."""
     kinds = {
         name: {"bootstrap.servers": address, "log_level": 0, "security.protocol": name}
         | ({"ssl.ca.location": ca} if name == "SSL" else {})
@@ -108,6 +136,7 @@ def run(
             each = " ".join(f"{one:.2f}" for one in found[label, name])
             print(f"{label} {name}: {medians[name]:.2f} CPU s/GB ({each})")
         print(f"{label} SSL / PLAINTEXT: {medians['SSL'] / medians['PLAINTEXT']:.2f}")
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 if __name__ == "__main__":

@@ -160,6 +160,8 @@ class Kafka(_Process):
     """Apache Kafka in KRaft combined mode: broker and controller in one process."""
 
     name = "kafka"
+    more_properties = ""
+    """Lines after the others, which they override; assigned before a start."""
 
     def start(self) -> None:
         """See Peer."""
@@ -168,7 +170,9 @@ class Kafka(_Process):
         port, controller = free_port(), free_port()
         properties = self.folder / "server.properties"
         properties.write_text(
-            KAFKA_PROPERTIES.format(port=port, controller=controller, data=self.folder / "data")
+            (KAFKA_PROPERTIES + self.more_properties).format(
+                port=port, controller=controller, data=self.folder / "data"
+            )
         )
         classpath = kafka_classpath()
         # Must not begin with "-": the tool would take it for an option.

@@ -1,0 +1,327 @@
+"""What security costs: logins by mechanism, decisions of access control, memory under floods.
+
+    python benchmarks/security.py [logins] [decisions] [floods] [--logins 300] [--seconds 10]
+
+Logins: the broker's CPU for each, and how many a second the client got by one after the other.
+Decisions: of 100,000 rules of 10,000 principals, new ones and those that a session remembers.
+Floods: the most memory that a broker has held, beyond what it had before, beside what its limits
+add up to. TLS has a benchmark of its own, `tls.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from headrace.broker.security.acls import AclIndex, Entry, Pattern, PatternType, Permission
+from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services.access_control import AccessControl
+from headrace.kafka.client.exchange import request_frame
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.runtime.scram import ScramClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 1 << 20
+USER, PASSWORD = "admin", "of the admin"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+ISSUER, AUDIENCE = "https://issuer.example", "headrace"
+KEY = RSAKey.generate_key(2048, {"kid": "one"})
+RULES, PRINCIPALS = 100_000, 10_000
+QUEUED_MIB = 64
+"""Limits of requests and of responses that wait, in the broker that is flooded."""
+CONNECTIONS = 10_000
+SASL_HANDSHAKE, SASL_AUTHENTICATE, PRODUCE, FETCH, METADATA, API_VERSIONS = 17, 36, 0, 1, 3, 18
+
+
+class Served:
+    """A broker process that authenticates its clients, or not."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        data = folder / "data"
+        command = [sys.executable, "-m", "headrace.cli.main"]
+        adding = [*command, "user", "add", USER, "--password-file", "-", "--data-dir", str(data)]
+        subprocess.run(adding, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+        command += ["serve", "--json", "--data-dir", str(data), "--log-level", "error"]
+        command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", *options]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self.child.stdout is not None
+        host, _, port = json.loads(self.child.stdout.readline())["kafka"].rpartition(":")
+        self.address = host, int(port)
+        self.process = psutil.Process(self.child.pid)
+
+    def cpu_s(self) -> float:
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+    def stop(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, 60)
+
+
+# --- logins ------------------------------------------------------------------------------------
+
+
+def text(value: bytes, size: str = ">h") -> bytes:
+    return struct.pack(size, len(value)) + value
+
+
+def ask(connection: socket.socket, api: int, version: int, body: bytes) -> bytes:
+    """A response without its size and header."""
+    connection.sendall(request_frame(b"bench", api, version, 1, body, is_flexible=False))
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    return connection.recv(size, socket.MSG_WAITALL)[4:]
+
+
+def token_of(connection: socket.socket, message: bytes) -> bytes:
+    """The server's answer to one message of a login."""
+    found = ask(connection, SASL_AUTHENTICATE, 0, text(message, ">i"))
+    (code,) = struct.unpack_from(">h", found)
+    assert code == 0, found
+    return found[8:]
+
+
+def log_in(served: Served, mechanism: str, token: str) -> None:
+    with served.connect() as connection:
+        ask(connection, SASL_HANDSHAKE, 1, text(mechanism.encode()))
+        if mechanism == "PLAIN":
+            token_of(connection, f"\0{USER}\0{PASSWORD}".encode())
+        elif mechanism == "OAUTHBEARER":
+            token_of(connection, f"n,,\1auth=Bearer {token}\1\1".encode())
+        else:
+            client = ScramClient(mechanism, USER, PASSWORD, secrets.token_hex(8))
+            client.check(token_of(connection, client.final(token_of(connection, client.first()))))
+
+
+def logins(folder: Path, options: argparse.Namespace) -> None:
+    """See the module."""
+    keys = folder / "keys.json"
+    keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
+    served = Served(
+        folder,
+        *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
+        *("--sasl-enabled-mechanisms", ",".join(MECHANISMS), "--super-users", f"User:{USER}"),
+        *("--sasl-oauthbearer-jwks-endpoint-url", keys.as_uri()),
+        *("--sasl-oauthbearer-expected-issuer", ISSUER),
+        *("--sasl-oauthbearer-expected-audience", AUDIENCE),
+    )
+    now_s = int(time.time())
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "iat": now_s, "exp": now_s + 3600}
+    token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, KEY)
+    try:
+        for mechanism in MECHANISMS:
+            log_in(served, mechanism, token)
+            cpu_s, begun_s = served.cpu_s(), time.perf_counter()
+            for _ in range(options.logins):
+                log_in(served, mechanism, token)
+            wall_s, cpu_s = time.perf_counter() - begun_s, served.cpu_s() - cpu_s
+            print(
+                f"logins, {mechanism}: {cpu_s / options.logins * 1e3:.2f} ms of the broker's CPU,"
+                f" {options.logins / cpu_s:,.0f}/s of one core, {options.logins / wall_s:,.0f}/s"
+                " one after the other"
+            )
+    finally:
+        served.stop()
+
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+def nanoseconds(work: Callable[[], object], count: int) -> float:
+    """CPU of this thread for one call."""
+    begun_ns = time.thread_time_ns()
+    for _ in range(count):
+        work()
+    return (time.thread_time_ns() - begun_ns) / count
+
+
+def decisions(_folder: Path, _options: argparse.Namespace) -> None:
+    """See the module."""
+    access = AccessControl(MemoryMetadataStore())
+    index: AclIndex = access._index  # noqa: SLF001 - rules without a store's time
+    per = RULES // PRINCIPALS
+    for number in range(PRINCIPALS):
+        entry = Entry(f"User:u{number}", "*", Operation.READ, Permission.ALLOW)
+        for topic in range(per):
+            kind = PatternType.PREFIXED if topic % per == 0 else PatternType.LITERAL
+            index.put(Pattern(ResourceType.TOPIC, f"t{number}-{topic}", kind), [entry])
+    rng = random.Random(1)
+    sessions = [
+        (ClientSession("L", "10.0.0.1", Principal(f"u{number}", mechanism="PLAIN")), number)
+        for number in rng.sample(range(PRINCIPALS), 1_000)
+    ]
+
+    def decide_all() -> None:
+        for session, number in sessions:
+            assert access.allows(session, Operation.READ, ResourceType.TOPIC, f"t{number}-3")
+
+    new = nanoseconds(decide_all, 1) / len(sessions)
+    remembered = nanoseconds(decide_all, 50) / len(sessions)
+    print(
+        f"decisions, {RULES:,} rules: {new / 1e3:.2f} us new, {remembered / 1e3:.2f} us remembered"
+    )
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+class Peak:
+    """The most memory that a process holds while it is watched."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.before = self.most = process.memory_info().rss
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.02):
+            self.most = max(self.most, self._process.memory_info().rss)
+
+
+def batch(value: bytes) -> bytes:
+    from headrace.records.codec import Record, encode_batch
+
+    return encode_batch([Record(0, 1, None, value, [])])
+
+
+def produce_frame(value: bytes) -> bytes:
+    records = text(batch(value), ">i")
+    body = struct.pack(">hhii", -1, 1, 30_000, 1) + text(b"flooded") + struct.pack(">ii", 1, 0)
+    return request_frame(b"", PRODUCE, 7, 1, body + records, is_flexible=False)
+
+
+def fetch_frame() -> bytes:
+    topic = text(b"flooded") + struct.pack(">iiqqi", 1, 0, 0, -1, 50 * MIB)
+    body = struct.pack(">iiiibiii", -1, 0, 1, 50 * MIB, 0, 0, -1, 1) + topic + struct.pack(">i", 0)
+    return request_frame(b"", FETCH, 7, 1, body, is_flexible=False)
+
+
+def send_unread(served: Served, data: bytes, count: int, seconds: float) -> None:
+    """Send again and again on so many connections, and read nothing."""
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(served.connect()) for _ in range(count)]
+        sent = dict.fromkeys(opened, 0)
+        for one in opened:
+            one.setblocking(False)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            for one in opened:
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    sent[one] += one.send(memoryview(data)[sent[one] % len(data) :])
+            time.sleep(0.001)
+
+
+def open_connections(served: Served, _seconds: float) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    count = min(CONNECTIONS, hard - 100)
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            one = stack.enter_context(served.connect())
+            if number % 10 == 0:
+                ask(one, API_VERSIONS, 0, b"")
+        print(f"  {count:,} connections are open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def fail_logins(served: Served, seconds: float) -> None:
+    program = Path(__file__).parents[1] / "tests" / "integration" / "login_flood.py"
+    address = f"{served.address[0]}:{served.address[1]}"
+    flood = subprocess.Popen([sys.executable, str(program), address, "100"], stdout=subprocess.PIPE)
+    time.sleep(seconds)
+    flood.kill()
+    flood.wait()
+
+
+def floods(folder: Path, options: argparse.Namespace) -> None:
+    """See the module."""
+    value = random.Random(1).randbytes(900_000)
+    for name in ("REQUEST", "RESPONSE"):
+        os.environ[f"HEADRACE_QUEUED_MAX_{name}_BYTES"] = str(QUEUED_MIB * MIB)
+    metadata = request_frame(b"", METADATA, 4, 1, struct.pack(">ib", -1, 0), is_flexible=False)
+    kinds: dict[str, Callable[[Served, float], None]] = {
+        "producers faster than the disk": lambda s, t: send_unread(s, produce_frame(value), 50, t),
+        "consumers that read nothing": lambda s, t: send_unread(s, fetch_frame(), 100, t),
+        "1,000 requests in flight": lambda s, t: send_unread(s, metadata * 1_000, 1, t),
+        "10,000 connections": open_connections,
+        "failing logins": fail_logins,
+    }
+    for number, (name, flood) in enumerate(kinds.items()):
+        login = ("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT")
+        login += ("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{USER}")
+        served = Served(folder / str(number), *(login if "logins" in name else ()))
+        try:
+            if "consumers" in name:
+                with served.connect() as one:
+                    for _ in range(60):
+                        one.sendall(produce_frame(value))
+                        (size,) = struct.unpack(">i", one.recv(4, socket.MSG_WAITALL))
+                        one.recv(size, socket.MSG_WAITALL)
+            with Peak(served.process) as peak:
+                flood(served, options.seconds)
+            with served.connect() as one:
+                ask(one, API_VERSIONS, 0, b"")  # it answers
+            grown = (peak.most - peak.before) / MIB
+            print(f"floods, {name}: {grown:.0f} MiB more than {peak.before / MIB:.0f}")
+        finally:
+            served.stop()
+    print(f"limits: {QUEUED_MIB} MiB of requests and {QUEUED_MIB} MiB of responses that wait")
+
+
+PARTS = {"logins": logins, "decisions": decisions, "floods": floods}
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """One that is removed."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS])
+    parser.add_argument("--logins", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options: Any = parser.parse_args()
+    for name in options.parts or PARTS:
+        with own_folder() as folder:
+            PARTS[name](folder, options)
+
+
+if __name__ == "__main__":
+    main()
