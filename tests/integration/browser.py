@@ -49,7 +49,7 @@ class Browser:
         opened = self._chromium.new_context(**given)
         opened.add_init_script(_WATCH)
         page = opened.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)  # of a slow and busy machine
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", said)
         page.on("request", lambda request: fetched.append(request.url))

@@ -133,7 +133,7 @@ def names(broker) -> list[str]:
 def test_pages_are_accessible_in_light_and_dark_and_fit_a_small_screen(browser, path, scheme):
     with browser.page(path, color_scheme=scheme) as page:
         page.wait_for_load_state("load")
-        page.wait_for_selector("main :is(table, .note, form)", timeout=30_000)
+        page.wait_for_selector("main :is(table, .note, form)")
         assert accessibility_violations(page) == []
         page.set_viewport_size({"width": 360, "height": 740})
         assert overflow_px(page) <= 0
@@ -240,7 +240,7 @@ def test_a_search_goes_on_as_a_job_and_a_job_where_it_was_cut(browser, console_b
         page.get_by_role("button", name="Continue as a job").click()
         page.get_by_role("button", name="Search", exact=True).click()
         page.wait_for_url("**/jobs/searches/**")
-        page.get_by_text("done", exact=True).wait_for(timeout=60_000)
+        page.get_by_text("done", exact=True).wait_for()
         assert page.locator("main pre").first.inner_text().count('"offset"') == 10
     found = {"topic": "orders", "where": "value.order < 60", "max": 40}
     task = ask(console_broker, "POST", "/v1/searches", found)["id"]
@@ -250,7 +250,7 @@ def test_a_search_goes_on_as_a_job_and_a_job_where_it_was_cut(browser, console_b
         page.get_by_role("button", name="Search on").click()
         page.get_by_role("button", name="Search", exact=True).click()
         page.wait_for_url(lambda url: "/jobs/searches/" in url and task not in url)
-        page.get_by_text("done", exact=True).wait_for(timeout=60_000)
+        page.get_by_text("done", exact=True).wait_for()
         assert page.locator("main pre").first.inner_text().count('"offset"') == 20
 
 
@@ -463,11 +463,11 @@ def test_dead_letters_are_sent_back_after_a_dry_run(browser, console_broker):
         causes = page.get_by_role("region", name="Causes")
         assert HOSTILE[:40] in causes.inner_text()
         causes.get_by_role("button").click()
-        page.get_by_text("Dry run: nothing has changed yet").wait_for(timeout=60_000)
+        page.get_by_text("Dry run: nothing has changed yet").wait_for()
         assert page.title() == "orders.dead · Headrace"
         page.get_by_label("Type orders.dead to confirm").fill("orders.dead")
         page.locator("dialog footer button").first.click()
-        page.locator("dialog .note.good").wait_for(timeout=60_000)
+        page.locator("dialog .note.good").wait_for()
         page.keyboard.press("Escape")
         page.get_by_text("There are no dead letters").wait_for()
 
@@ -517,7 +517,7 @@ def test_a_broker_that_stops_is_said_and_followed_again(browser, make_broker):
         broker.stop()
         page.get_by_text("Not live").wait_for()
         broker.start()
-        page.get_by_text("Live", exact=True).wait_for(timeout=60_000)
+        page.get_by_text("Live", exact=True).wait_for()
 
 
 def test_a_tail_continues_after_its_connection_was_lost(browser, make_broker):
@@ -532,6 +532,6 @@ def test_a_tail_continues_after_its_connection_was_lost(browser, make_broker):
         page.get_by_text("Connecting").wait_for()
         broker.start()
         Confluent.produce(broker.kafka, "followed", [Rec(b"k%d" % n, b"after") for n in range(5)])
-        page.get_by_text("8 messages came").wait_for(timeout=60_000)
+        page.get_by_text("8 messages came").wait_for()
         wait_until(lambda: page.locator("tbody tr").count() == 8)
         assert page.locator("tbody").get_by_text("before").count() == 3

@@ -79,12 +79,12 @@ def listed(broker) -> list[dict]:
 
 def act(page) -> None:
     """Do what the open dialog has previewed, and close it."""
-    page.get_by_text("Dry run: nothing has changed yet").wait_for(timeout=60_000)
+    page.get_by_text("Dry run: nothing has changed yet").wait_for()
     confirm = page.get_by_label(re.compile("^Type .* to confirm"))
     if confirm.count():
         confirm.fill(TOPIC)
     page.locator("dialog footer button").first.click()
-    page.locator("dialog .note.good").wait_for(timeout=60_000)
+    page.locator("dialog .note.good").wait_for()
 
 
 def form(page, number: int = 0) -> str:
@@ -151,13 +151,13 @@ def test_a_letter_is_looked_at_edited_and_sent_on(browser, letters_broker):
         page.get_by_text("Edited by User:ANONYMOUS: value,headers").wait_for()
         assert listed(letters_broker)[1]["record"]["value"] == '{"order": "mended"}'
         page.get_by_role("button", name="Send back").click()
-        page.get_by_text("1 would go back to orders").wait_for(timeout=60_000)
+        page.get_by_text("1 would go back to orders").wait_for()
         act(page)
         page.get_by_text("1 went back to orders").wait_for()
         page.keyboard.press("Escape")
         page.get_by_role("link", name="All letters").click()
         page.get_by_role("button", name="Take back").click()
-        page.get_by_text("1 of 1 messages can be taken back").wait_for(timeout=60_000)
+        page.get_by_text("1 of 1 messages can be taken back").wait_for()
         undo = form(page)
     answer = ask(letters_broker, "GET", "/v1/topics/orders/records?offset=0")
     (record,) = answer["records"]
@@ -183,18 +183,18 @@ def test_chosen_letters_are_sent_back_and_taken_back_by_keyboard(browser, letter
         page.keyboard.press("Space")
         page.get_by_role("button", name="Send the 2 chosen back").focus()
         page.keyboard.press("Enter")
-        page.get_by_text("2 would go back to orders").wait_for(timeout=60_000)
+        page.get_by_text("2 would go back to orders").wait_for()
         assert "--letter=0:0 --letter=0:2" in form(page)
         page.get_by_text("3 would stay dead letters").wait_for()
         page.get_by_label(f"Type {TOPIC} to confirm").focus()
         page.keyboard.type(TOPIC)
         page.keyboard.press("Enter")
-        page.get_by_role("region", name="What became of each letter").wait_for(timeout=60_000)
+        page.get_by_role("region", name="What became of each letter").wait_for()
         page.keyboard.press("Escape")
         page.get_by_text("3 dead letters that were not sent back").wait_for()
         page.get_by_role("button", name="Take back").focus()
         page.keyboard.press("Enter")
-        page.get_by_text("2 of 2 messages can be taken back").wait_for(timeout=60_000)
+        page.get_by_text("2 of 2 messages can be taken back").wait_for()
         assert len(listed(letters_broker)) == 3
         act(page)
         page.get_by_text("2 of 2 messages were taken back").wait_for()
@@ -266,7 +266,7 @@ def test_pages_are_accessible_in_both_schemes_fit_a_small_screen_and_speak_chine
     for path in [*PAGES, f"jobs/searches/{task}"]:
         for scheme in ("light", "dark"):
             with browser.page(path, color_scheme=scheme) as page:
-                page.wait_for_selector("main :is(table, pre)", timeout=30_000)
+                page.wait_for_selector("main :is(table, pre)")
                 assert accessibility_violations(page) == [], (path, scheme)
                 page.set_viewport_size({"width": 360, "height": 740})
                 assert overflow_px(page) <= 0, path

@@ -173,7 +173,6 @@ def test_a_decoder_that_fails_says_why(browser, message_broker, value, form, why
         page.locator("dialog").get_by_text(why).wait_for()
 
 
-@pytest.mark.timeout(300)
 def test_values_of_ten_megabytes_are_cut_and_a_tail_keeps_few_of_them(browser, message_broker):
     from confluent_kafka import Producer
 
@@ -201,8 +200,8 @@ def test_values_of_ten_megabytes_are_cut_and_a_tail_keeps_few_of_them(browser, m
         page.get_by_text("Waiting for messages").wait_for()
         for letter in (b"a", b"b", b"c", b"d", b"e"):
             send(letter)
-        page.get_by_text("5 messages came").wait_for(timeout=60_000)
-        page.get_by_text("eeee").wait_for(timeout=60_000)
+        page.get_by_text("5 messages came").wait_for()
+        page.get_by_text("eeee").wait_for()
         assert page.locator("tbody tr").count() == 3
 
 
@@ -363,7 +362,6 @@ def open_message(page, offset: int):
     return page.locator("dialog")
 
 
-@pytest.mark.timeout(300)
 def test_values_are_shown_by_the_schemas_of_a_registry_or_why_not(browser, make_broker, tmp_path):
     """Avro, JSON Schema and Protobuf; beside them values that their schemas do not fit."""
     login = tmp_path / "login"
@@ -396,7 +394,6 @@ def test_values_are_shown_by_the_schemas_of_a_registry_or_why_not(browser, make_
                 dialog.wait_for(state="detached")
 
 
-@pytest.mark.timeout(300)
 def test_values_are_shown_by_the_schemas_of_a_folder(browser, make_broker, tmp_path):
     """What names no schema is read by the file of its topic; by a link, and in Chinese, too."""
     folder = tmp_path / "schemas"

@@ -152,8 +152,8 @@ def test_a_page_looks_as_its_golden_picture(browser, pictured, name):
     size = {"width": width, "height": 740}
     with browser.page(path, color_scheme=scheme, viewport=size, timezone_id="UTC") as page:
         page.evaluate(SET_FONT, fonts())
-        page.get_by_text(last).first.wait_for(timeout=60_000)
-        page.get_by_text("Live", exact=True).wait_for(timeout=60_000)
+        page.get_by_text(last).first.wait_for()
+        page.get_by_text("Live", exact=True).wait_for()
         for rate in page.locator(".charts b").all():
             expect(rate).to_contain_text(re.compile(r"\d"), timeout=60_000)
         taken = data_url(page.screenshot(), "png")
