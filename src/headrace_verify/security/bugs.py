@@ -205,6 +205,18 @@ def take_signatures_of_any_age(patch: Patch) -> None:
     patch(AccessSignatures, "_holds_until_ms", lambda _self, _date_time: 2**62)
 
 
+def let_rules_open_what_other_tenants_have(patch: Patch) -> None:
+    from headrace.broker.services import access_control
+
+    patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
+
+
+def forget_the_limits_of_tenants(patch: Patch) -> None:
+    from headrace.broker.topics.topic_checks import TopicChecks
+
+    patch(TopicChecks, "check_room", lambda *_asked: None)
+
+
 BUGS = (
     Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
     Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
@@ -217,6 +229,12 @@ BUGS = (
     Hole(keep_sessions_that_were_signed_out, ("sessions are new",), says="still holds"),
     Hole(take_sessions_from_any_page, ("other sites cannot",), says="another site"),
     Hole(believe_a_header_of_a_proxy, ("headers do not smuggle",), says="X-Forwarded-User"),
+    Hole(
+        let_rules_open_what_other_tenants_have,
+        ("another tenants names",),
+        says="names another tenant's",
+    ),
+    Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(
         log_what_clients_call_themselves_as_it_is, ("what clients call themselves",), says="control"

@@ -18,6 +18,7 @@ from headrace_verify.security import (
     rights,
     secrets,
     source,
+    tenants,
     web,
 )
 from headrace_verify.wire import batches, frames, grammar
@@ -136,6 +137,11 @@ THREATS = (
     Threat(MACHINE, access_keys.signatures_of_others_and_of_other_times_are_refused,
            "CVE-2023-37582, CVE-2026-67407",
            "the same refusal for every wrong one; a signature ends after minutes"),
+    Threat(MACHINE, tenants.another_tenants_names_cannot_be_told,
+           "CVE-2025-30215, CVE-2026-66076",
+           "the same answer whether another tenant has it or nobody; lists without it; 403"),
+    Threat(MACHINE, tenants.a_tenant_takes_no_more_than_its_limits, "CVE-2026-66067",
+           "403 for topics and partitions above its limits"),
     Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
            "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
            "not in logs at debug, arguments, metrics, settings, errors"),

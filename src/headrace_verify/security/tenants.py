@@ -1,0 +1,129 @@
+"""Tenants of one cluster: what a client of one must not learn of another's, nor take from it.
+
+Invariants: as in `logins`. The tenants of a case are deleted at its end: in other cases its client
+has none.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from headrace.records.tenant_names import prefix_of
+from headrace_verify.security.secured import ADMIN, MALLORY, Secured, basic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_verify.wire.abuse import Abuse
+
+_VICTIM, _ATTACKER = "victim", "attacker"
+_HELD, _ABSENT = "ledgerline", "absentline"
+"""Of one length: no text has them by chance."""
+_TOPICS_MAX: Final = 2
+_REQUESTS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("GET", "/v1/topics/{}", None),
+    ("GET", "/v1/topics/{}/config", None),
+    ("GET", "/v1/topics/{}/records?partition=0", None),
+    ("GET", "/v1/topics/{}/messages", None),
+    ("GET", "/v1/topics/{}/export", None),
+    ("GET", "/v1/topics/{}/trace?message_id=x", None),
+    ("GET", "/v1/topics/{}/journal/0", None),
+    ("GET", "/v1/topics/{}/delayed", None),
+    ("GET", "/v1/topics/{}/half", None),
+    ("GET", "/v1/dead-letters/{}", None),
+    ("GET", "/v1/groups/{}", None),
+    ("GET", "/v1/groups/{}/offsets", None),
+    ("GET", "/v1/queues/{0}/{0}", None),
+    ("PATCH", "/v1/topics/{}", {"partitions": 9}),
+    ("PATCH", "/v1/topics/{}/config", {"set": {"retention.ms": "1"}}),
+    ("POST", "/v1/topics/{}/records", {"records": [{"value": "of the attacker"}]}),
+    ("POST", "/v1/queues/{0}/{0}/receive", {}),
+    ("DELETE", "/v1/topics/{}", None),
+    ("DELETE", "/v1/groups/{}", None),
+)
+_LISTS: Final = ("/v1/topics?limit=1000", "/v1/groups?limit=1000", "/v1/dead-letters", "/v1/keys")
+_OF_OPERATORS: Final = ("/metrics", "/v1/tenants", "/v1/connections", "/v1/overview", "/v1/acls")
+_CHANGING: Final = re.compile(r'"\w+_ms": ?\d+|[0-9a-f]{8}-[0-9a-f-]{27}')
+
+
+@contextmanager
+def _tenants(abuse: Abuse) -> Iterator[Secured]:
+    """Mallory is a tenant's; another tenant has a topic with a record, and a group."""
+    secured, admin = Secured.of(abuse), basic(ADMIN)
+    made = {"name": _ATTACKER, "principals": [f"User:{MALLORY}"]}
+    for body in (made, {"name": _VICTIM}):
+        secured.ask("POST", "/v1/tenants", admin, body)
+    key = prefix_of(_VICTIM) + _HELD
+    secured.make(key)
+    records = {"records": [{"value": "of the victim"}]}
+    status = secured.ask("POST", f"/v1/topics/{quote(key)}/records", admin, records).status
+    abuse.expect(status == 200, f"an operator cannot write to a tenant's topic: {status}")
+    secured.ask("POST", f"/v1/queues/{quote(key)}/{quote(key)}/receive", admin, {})
+    try:
+        yield secured
+    finally:
+        mine = secured.ask("GET", "/v1/topics?limit=1000", basic(MALLORY)).json()
+        for one in mine.get("topics", ()):
+            secured.ask("DELETE", f"/v1/topics/{quote(one['name'])}", basic(MALLORY))
+        secured.ask("DELETE", f"/v1/topics/{quote(key)}", admin)
+        for name in (_ATTACKER, _VICTIM):
+            secured.ask("DELETE", f"/v1/tenants/{name}?force=true", admin)
+
+
+def another_tenants_names_cannot_be_told(abuse: Abuse) -> None:
+    forms = [f"{prefix}{{}}" for prefix in ("", prefix_of(_VICTIM), f"{_VICTIM}/")]
+    with _tenants(abuse) as secured:
+        # By a key: a password takes the broker longer to check than the request.
+        key = secured.ask("POST", "/v1/keys", basic(MALLORY), {"name": "of a tenant"}).json()
+        client = {"Authorization": f"Bearer {key.get('key', '')}"}
+        for method, path, body in _REQUESTS:
+            for form in forms:
+                texts = set()
+                for name in (_HELD, _ABSENT):
+                    target = path.format(quote(form.format(name), safe=""))
+                    answer = secured.ask(method, target, client, body)
+                    text = _CHANGING.sub("", answer.text).replace(name, "")
+                    texts.add((answer.status, text))
+                    abuse.expect("of the victim" not in answer.text, f"{target} is read")
+                    abuse.expect(answer.status not in {0, 401}, f"{target}: {answer.status}")
+                abuse.expect(len(texts) == 1, f"{method} {path} of {form}: {texts}")
+        for path in _LISTS:
+            text = secured.ask("GET", path, client).text
+            abuse.expect(_HELD not in text, f"{path} names another tenant's: {text[:200]}")
+        for path in _OF_OPERATORS:
+            status = secured.ask("GET", path, client).status
+            abuse.expect(status == 403, f"{path} is shown to a tenant: {status}")
+        secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
+        _is_untouched(abuse, secured)
+
+
+def _is_untouched(abuse: Abuse, secured: Secured) -> None:
+    path = f"/v1/topics/{quote(prefix_of(_VICTIM) + _HELD)}"
+    topic = secured.ask("GET", path, basic(ADMIN)).json()
+    partitions = topic.get("partitions", [])
+    ends = sum(one.get("end_offset", 0) for one in partitions)
+    is_same = ends == 1 and len(partitions) < 9 and topic.get("config") == {}
+    abuse.expect(is_same, f"another tenant's topic was changed: {topic}")
+
+
+def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
+    client = basic(MALLORY)
+    with _tenants(abuse) as secured:
+        path = f"/v1/tenants/{_ATTACKER}"
+        limits = {"limits": {"topics": _TOPICS_MAX, "partitions": 4}}
+        status = secured.ask("PATCH", path, basic(ADMIN), limits).status
+        abuse.expect(status == 200, f"an operator cannot set limits: {status}")
+        status = secured.ask("PATCH", path, client, {"limits": {"topics": None}}).status
+        abuse.expect(status == 403, f"a tenant lifts its own limits: {status}")
+        made = [
+            secured.ask("POST", "/v1/topics", client, {"name": f"f{n}", "partitions": 2}).status
+            for n in range(2 * _TOPICS_MAX)
+        ]
+        taken = made.count(201)
+        abuse.expect(taken == _TOPICS_MAX, f"with {_TOPICS_MAX} topics allowed: {made}")
+        status = secured.ask("PATCH", "/v1/topics/f0", client, {"partitions": 50}).status
+        abuse.expect(status == 403, f"partitions beyond the limit are taken: {status}")
+        _is_untouched(abuse, secured)
