@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,7 @@ from headrace.java.jars import Jar, ensure_jars
 from headrace_bench.kafka_parts import KAFKA_VERSION, java
 
 SOURCES = Path(__file__).with_name("java_apps")
+MOVING = Path(__file__).parents[2] / "docs" / "MOVING.md"
 START_TIMEOUT_S = 90
 END_TIMEOUT_S = 180
 LINES = 20_500
@@ -328,24 +330,16 @@ def test_mirrormaker_copies_exactly_once(broker, apps, tmp_path):
     target = Broker(tmp_path / "target").start()
     try:
         app = apps("mirror", "org.apache.kafka.connect.mirror.MirrorMaker", "mm2.properties")
-        settings = {
-            "clusters": "a,b",
+        (page,) = re.findall(r"```properties\n(.*?)```", MOVING.read_text(), re.DOTALL)
+        settings = dict(line.split("=", 1) for line in page.splitlines()) | {
             "a.bootstrap.servers": broker.kafka,
             "b.bootstrap.servers": target.kafka,
-            "a->b.enabled": "true",
-            "b->a.enabled": "false",
             "a->b.topics": topic,
-            "b.exactly.once.source.support": "enabled",
-            "dedicated.mode.enable.internal.rest": "true",
             "listeners": f"http://127.0.0.1:{free_port()}",
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 1500,
             "a.consumer.max.poll.records": 100,
         }
-        for name in ("", "checkpoints.topic.", "heartbeats.topic.", "offset-syncs.topic."):
-            settings |= {f"{name}replication.factor": 1}
-        for name in ("offset", "status", "config"):
-            settings |= {f"{name}.storage.replication.factor": 1}
         (app.folder / "mm2.properties").write_text(
             "".join(f"{name}={value}\n" for name, value in settings.items())
         )
