@@ -1,4 +1,4 @@
-"""Tables in S3, in the catalogs of a real REST server and of an SQLite file."""
+"""Tables in S3, in the catalog of a real REST server."""
 
 import json
 import os
@@ -26,13 +26,10 @@ def store(tmp_path):
     server.stop()
 
 
-@pytest.fixture(params=["rest", "sqlite"])
-def kept_in(request, store, tmp_path):
+@pytest.fixture
+def kept_in(store, tmp_path):
     """(what --catalog takes, what was said to it)."""
     heard = []
-    if request.param == "sqlite":
-        yield str(tmp_path / "catalog"), heard
-        return
     with iceberg_rest(store, f"s3://{BUCKET}/lake", tmp_path / "rest.log") as port:
         proxy = Proxy(port, heard.append)
         yield f"rest:http://127.0.0.1:{proxy.port}", heard
@@ -80,8 +77,7 @@ def test_tables_in_s3_are_archived_maintained_and_read_and_no_secret_is_shown(
     spoken = "\n".join([*shown, said, log.read_text(), (cache_folder() / "spark.log").read_text()])
     assert TOKEN not in spoken
     assert SECRET_KEY not in spoken
-    if heard:
-        assert f"Authorization: Bearer {TOKEN}".lower() in b"".join(heard).decode("latin-1").lower()
+    assert f"Authorization: Bearer {TOKEN}".lower() in b"".join(heard).decode("latin-1").lower()
 
     warehouse = Warehouse.at(place, kept_in=catalog)
     table = load_table(warehouse, TableName.of_topic(topic))
