@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -23,8 +24,10 @@ from tests.integration.raw import Raw, batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-SESSION_MS = 8_000
+SESSION_MS = 16_000
+"""A busy machine does in less what takes a process milliseconds."""
 FROZEN_S = 2.5
 """Far less than a session, and enough for others to notice, claim, serve and acknowledge."""
 PARTITIONS = 8
@@ -213,26 +216,30 @@ def ender_of(broker: Broker) -> psutil.Process:
     return found[0]
 
 
-def _waited_s(pair: Pair, topic: str) -> float:
-    began = time.monotonic()
+def has_expired(pair: Pair, log: Path, topic: str) -> bool:
+    """Whether broker 1's session was ended by ZooKeeper, which waits for its time-out, and not by a
+    request; once broker 2 has taken over."""
     wait_until(lambda: set(leaders(pair.other, topic).values()) == {2})
-    return time.monotonic() - began
+    session = re.findall(r"session \d+ \((0x\w+)\) with ZooKeeper", pair.first.log())[-1]
+    return f"Expiring session {session}," in log.read_text(errors="replace")
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_the_death_of_a_process_is_known_at_once_unless_the_one_beside_it_dies_too(pair, is_alone):
+def test_the_death_of_a_process_is_known_at_once_unless_the_one_beside_it_dies_too(
+    pair, shared_cluster, is_alone
+):
     create_topic(pair.other.kafka, "killed", PARTITIONS)
     wait_until(lambda: 1 in leaders(pair.other, "killed").values())
     ender = ender_of(pair.first)
     if not is_alone:
+        os.kill(pair.first.process.pid, signal.SIGSTOP)  # it replaces nobody
         ender.kill()
     pair.first.kill()
-    waited_s = _waited_s(pair, "killed")
-    assert (waited_s < SESSION_MS / 1000 * 0.6) is is_alone, waited_s
+    assert has_expired(pair, shared_cluster.zookeeper.log, "killed") is not is_alone
     wait_until(lambda: not ender.is_running() or ender.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_process_beside_a_broker_that_dies_is_replaced(pair):
+def test_a_process_beside_a_broker_that_dies_is_replaced(pair, shared_cluster):
     create_topic(pair.other.kafka, "beside", PARTITIONS)
     wait_until(lambda: 1 in leaders(pair.other, "beside").values())
     former = ender_of(pair.first)
@@ -246,4 +253,4 @@ def test_a_process_beside_a_broker_that_dies_is_replaced(pair):
     assert 1 in leaders(pair.other, "beside").values()
     time.sleep(1)  # it has read what it has to know
     pair.first.kill()
-    assert _waited_s(pair, "beside") < SESSION_MS / 1000 * 0.6
+    assert not has_expired(pair, shared_cluster.zookeeper.log, "beside")

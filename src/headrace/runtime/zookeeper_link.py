@@ -250,7 +250,8 @@ class ZooKeeperLink:
             self._lose(now_ns)
             self.session_id = opened.session_id
             session.begin(opened.timeout_ms, sent_ns, now_ns)
-            log.info("session %d with ZooKeeper at %s started", session.number, hosts)
+            shown = f"{self.session_id & 2**64 - 1:#x}"  # as ZooKeeper's own log has it
+            log.info("session %d (%s) with ZooKeeper at %s started", session.number, shown, hosts)
         self._heartbeat_thread.connection = connection
         if self.options.on_session is not None:
             servers = [self._servers[-1], *self._servers[:-1]]  # this one first
