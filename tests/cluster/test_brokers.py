@@ -18,7 +18,7 @@ from tests.integration.test_quotas import quotas, set_quota
 
 PARTITIONS = 6
 FAIL_OVER_S_MAX = 40
-"""On a machine that does other things as well; docs/CLUSTER.md has what was measured."""
+"""On a machine that does other things as well; docs/CLUSTER-EVIDENCE.md has what was measured."""
 
 
 @pytest.fixture
