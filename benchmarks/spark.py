@@ -1,8 +1,9 @@
-"""What reading a topic costs in Spark: the source `headrace` beside Spark's own Kafka connector.
+"""What reading and writing a topic cost in Spark: `headrace` beside Spark's own Kafka connector.
 
 Invariants: one broker, one session, the sources in turn after a warm-up each, all columns into
-Spark's noop sink. CPU is that of Java and the Python workers together, without the broker's, so a
-machine that does other things too still tells.
+Spark's noop sink; then the sinks in turn, `headrace` exactly once, the connector at least once. CPU
+is that of Java and the Python workers together, without the broker's, so a machine that does other
+things too still tells.
 
     python -m benchmarks.spark [--records 1000000] [--rounds 2]
 
@@ -15,8 +16,9 @@ import argparse
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 from confluent_kafka import Producer
@@ -26,6 +28,9 @@ from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jars import PINNED
 from headrace.pipeline.session import SessionConfig, make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
@@ -42,6 +47,7 @@ SOURCES: dict[str, tuple[str, dict[str, str]]] = {
     "headrace through librdkafka": ("headrace", {"kafka.client.rack": "none"}),
     "Spark's connector": ("kafka", {"includeHeaders": "true"}),
 }
+SINKS = {"headrace": "headrace", "Spark's connector": "kafka"}
 PARTITIONS = 4
 
 
@@ -105,8 +111,25 @@ def read(spark: Any, bootstrap: str, source: str, topic: str) -> None:
     reader.options(**options).load().write.format("noop").mode("overwrite").save()
 
 
+def write(spark: Any, bootstrap: str, sink: str, count: int) -> None:
+    """Write `count` records of 100 B, which Spark makes up, to a topic."""
+    rows = spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
+        "concat('key-', id % 1000) AS key", "lpad(cast(id AS string), 100, 'value ') AS value"
+    )
+    writer = rows.write.format(SINKS[sink]).option("kafka.bootstrap.servers", bootstrap)
+    writer.option("topic", "written").mode("append").save()
+
+
+def measured(what: str, count: int, broker: BrokerProcess, run: Callable[[], None]) -> str:
+    """Run, and say what it cost."""
+    before, begun = cpu_s(broker.pid), time.monotonic()
+    run()
+    cpu, seconds = cpu_s(broker.pid) - before, time.monotonic() - begun
+    return f"{what}: {cpu / count * 1e6:.2f} CPU s per million, {count / seconds:,.0f} records/s"
+
+
 def main() -> None:
-    """Measure, and print a line for each reading."""
+    """Measure, and print a line for each reading and writing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
@@ -123,15 +146,17 @@ def main() -> None:
                 count = int(options.records * load.share)
                 for turn in range(options.rounds + 1):
                     for source in SOURCES:
-                        before, begun = cpu_s(broker.pid), time.monotonic()
-                        read(spark, broker.kafka, source, load.topic)
-                        cpu, seconds = cpu_s(broker.pid) - before, time.monotonic() - begun
+                        job = partial(read, spark, broker.kafka, source, load.topic)
+                        line = measured(f"{load.topic}: {source}", count, broker, job)
                         if turn:  # the first is the warm-up
-                            print(
-                                f"{load.topic}: {source}: {cpu / count * 1e6:.2f} CPU s per"
-                                f" million, {count / seconds:,.0f} records/s",
-                                flush=True,
-                            )
+                            print(line, flush=True)
+            create_topic(broker.kafka, "written", PARTITIONS, {})
+            for turn in range(options.rounds + 1):
+                for sink in SINKS:
+                    job = partial(write, spark, broker.kafka, sink, options.records)
+                    line = measured(f"write: {sink}", options.records, broker, job)
+                    if turn:
+                        print(line, flush=True)
             spark.stop()
 
 

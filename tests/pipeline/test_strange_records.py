@@ -99,3 +99,84 @@ def test_they_are_archived_and_proven(spark, broker, strange_topic, warehouse, t
     )
     (problem,) = run_reconcile(config, spark=spark).problems
     assert problem.endswith("3 differ from the log (offset 1: raw; offset 2: raw; offset 4: raw)")
+
+
+DAY_MS = 86_400_000
+YEARS_MS = {1: -62_135_596_800_000, 1900: -2_208_988_800_000, 1969: -1_000, 2263: 9_246_182_400_000,
+            9999: 253_402_300_799_000}  # fmt: skip
+LARGE = 10_000_000
+
+
+@pytest.fixture
+def edge_topic(broker, topic):
+    """A record for each of `YEARS_MS`, then one of 10 MB, then one with 1,000 headers."""
+    name = f"{topic}-edge"
+    create_topic(broker, name, 1, {
+        "message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1",
+        "max.message.bytes": str(2 * LARGE),
+    })  # fmt: skip
+    producer = Producer({"bootstrap.servers": broker, "message.max.bytes": 2 * LARGE})
+    for at_ms in YEARS_MS.values():
+        producer.produce(name, b"year", timestamp=at_ms)
+        assert producer.flush(60) == 0
+    producer.produce(name, bytes(LARGE), b"large", timestamp=DAY_MS)
+    headers = [(f"h{number % 7}", b"%d" % number) for number in range(1_000)]
+    producer.produce(name, b"headers", headers=headers, timestamp=DAY_MS)
+    assert producer.flush(60) == 0
+    return name
+
+
+def test_edge_values_are_read_archived_and_proven_in_any_time_zone(
+    spark, broker, edge_topic, warehouse, table, read
+):
+    run_archive(ArchiveConfig(broker, edge_topic, warehouse.folder, table), spark=spark)
+    away = spark.newSession()
+    away.conf.set("spark.sql.session.timeZone", "America/New_York")
+    for session in (spark, away):
+        archived = session.table(f"headrace.{table}")
+        frame = session.read.format("headrace").option("bootstrap.servers", broker)
+        for rows in (archived, frame.option("subscribe", edge_topic).load()):
+            found = rows.orderBy("offset").selectExpr(
+                "unix_millis(timestamp) AS ms", "length(value) AS size", "headers"
+            )
+            *years, large, last = found.collect()
+            assert [row.ms for row in years] == list(YEARS_MS.values())
+            assert (large.size, last.ms) == (LARGE, DAY_MS)
+            assert [(h.key, bytes(h.value)) for h in last.headers] == [
+                (f"h{number % 7}", b"%d" % number) for number in range(1_000)
+            ]
+        assert archived.where("timestamp < TIMESTAMP '1970-01-01 00:00:00Z'").count() == 3
+    report = run_reconcile(ReconcileConfig(broker, edge_topic, table), spark=spark)
+    assert report.problems == []
+
+
+def test_what_the_sink_cannot_write_is_refused_with_the_setting_that_allows_it(
+    spark, broker, edge_topic, topic, read
+):
+    topic = f"{topic}-any-time"
+    create_topic(broker, topic, 3, {
+        "message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1",
+    })  # fmt: skip
+
+    def write(frame, **options):
+        given = {"bootstrap.servers": broker, "topic": topic, **options}
+        frame.select("value", "headers", "timestamp").write.format("headrace").options(
+            **given
+        ).mode("append").save()
+
+    rows = read(edge_topic)
+    with pytest.raises(Exception, match="before 1970"):
+        write(rows.where("offset < 3"))
+    with pytest.raises(Exception, match=r"kafka\.message\.max\.bytes"):
+        write(rows.where("key IS NOT NULL"))
+    assert read(topic).isEmpty()
+    write(rows.where("offset IN (3, 4) OR value = cast('headers' AS binary)"))
+    written = read(topic).selectExpr("unix_millis(timestamp) AS ms", "size(headers) AS n")
+    assert sorted(map(tuple, written.collect())) == [
+        (DAY_MS, 1_001), *((YEARS_MS[year], 1) for year in (2263, 9999)),
+    ]  # fmt: skip
+
+
+def test_a_range_cannot_begin_before_1970(read, edge_topic):
+    with pytest.raises(Exception, match=r"(?i)startingTimestamp"):
+        read(edge_topic, startingTimestamp="-1").collect()
