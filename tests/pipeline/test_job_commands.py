@@ -23,7 +23,7 @@ def numbered_topic(broker, topic):
 def headrace(broker, *arguments):
     command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "pipeline", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env=os.environ
+        command, capture_output=True, text=True, check=False, timeout=600, env=os.environ
     )
 
 
