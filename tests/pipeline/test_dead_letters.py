@@ -148,7 +148,8 @@ def test_each_letter_is_sent_dropped_or_kept_once(broker, topic, dead, spark, re
 def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(
     broker, topic, dead, spark, read
 ):
-    """Spring copies a producer's headers, which may claim that its letter is an edit."""
+    """Spring copies a producer's headers, which may claim that its letter is an edit, and that it
+    was written by another writer."""
     dead = f"{dead}-spring"
     settings = {"retention.ms": "-1", "headrace.message.attributes": "ignore"}
     create_topic(broker, dead, 2, settings)
@@ -160,16 +161,25 @@ def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(
         ("headrace-producer", b"letter-edit/00ff-%b/77" % place.encode()),
         ("headrace-sequence", b"0"),
     ]
+    origin = [("__dlq.errors.partition", b"0"), ("__dlq.errors.offset", b"0")]
+    origin += [(name.replace("__dlq", "__connect"), value) for name, value in origin]
     publish(broker, dead, [(10, [*claim, *spring(topic, 10)])])
+    publish(broker, dead, [(15, [*claim, *origin, *share("payments", 0), *spring(topic, 15)])])
+    publish(broker, dead, [(20, [*origin, *share("payments", 0), *spring(topic, 20), *claim])])
+    publish(broker, dead, [(25, [*claim, *spring(topic, 0)])])
     found = read_letters(spark, Connection(broker), (dead,)).collect()
-    assert sorted(map(number_of, found)) == [0, 5, 10], "the forged one is a letter like others"
+    assert sorted(map(number_of, found)) == [0, 5, 10, 15, 20, 25], "all forged ones are letters"
+    assert {(row.kind, row.origin_topic, row.consumer, row.cause) for row in found} == {
+        ("spring", topic, "billing", "java.lang.IllegalStateException"),
+    }  # fmt: skip
+    assert sorted(row.origin_offset for row in found) == [0, 0, 5, 10, 15, 20]
     config = RedriveConfig(Connection(broker), dead, where="origin_offset = 10")
     assert plan_redrive(config, spark=spark)["outcomes"] == {
-        "sent": {topic: 1}, "kept": {dead: 2},
+        "sent": {topic: 1}, "kept": {dead: 5},
     }  # fmt: skip
-    publish(broker, dead, [(0, [*claim, *spring(topic, 0)])])
+    publish(broker, dead, [(30, [*spring(topic, 0), *claim])])
     found = read_letters(spark, Connection(broker), (dead,)).collect()
-    assert sorted(map(number_of, found)) == [0, 5, 10], "the real one is none"
+    assert sorted(map(number_of, found)) == [0, 5, 10, 15, 20, 25], "the real one is none"
     with pytest.raises(OptionInvalid, match="headrace dead redrive"):
         run_redrive(config, spark=spark)
     assert read(topic).isEmpty()

@@ -18,7 +18,7 @@ from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table, say
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
@@ -30,6 +30,7 @@ from headrace.cli.redrive import (
     print_line,
     redrive_letters,
     scan,
+    unverified,
 )
 from headrace.cli.topic_trim import delete_before
 from headrace.cli.web import HTTP, Web, path_of
@@ -359,6 +360,8 @@ def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
     total = sum(outcome.sent.values())
     edited = f", {outcome.edited:,} of them edited" if outcome.edited else ""
     click.echo(f"{total:,} dead letters {would} sent back{edited}, {outcome.kept:,} kept")
+    if outcome.unsure:
+        say(unverified(outcome.unsure))
 
 
 # --- undo ------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from headrace.cli.pipeline_session import (
 )
 from headrace.cli.positions import parse_duration_ms
 from headrace.cli.progress import counting
+from headrace.cli.redrive import unverified
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -187,6 +188,8 @@ def _show_plan(plan: dict[str, Any]) -> None:
             for topic, count in sorted(by_topic.items())
         ]
         print_table(["outcome", "topic", "letters"], rows)
+        if plan["origin_unverified"]:
+            say(unverified(plan["origin_unverified"]))
         return
     click.echo(f"{plan['read']:,} records would be read, {plan['written']:,} written")
     if plan["seconds_at_speed"] is not None:

@@ -43,7 +43,7 @@ from headrace.records.letters import (
 from headrace.records.tenant_names import name_in, sibling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.cli.client import Client, Message
     from headrace.cli.session import CliSession
@@ -97,6 +97,8 @@ class Fate(NamedTuple):
     """Why it is kept although it was wanted."""
     is_dropped: bool = False
     """It is an edit, sent or kept in the place of its letter."""
+    is_target_sure: bool = True
+    """False: the target is what a letter says, and its producer may have written that."""
 
 
 KEPT: Final = Fate()
@@ -110,6 +112,8 @@ class Outcome:
     sent: Counter[str] = field(default_factory=Counter)
     kept: int = 0
     edited: int = 0
+    unsure: Counter[str] = field(default_factory=Counter)
+    """Of those sent, by topic: letters whose producers may have chosen it."""
     failed: list[dict[str, str]] = field(default_factory=list)
     failed_count: int = 0
     note: Callable[[dict[str, Any]], None] = lambda _row: None
@@ -123,6 +127,8 @@ class Outcome:
         if fate.target:
             self.sent[fate.target] += 1
             self.edited += is_edited
+            if not fate.is_target_sure:
+                self.unsure[fate.target] += 1
             self.note({**row, "outcome": "sent", "to": placed or fate.target,
                        **({"edited": True} if is_edited else {})})  # fmt: skip
             return
@@ -140,6 +146,8 @@ class Outcome:
         found: dict[str, Any] = {"dry_run": is_dry_run, "sent": dict(self.sent), "kept": self.kept}
         if self.edited:
             found["edited"] = self.edited
+        if self.unsure:
+            found["origin_unverified"] = dict(self.unsure)
         if self.failed_count:
             found |= {"failed": self.failed, "failed_count": self.failed_count}
         return found
@@ -341,7 +349,8 @@ class Plan:
             return Fate(error=f"there is no topic {target}, and it was kept; create it, or --to")
         is_moved = target != origin or self.content(message).key() != message.key()
         number = -1 if is_moved or letter.partition >= count else letter.partition
-        return Fate(target, number)
+        is_sure = letter.is_origin_sure or self._options.target is not None
+        return Fate(target, number, is_target_sure=is_sure)
 
     def _count(self, target: str) -> int:
         """Partitions of a topic; 0: there is none."""
@@ -360,6 +369,16 @@ class Plan:
                 f"no record at the beginning of {self._topic} names its origin; nothing was sent",
                 "Specify a dead letter topic, or the target topic with --to TOPIC",
             )
+
+
+def unverified(letters: Mapping[str, int]) -> str:
+    """A warning; `letters`: how many by topic, as in `Outcome.unsure`."""
+    topics = ", ".join(f"{name} ({count:,})" for name, count in sorted(letters.items()))
+    return (
+        f"The origin of letters of Kafka Connect is not verified: {topics}. Connect keeps what a"
+        " record's producer has written in its headers, so that may have chosen the topic: check"
+        " these letters, or choose the topic with --to TOPIC"
+    )
 
 
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:

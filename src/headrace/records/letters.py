@@ -4,6 +4,11 @@ Invariants: pure, and the one place of these names. Three writers are known: sha
 4.4 and Headrace (KIP-1191, text), Spring's `DeadLetterPublishingRecoverer` (`KafkaHeaders`, numbers
 in big-endian bytes), and Kafka Connect (KIP-298, text). Text that is not UTF-8 is read with
 replacement characters; what a letter does not say is empty or -1. Do not change the names: stored.
+
+All of them copy the headers of the record, in which a producer may have written anything, and
+append theirs. So the last header that belongs to a writer says who wrote the letter, no column is
+taken from another writer's headers, and of a repeated header the last one counts. What is left to
+producers: see `LetterFormat.keeps_copied`.
 """
 
 from __future__ import annotations
@@ -46,6 +51,7 @@ class LetterFormat(NamedTuple):
 
     kind: str
     title: str
+    prefix: str
     topic: str
     partition: str
     offset: str
@@ -55,23 +61,24 @@ class LetterFormat(NamedTuple):
     """Classes of the exception, the innermost first."""
     deliveries: str = ""
     stage: str = ""
-    also: tuple[str, ...] = ()
-    """Further headers that show this writer."""
+    keeps_copied: bool = False
+    """Whether it adds no header that the record has already: what such a letter says about its
+    origin may be the word of the record's producer. Spring does so as well if it is told to
+    (`setAppendOriginalHeaders(false)`), which its letters do not show."""
 
 
 FORMATS: Final = (
-    LetterFormat("share", "share group", f"{SHARE}topic", f"{SHARE}partition", f"{SHARE}offset",
-                 f"{SHARE}group", f"{SHARE}message", deliveries=f"{SHARE}delivery.count",
-                 also=(f"{SHARE}group",)),
-    LetterFormat("spring", "Spring", f"{SPRING}original-topic", f"{SPRING}original-partition",
-                 f"{SPRING}original-offset", f"{SPRING}original-consumer-group",
-                 f"{SPRING}exception-message",
+    LetterFormat("share", "share group", SHARE, f"{SHARE}topic", f"{SHARE}partition",
+                 f"{SHARE}offset", f"{SHARE}group", f"{SHARE}message",
+                 deliveries=f"{SHARE}delivery.count"),
+    LetterFormat("spring", "Spring", SPRING, f"{SPRING}original-topic",
+                 f"{SPRING}original-partition", f"{SPRING}original-offset",
+                 f"{SPRING}original-consumer-group", f"{SPRING}exception-message",
                  (f"{SPRING}exception-cause-fqcn", f"{SPRING}exception-fqcn"),
-                 "kafka_deliveryAttempt", also=(f"{SPRING}exception-fqcn",)),
-    LetterFormat("connect", "Connect", f"{CONNECT}topic", f"{CONNECT}partition",
+                 "kafka_deliveryAttempt"),
+    LetterFormat("connect", "Connect", CONNECT, f"{CONNECT}topic", f"{CONNECT}partition",
                  f"{CONNECT}offset", f"{CONNECT}connector.name", f"{CONNECT}exception.message",
-                 (f"{CONNECT}exception.class.name",), stage=f"{CONNECT}stage",
-                 also=(f"{CONNECT}connector.name",)),
+                 (f"{CONNECT}exception.class.name",), stage=f"{CONNECT}stage", keeps_copied=True),
 )  # fmt: skip
 SHARE_FORMAT, SPRING_FORMAT, CONNECT_FORMAT = FORMATS
 
@@ -91,6 +98,8 @@ class Letter(NamedTuple):
     stage: str = ""
     deliveries: int = -1
     redrives: int = 0
+    is_origin_sure: bool = True
+    """False: a producer may have written what the letter says about its origin."""
 
     @property
     def reason(self) -> str:
@@ -103,31 +112,44 @@ def redrive_of(topic: str) -> str:
     return sibling(topic, REDRIVE_PREFIX + name_in(topic))
 
 
+def format_of(headers: Headers) -> LetterFormat | None:
+    """Who wrote a letter: whose is the last header that is any writer's."""
+    for name, _ in reversed(headers):
+        if name.startswith(PREFIXES):
+            return next(one for one in FORMATS if name.startswith(one.prefix))
+    return None
+
+
 def letter_of(headers: Headers) -> Letter:
-    """Parse a record's headers; of a repeated header the last one counts."""
+    """Parse a record's headers; see the module for which ones count."""
     said = dict(headers)
     redrives = max(number_of(said.get(REDRIVES)), 0)
-    for one in FORMATS:
-        if any(name in said for name in (one.topic, *one.also)):
-            causes = (text_of(said.get(name)) for name in one.causes)
-            return Letter(
-                one.title,
-                text_of(said.get(one.topic)),
-                number_of(said.get(one.partition)),
-                number_of(said.get(one.offset)),
-                text_of(said.get(one.consumer)),
-                next(filter(None, causes), ""),
-                text_of(said.get(one.message)),
-                text_of(said.get(one.stage)),
-                number_of(said.get(one.deliveries)),
-                redrives,
-            )
-    return Letter(redrives=redrives)
+    one = format_of(headers)
+    if one is None:
+        return Letter(redrives=redrives)
+    causes = (text_of(said.get(name)) for name in one.causes)
+    return Letter(
+        one.title,
+        text_of(said.get(one.topic)),
+        number_of(said.get(one.partition)),
+        number_of(said.get(one.offset)),
+        text_of(said.get(one.consumer)),
+        next(filter(None, causes), ""),
+        text_of(said.get(one.message)),
+        text_of(said.get(one.stage)),
+        number_of(said.get(one.deliveries)),
+        redrives,
+        not one.keeps_copied,
+    )
 
 
 def edit_of(headers: Headers) -> tuple[int, int] | None:
     """(partition, offset) of the letter that a record says it is an edit of; None: of none, or it
-    lacks the name under which edits are appended. See `EditFinder` for what may be believed."""
+    lacks the name under which edits are appended, or a writer of letters has copied that from a
+    record: an edit says it after all such headers. See `EditFinder` for what may be believed."""
+    marks = [name for name, _ in headers if name == EDIT_OF or name.startswith(PREFIXES)]
+    if not marks or marks[-1] != EDIT_OF:
+        return None
     said = dict(headers)
     value = said.get(EDIT_OF) or b""
     number, colon, offset = value.partition(b":")
@@ -150,8 +172,9 @@ class EditFinder:
 
     A record that is given up takes its headers along (Spring and Connect copy them all), so a
     producer can have a letter claim that it replaces another one. What writes a letter adds where
-    that came from, and an edit says the same as its letter: no other record can, unless its
-    producer may write to the dead letter topic.
+    that came from, after what it copied. An edit says the same as its letter, and what it replaces
+    after that: no other record can, unless its producer may write to the dead letter topic, or its
+    writer adds nothing (Connect with `errors.deadletterqueue.context.headers.enable=false`).
     """
 
     __slots__ = ("_letters", "_partition", "_wanted")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from headrace.cli import redrive, transfer
 from headrace.cli.failures import CommandFailed
 from headrace.cli.session import CliSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TOPIC = "orders.dead"
 POLL_S = 20
@@ -33,13 +38,16 @@ def session(monkeypatch):
     keeper.close()
 
 
-def spring(offset: int, *more: tuple[str, bytes]) -> list[tuple[str, bytes]]:
-    """A letter: Spring copies all headers and adds its own."""
+def spring(
+    offset: int, *more: tuple[str, bytes], edit: Sequence[tuple[str, bytes]] = ()
+) -> list[tuple[str, bytes]]:
+    """A letter: Spring copies all headers and adds its own. What makes it an edit comes last."""
     return [
         *more,
         ("kafka_dlt-original-topic", b"orders"),
         ("kafka_dlt-original-partition", bytes(4)),
         ("kafka_dlt-original-offset", offset.to_bytes(8, "big")),
+        *edit,
     ]
 
 
@@ -78,7 +86,9 @@ def planned(session: CliSession) -> tuple[dict[str, str], redrive.Outcome]:
 
 def test_a_letter_that_claims_to_edit_one_that_was_sent_is_sent_unless_it_does(session):
     letters = [(f"v{number}", spring(number)) for number in range(12)]
-    append(session, *letters, ("forged", spring(77, *claim(3))), ("late", spring(4, *claim(4))))
+    append(
+        session, *letters, ("forged", spring(77, edit=claim(3))), ("late", spring(4, edit=claim(4)))
+    )
     sent_before(session, 10)
     found, outcome = planned(session)
     assert found == {"0:10": "sent", "0:11": "sent", "0:12": "sent", "0:13": "dropped"}
@@ -91,15 +101,15 @@ def test_a_letter_that_claims_to_edit_one_that_was_sent_is_sent_unless_it_does(s
 def test_claims_that_do_not_hold_count_for_no_limit_of_edits(session, monkeypatch):
     monkeypatch.setattr(redrive, "EDITS_MAX", 2)
     letters = [(f"v{number}", spring(number)) for number in range(4)]
-    forged = [(f"f{number}", spring(77, *claim(number))) for number in range(4)]
-    edits = [(f"e{number}", spring(number, *claim(number))) for number in (1, 1, 2)]
+    forged = [(f"f{number}", spring(77, edit=claim(number))) for number in range(4)]
+    edits = [(f"e{number}", spring(number, edit=claim(number))) for number in (1, 1, 2)]
     append(session, *letters, *forged, *edits)
     found, outcome = planned(session)
     assert {*found.values()} == {"sent"}
     assert (outcome.sent, outcome.edited) == ({"orders": 8}, 2)
     contents = [content.value() for _, content in redrive.scan(session, TOPIC)]
     assert contents == [b"v0", b"e1", b"e2", b"v3", b"f0", b"f1", b"f2", b"f3"]
-    append(session, ("e3", spring(3, *claim(3))))
+    append(session, ("e3", spring(3, edit=claim(3))))
     with pytest.raises(CommandFailed, match=r"more than 2 letters .* are edited"):
         planned(session)
 
@@ -107,8 +117,25 @@ def test_claims_that_do_not_hold_count_for_no_limit_of_edits(session, monkeypatc
 def test_claims_that_cannot_all_be_checked_send_nothing(session, monkeypatch):
     monkeypatch.setattr(redrive, "CLAIMS_MAX", 1)
     append(session, *((f"v{number}", spring(number)) for number in range(2)))
-    append(session, ("f", spring(77, *claim(0))), ("f", spring(77, *claim(9))))
+    append(session, *(("f", spring(77, edit=claim(number))) for number in (0, 9)))
+    append(session, ("copied", spring(0, *claim(1))))
     assert {*planned(session)[0].values()} == {"sent"}, "an edit comes after its letter"
-    append(session, ("f", spring(77, *claim(1))))
+    append(session, ("f", spring(77, edit=claim(1))))
     with pytest.raises(CommandFailed, match="nothing was sent"):
         planned(session)
+
+
+def test_a_producer_does_not_choose_where_its_letter_is_sent(session, monkeypatch):
+    """It can write headers of other writers; those of its own writer only where Connect is that,
+    and then the plan says so."""
+    monkeypatch.setattr(Session, "partitions_of", lambda *_: [0])
+    forged = [("__dlq.errors.topic", b"payments"), ("__connect.errors.topic", b"payments")]
+    connect = [("__connect.errors.partition", b"0"), ("__connect.errors.connector.name", b"sink")]
+    append(session, ("s", spring(1, *forged)), ("c", [*forged, *connect]))
+    _, outcome = planned(session)
+    shown = outcome.shown(is_dry_run=True)
+    assert shown["sent"] == {"orders": 1, "payments": 1}
+    assert shown["origin_unverified"] == {"payments": 1}
+    chosen = redrive.Outcome()
+    redrive.plan_redrive(session, TOPIC, redrive.RedriveOptions(target="orders"), chosen)
+    assert chosen.shown(is_dry_run=True) == {"dry_run": True, "sent": {"orders": 2}, "kept": 0}

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from headrace.records.letters import EditFinder, Letter, letter_of, number_of, own_headers
+from headrace.records.letters import (
+    FORMATS,
+    EditFinder,
+    Letter,
+    edit_of,
+    letter_of,
+    number_of,
+    own_headers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def test_a_letter_of_a_share_group_is_read():
@@ -77,13 +90,34 @@ def test_its_own_headers_are_what_it_had_before():
     assert own_headers([*own, *added]) == own
 
 
-def spring(offset: int, *more: tuple[str, bytes]) -> list[tuple[str, bytes]]:
-    """A letter: Spring copies all headers and adds its own."""
+@pytest.mark.parametrize("writer", FORMATS, ids=lambda one: one.kind)
+@pytest.mark.parametrize("forged", FORMATS, ids=lambda one: one.kind)
+def test_the_last_header_of_a_writer_says_who_wrote_the_letter(writer, forged):
+    """Writers copy a producer's headers, which may look like those of another, and add theirs."""
+    copied = [(forged.topic, b"payments"), (forged.consumer, b"forged")]
+    own = [(writer.partition, b"1"), (writer.topic, b"orders"), (writer.consumer, b"real")]
+    letter = letter_of([*copied, *own, ("traceparent", b"00")])
+    assert (letter.format, letter.topic, letter.consumer) == (writer.title, "orders", "real")
+    assert letter_of([*own, *copied]).format == forged.title
+
+
+def test_any_header_of_a_writer_shows_it():
+    """Connect adds no header that a record has already: some of its own are those of a producer."""
+    copied = [("__connect.errors.topic", b"orders"), ("__dlq.errors.topic", b"payments")]
+    letter = letter_of([*copied, ("__connect.errors.stage", b"TRANSFORMATION")])
+    assert (letter.format, letter.topic) == ("Connect", "orders")
+
+
+def spring(
+    offset: int, *more: tuple[str, bytes], edit: Sequence[tuple[str, bytes]] = ()
+) -> list[tuple[str, bytes]]:
+    """A letter: Spring copies all headers and adds its own. What makes it an edit comes last."""
     return [
         *more,
         ("kafka_dlt-original-topic", b"orders"),
         ("kafka_dlt-original-partition", bytes(4)),
         ("kafka_dlt-original-offset", offset.to_bytes(8, "big")),
+        *edit,
     ]
 
 
@@ -97,12 +131,13 @@ EDIT = [
 @pytest.mark.parametrize(
     ("headers", "replaced"),
     [
-        (spring(5, *EDIT), 10),
-        (spring(6, *EDIT), None),  # of another record: copied along
-        (spring(5, EDIT[0]), None),  # not appended as an edit
-        (spring(5, *EDIT[1:]), None),
-        (spring(5, ("headrace-dlq-edit-of", b"2:11"), *EDIT[1:]), None),
-        (spring(5, ("headrace-dlq-edit-of", b"1:10"), EDIT[1]), None),
+        (spring(5, edit=EDIT), 10),
+        (spring(5, *EDIT), None),  # copied along
+        (spring(6, edit=EDIT), None),  # of another record
+        (spring(5, edit=EDIT[:1]), None),  # not appended as an edit
+        (spring(5, edit=EDIT[1:]), None),
+        (spring(5, edit=[("headrace-dlq-edit-of", b"2:11"), *EDIT[1:]]), None),
+        (spring(5, edit=[("headrace-dlq-edit-of", b"1:10"), EDIT[1]]), None),
         (EDIT, None),
     ],
 )
@@ -110,8 +145,17 @@ def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(header
     finder = EditFinder(2)
     assert finder.replaced_by(10, spring(5)) is None
     assert finder.replaced_by(11, headers) == replaced
-    assert finder.replaced_by(12, spring(5, *EDIT)) == 10, "and those before it change nothing"
+    assert finder.replaced_by(12, spring(5, edit=EDIT)) == 10, "and those before it change nothing"
     assert EditFinder(1).replaced_by(11, headers) is None
+
+
+@pytest.mark.parametrize("writer", FORMATS, ids=lambda one: one.kind)
+def test_a_claim_that_a_writer_copied_is_none(writer):
+    """Connect keeps what a producer has said about the origin, so that alone proves nothing."""
+    origin = [(writer.topic, b"orders"), (writer.partition, b"0"), (writer.offset, b"5")]
+    assert edit_of([*EDIT, *origin]) is None
+    assert edit_of([*origin, *EDIT, (f"{writer.prefix}stage", b"PUT")]) is None
+    assert edit_of([*origin, *EDIT]) == (2, 10)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ export function Outcome({ task }) {
     ${sent.map(([name, number]) => html`<li>${isDry ? t("{n} would go back to {name}", { n: count(number), name }) : t("{n} went back to {name}", { n: count(number), name })}</li>`)}
     ${sent.length === 0 && html`<li>${isDry ? t("None would go back") : t("None went back")}</li>`}
     ${result.edited > 0 && html`<li>${t("{n} of them edited", { n: count(result.edited) })}</li>`}
+    ${Object.entries(result.origin_unverified ?? {}).map(([name, number]) => html`<li>${t("{n} for {name} are of Kafka Connect, which keeps what a producer has written as the origin: check them, or choose the topic with --to", { n: count(number), name })}</li>`)}
     <li>${isDry ? t("{n} would stay dead letters", { n: count(result.kept) }) : t("{n} stay dead letters", { n: count(result.kept) })}</li>
     ${(result.failed ?? []).map((one) => html`<li><bdi>${one.record}</bdi>: ${visible(one.error, 300)}</li>`)}
   </ul>`;

@@ -336,6 +336,7 @@ export const words = {
   "{n} dead letters that were not sent back": "{n} 条尚未送回的死信",
   "{n} messages came; the newest {rows} are shown": "收到 {n} 条消息；显示最新 {rows} 条",
   "{n} of them edited": "其中 {n} 条经过修改",
+  "{n} for {name} are of Kafka Connect, which keeps what a producer has written as the origin: check them, or choose the topic with --to": "发往 {name} 的 {n} 条来自 Kafka Connect，它会保留生产者写入的来源：请检查，或用 --to 指定主题",
   "{n} of {all} messages can be taken back: they are finished in each queue, and dead letters again.": "{all} 条消息中有 {n} 条可以收回：它们在每个队列中结束，并重新成为死信。",
   "{n} of {all} messages were taken back": "{all} 条消息中已收回 {n} 条",
   "{n} partitions": "{n} 个分区",

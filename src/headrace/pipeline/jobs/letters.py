@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.jobs.headers import (
     NAMED_SEQUENCE,
     binary_number,
-    last_header,
     number_header,
     text_header,
     without,
@@ -19,6 +18,7 @@ from headrace.pipeline.jobs.windows import (
     WHOLE_LOG,
     Connection,
     Window,
+    quoted,
     read_window,
     resolve_window,
 )
@@ -30,38 +30,56 @@ from headrace.records.letters import (
     PREFIXES,
     REDRIVEN_FROM,
     REDRIVES,
-    LetterFormat,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _SHARE, _SPRING, _CONNECT = FORMATS
+UNSURE_KINDS: Final = tuple(one.kind for one in FORMATS if one.keeps_copied)
+"""Whose letters may say about their origin what the records' producers have written."""
 
 
-def _writer(one: LetterFormat) -> str:
-    return f"WHEN {last_header(one.topic, *one.also)} IS NOT NULL THEN '{one.kind}'"
+def _last_key(*names: str, prefixes: Iterable[str] = PREFIXES) -> str:
+    """The key of the last header with one of these names or prefixes."""
+    wanted = [f"h.key = {quoted(name)}" for name in names]
+    wanted += [f"startswith(h.key, {quoted(prefix)})" for prefix in prefixes]
+    return f"try_element_at(filter(headers, h -> {' OR '.join(wanted)}), -1).key"
 
 
+def _by_kind(share: str, spring: str, connect: str) -> str:
+    """What the writer of a letter says, and no other."""
+    return (
+        f"CASE kind WHEN '{_SHARE.kind}' THEN {share} WHEN '{_SPRING.kind}' THEN {spring}"
+        f" WHEN '{_CONNECT.kind}' THEN {connect} END"
+    )
+
+
+_KINDS: Final = " ".join(
+    f"WHEN startswith({_last_key()}, {quoted(one.prefix)}) THEN '{one.kind}'" for one in FORMATS
+)
+_KIND: Final = f"CASE {_KINDS} END"
+"""As `letter_of`: whose is the last header that is any writer's."""
 LETTER_COLUMNS: Final = {
-    "kind": f"CASE {' '.join(map(_writer, FORMATS))} END",
-    "origin_topic": text_header(*(one.topic for one in FORMATS)),
-    "origin_partition": f"""cast(coalesce({number_header(_SHARE.partition)},
-        {binary_number(_SPRING.partition)}, {number_header(_CONNECT.partition)}) AS int)""",
-    "origin_offset": f"""coalesce({number_header(_SHARE.offset)},
-        {binary_number(_SPRING.offset)}, {number_header(_CONNECT.offset)})""",
-    "consumer": text_header(*(one.consumer for one in FORMATS)),
-    "cause": text_header(*_SPRING.causes, *_CONNECT.causes, _SHARE.message),
-    "message": text_header(*(one.message for one in FORMATS)),
-    "stage": text_header(_CONNECT.stage),
-    "deliveries": number_header(_SHARE.deliveries),
+    "origin_topic": _by_kind(*(text_header(one.topic) for one in FORMATS)),
+    "origin_partition": f"""cast({_by_kind(number_header(_SHARE.partition),
+        binary_number(_SPRING.partition), number_header(_CONNECT.partition))} AS int)""",
+    "origin_offset": _by_kind(number_header(_SHARE.offset), binary_number(_SPRING.offset),
+                              number_header(_CONNECT.offset)),
+    "consumer": _by_kind(*(text_header(one.consumer) for one in FORMATS)),
+    "cause": _by_kind(text_header(_SHARE.message), text_header(*_SPRING.causes),
+                      text_header(*_CONNECT.causes)),
+    "message": _by_kind(*(text_header(one.message) for one in FORMATS)),
+    "stage": _by_kind("NULL", "NULL", text_header(_CONNECT.stage)),
+    "deliveries": _by_kind(number_header(_SHARE.deliveries), "NULL", "NULL"),
     "redrives": f"coalesce({number_header(REDRIVES)}, 0)",
-}
-"""The columns that are added to a record, with their SQL."""
+}  # fmt: skip
+"""The columns that are added to a record and its `kind`, with their SQL."""
 
 
 _CLAIM: Final = text_header(EDIT_OF)
-_CLAIMS_EDIT: Final = f"""coalesce({_CLAIM} RLIKE '^[0-9]{{1,9}}:[0-9]{{1,18}}$'
+_CLAIMS_EDIT: Final = f"""coalesce({_last_key(EDIT_OF)} = {quoted(EDIT_OF)}
+    AND {_CLAIM} RLIKE '^[0-9]{{1,9}}:[0-9]{{1,18}}$'
     AND startswith({text_header(NAMED_SEQUENCE[0])}, '{EDIT_NAME}')
     AND contains({text_header(NAMED_SEQUENCE[0])}, concat('-', {_CLAIM}, '/')), false)"""
 _PLACE: Final = ("topic", "partition", "offset")
@@ -69,16 +87,18 @@ _ORIGIN: Final = ("kind", "origin_topic", "origin_partition", "origin_offset", "
 
 
 def letters_of(records: Any) -> Any:
-    """The records of a dead letter topic, edits too, with `LETTER_COLUMNS`."""
-    return records.selectExpr("*", *(f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items()))
+    """The records of a dead letter topic, edits too, with `kind` and `LETTER_COLUMNS`."""
+    columns = (f"{sql} AS {name}" for name, sql in LETTER_COLUMNS.items())
+    return records.selectExpr("*", f"{_KIND} AS kind").selectExpr("*", *columns)
 
 
 def edits_of(letters: Any, earlier: Callable[[], Any]) -> Any:
     """The places of edits among `letters`; None if no record claims to be one.
 
-    As in `EditFinder`, a claim is believed if the record comes from where the letter that it names
-    comes from: writers of letters copy the headers of producers, who could claim anything. Letters
-    that are named are looked up in `earlier`, the whole log.
+    As in `EditFinder`, a claim is believed if it comes after what writers of letters add, and the
+    record comes from where the letter that it names comes from: writers of letters copy the headers
+    of producers, who could claim anything. Letters that are named are looked up in `earlier`, the
+    whole log.
     """
     from pyspark.sql.functions import col
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
-from headrace.pipeline.jobs.letters import find_edits, letters_of, own_headers
+from headrace.pipeline.jobs.letters import UNSURE_KINDS, find_edits, letters_of, own_headers
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -90,16 +90,22 @@ def run_redrive(
 
 
 def plan_redrive(config: RedriveConfig, *, spark: Any) -> dict[str, Any]:
-    """What a run would do: letters by outcome and destination; writes nothing."""
+    """What a run would do: letters by outcome and destination, and those to send whose producers
+    may have chosen the destination (see `LetterFormat.keeps_copied`); writes nothing."""
     state, resumed = stored_or_new(_copy(config, spark))
     outcomes: dict[str, dict[str, int]] = {}
+    unsure: dict[str, int] = {}
     if state.window.size:
         decided = _decided(config, spark, state.window, state.note)
-        for outcome, topic, count in decided.groupBy("outcome", "destination").count().collect():
+        counted = decided.groupBy("outcome", "destination", "kind").count()
+        for outcome, topic, kind, count in counted.collect():
             by_topic = outcomes.setdefault(outcome, {})
             name = topic if outcome == SEND else config.topic
             by_topic[name] = by_topic.get(name, 0) + count
-    return {"window": state.window.document(), "resumed": resumed, "outcomes": outcomes}
+            if outcome == SEND and config.target is None and kind in UNSURE_KINDS:
+                unsure[topic] = unsure.get(topic, 0) + count
+    found = {"window": state.window.document(), "resumed": resumed, "outcomes": outcomes}
+    return {**found, "origin_unverified": unsure}
 
 
 def _copy(config: RedriveConfig, spark: Any) -> Copy:
