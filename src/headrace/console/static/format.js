@@ -15,7 +15,9 @@ function formats() {
   return made[name];
 }
 
-export const count = (value) => (value == null ? "–" : formats().number.format(value));
+// Numbers and times that a message says are shown, too: what is none is written as "–", and so is a
+// time after the last one of a Date.
+export const count = (value) => (value == null || typeof value === "object" ? "–" : formats().number.format(value));
 
 export function bytes(value) {
   if (value == null || value < 0) return "–";
@@ -25,7 +27,9 @@ export function bytes(value) {
   return `${at && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 }
 
-export const time = (ms) => (ms == null || ms < 0 ? "–" : formats().time.format(ms));
+const TIME_MS_MAX = 8_640_000_000_000_000;
+
+export const time = (ms) => (Number.isFinite(ms) && ms >= 0 && ms <= TIME_MS_MAX ? formats().time.format(ms) : "–");
 
 export function span(ms) {
   if (ms == null || ms < 0) return "–";

@@ -14,6 +14,7 @@ import { t } from "../words.js";
 const ROWS = 50;
 const TAIL_ROWS = 200;
 const TAIL_CHARACTERS = 32_000_000; // of rows that a page keeps, unless the newest alone is longer
+const READS_MAX = 4; // of a partition's newest messages: each ends at 8 MiB
 const PARTITIONS_AT_ONCE = 16;
 const EXPORTED_MAX = 10_000;
 const START = { offset: "", time: "", key: "", where: "", after: "" };
@@ -49,15 +50,24 @@ async function page(topic, number, query, signal) {
   return { ...answer, records: answer.records.map((one) => ({ ...one, partition: number })) };
 }
 
-// The newest messages of a partition.
+// The newest messages of a partition. A read of large ones ends before the newest: after a few, those
+// between are skipped, and the last read begins as far from the end as the one before it has reached.
 export async function latest(topic, number, decode, signal) {
   const known = topic.partitions[number];
   let end = known.end_offset;
   if (end == null) end = (await page(topic, number, { timestamp_ms: 253_402_300_799_999, max: 1 }, signal)).next_offset;
+  const from = (offset) => page(topic, number, { offset, decode }, signal);
+  let found = await from(Math.max(end - ROWS, known.start_offset ?? 0));
   // The offsets of a topic that was read a while ago: the end has moved since.
-  const probe = await page(topic, number, { offset: Math.max(end - ROWS, known.start_offset ?? 0), decode }, signal);
-  const start = Math.max(probe.start_offset, probe.end_offset - ROWS);
-  return probe.end_offset > end ? page(topic, number, { offset: start, decode }, signal) : probe;
+  if (found.end_offset > end) found = await from(Math.max(found.start_offset, found.end_offset - ROWS));
+  const pages = [found];
+  while (pages.length < READS_MAX && found.next_offset < found.end_offset) {
+    const { next_offset: next, end_offset: last, records } = found;
+    found = await from(pages.length < READS_MAX - 1 ? next : Math.max(next, last - Math.max(records.length, 1)));
+    if (found.next_offset <= next) break; // the rest is of transactions that are not complete
+    pages.push(found);
+  }
+  return { ...found, records: pages.flatMap((one) => one.records).slice(-ROWS), unreadable: pages.flatMap((one) => one.unreadable ?? []) };
 }
 
 const isSearch = (from) => from === "key" || from === "where";
@@ -155,12 +165,15 @@ function Rows({ topic, records, open }) {
 
 // --- live ----------------------------------------------------------------------------------------
 
+// Characters of a message, its headers ([name, value, encoding]) included.
+const sizeOf = ({ key, value, headers = [] }) => (key?.length ?? 0) + (value?.length ?? 0) + headers.flat().reduce((sum, one) => sum + (one?.length ?? 0), 0);
+
 const keyOf = (one) => `${one.topic ?? ""}/${one.partition}/${one.offset}`;
 
 // The first of these, newest first, that a page keeps.
-function kept(newest, sizeOf) {
+function kept(newest, charactersOf) {
   let size = 0;
-  const end = newest.findIndex((one, at) => at >= TAIL_ROWS || ((size += sizeOf(one)) > TAIL_CHARACTERS && at > 0));
+  const end = newest.findIndex((one, at) => at >= TAIL_ROWS || ((size += charactersOf(one)) > TAIL_CHARACTERS && at > 0));
   return end < 0 ? newest : newest.slice(0, end);
 }
 
@@ -200,7 +213,7 @@ function Tail({ topic, partition, open }) {
       const fresh = new Map(waiting.current.map((one) => JSON.parse(one)).reverse().map((one) => [keyOf(one), one]));
       waiting.current = [];
       characters = 0;
-      setRows((before) => kept([...fresh.values(), ...before.filter((one) => !fresh.has(keyOf(one)))], (one) => one.value?.length ?? 0));
+      setRows((before) => kept([...fresh.values(), ...before.filter((one) => !fresh.has(keyOf(one)))], sizeOf));
     }, 250);
     return () => {
       end();

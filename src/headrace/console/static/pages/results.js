@@ -12,11 +12,15 @@ const SHOWN_MAX = 50;
 const PARTITIONS_MAX = 16;
 const LISTS = () => [["problems", t("Problems")], ["not_proven", t("Not proven")], ["advice", t("Advice")]];
 
-// What a job has written; null: another message.
-function written(record) {
+const isText = (value) => typeof value === "string";
+
+// What a job has written; null: another message. Anyone who may write to the topic can have written
+// it: its fields are never those of the record, and have the types that are drawn here.
+export function written({ partition, offset, timestamp_ms: timestampMs, value }) {
   try {
-    const found = JSON.parse(record.value);
-    return typeof found.job === "string" && found.result ? { ...record, ...found } : null;
+    const { job, of, summary, result } = JSON.parse(value);
+    if (![job, of, summary].every(isText) || typeof result !== "object" || result === null) return null;
+    return { partition, offset, timestamp_ms: timestampMs, job, of, summary, result };
   } catch {
     return null;
   }
@@ -32,6 +36,8 @@ async function read(topic, signal) {
     .sort((a, b) => b.timestamp_ms - a.timestamp_ms).slice(0, SHOWN_MAX);
 }
 
+const textOf = (value) => (isText(value) ? value : JSON.stringify(value));
+
 export function Results({ topic = TOPIC }) {
   const state = useData((signal) => read(topic, signal), [topic]);
   return html`<h2>${t("Results of Spark jobs")}</h2>
@@ -42,7 +48,7 @@ export function Results({ topic = TOPIC }) {
       : html`<${Table} label=${t("Results of Spark jobs")} rows=${rows} keyOf=${(one) => `${one.partition}:${one.offset}`} columns=${[
           { name: t("Time"), cell: (one) => time(one.timestamp_ms) },
           { name: t("Job"), cell: (one) => html`<a href=${link(["jobs", "results", topic, one.partition, one.offset])}><bdi>${visible(`${one.job} ${one.of}`, 300)}</bdi></a>` },
-          { name: t("Result"), cell: (one) => html`<bdi>${visible(String(one.summary), 300)}</bdi>` },
+          { name: t("Result"), cell: (one) => html`<bdi>${visible(one.summary, 300)}</bdi>` },
         ]} />`)}<//>`;
 }
 
@@ -54,13 +60,13 @@ export function Result({ topic, partition, offset }) {
   }, [path]);
   return html`<${Loaded} state=${state}>${({ found }) => (found
     ? html`<${Title} text=${visible(`${found.job} ${found.of}`, 300)} />
-        <div class="note"><strong><bdi>${visible(String(found.summary), 1000)}</bdi></strong></div>
+        <div class="note"><strong><bdi>${visible(found.summary, 1000)}</bdi></strong></div>
         <dl class="figures">
           <${Figure} name=${t("Time")} value=${time(found.timestamp_ms)} />
           ${found.result.forecast && html`<${Forecast} of=${found.result} />`}
         </dl>
         ${LISTS().map(([name, title]) => Array.isArray(found.result[name]) && found.result[name].length > 0 && html`<h2>${title}</h2>
-          <ul>${found.result[name].slice(0, 1000).map((one) => html`<li><bdi>${visible(String(one), 1000)}</bdi></li>`)}</ul>`)}
+          <ul>${found.result[name].slice(0, 1000).map((one) => html`<li><bdi>${visible(textOf(one), 1000)}</bdi></li>`)}</ul>`)}
         <h2>${t("All of it")}</h2><pre tabindex="0" dir="ltr">${visible(JSON.stringify(found.result, null, 2))}</pre>`
     : html`<${Title} text=${t("Results of Spark jobs")} /><${Empty} text=${t("There is no such result any more.")} />`)}<//>
     <p><a href=${link(["jobs"], { results: topic === TOPIC ? "" : topic })}>${t("Jobs")}</a></p>
@@ -68,7 +74,7 @@ export function Result({ topic, partition, offset }) {
 }
 
 function Forecast({ of: { lag, forecast } }) {
-  const rate = (value) => (value == null ? "–" : `${count(Math.round(value))}/s`);
+  const rate = (value) => (Number.isFinite(value) ? `${count(Math.round(value))}/s` : "–");
   return html`<${Figure} name=${t("Lag")} value=${count(lag)} />
     <${Figure} name=${t("Records in")} value=${rate(forecast.arrival_per_s)} />
     <${Figure} name=${t("Processed")} value=${rate(forecast.drain_per_s)} />
