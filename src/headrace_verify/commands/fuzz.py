@@ -62,8 +62,10 @@ def fuzz(
     plan = run.Plan(runs or (QUICK_RUNS if quick else RUNS), asked.seed, names, corpus)
 
     def find(bug: Bug, _show: Progress) -> Proof:
-        fault = run.run_fuzz(plan._replace(runs=QUICK_RUNS, targets=bug.found_by), bug.name).fault
-        return Proof(bool(fault), " ".join(fault.split())[-100:])
+        changed = plan._replace(runs=QUICK_RUNS, targets=bug.found_by)
+        found = run.run_fuzz(changed, bug.name)
+        by = " ".join(found.fault.split())[-100:]
+        return Proof(found.is_exception_of(bug.found_by), by)
 
     mode = Mode(
         lambda _show: run.run_fuzz(plan),

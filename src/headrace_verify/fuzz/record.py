@@ -1,7 +1,7 @@
 """Records what real clients send, as seeds: `python -m headrace_verify.fuzz.record`.
 
 Invariants: each connection's first bytes as its client sent them, between the client and a broker
-of this tree. Passwords in it are of that broker alone. Needs aiokafka, kafka-python and grpcio.
+of this tree. Passwords in it are of that broker alone. Needs confluent-kafka, kafka-python, grpcio.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs fuzz targets in a process of their own, and says what they reached and found.
 
 Invariants: the same seed and number of inputs give the same run. A corpus folder, if one is given,
-grows; without it, nothing is kept but inputs that found a fault.
+grows; without it, nothing is kept but inputs that found a fault. An input means the same whatever
+targets are chosen: its first byte is its target's place among all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_verify.fuzz.seeds import seeds
-from headrace_verify.fuzz.targets import TARGETS
+from headrace_verify.fuzz.targets import TARGETS, target_of
 from headrace_verify.verdicts import NotRun, missing
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class Found(NamedTuple):
     target: str = ""
     """Where the fault is."""
     input: bytes = b""
+    kind: str = ""
+    """What libFuzzer calls an input that ended the process: crash, oom, timeout ...; "" if none."""
+
+    def is_exception_of(self, targets: Sequence[str]) -> bool:
+        """Whether an input of one of these targets was met by an exception: not a process that
+        ended otherwise, for example before its first input."""
+        return self.kind == "crash" and self.target in targets
 
     @property
     def is_violated(self) -> bool:
@@ -79,17 +87,20 @@ def run_fuzz(plan: Plan, bug: str = "") -> Found:
         corpus = plan.corpus or folder / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
         begun = seeds()
-        for index, name in enumerate(names):
+        for name in names:
+            first = bytes([[*TARGETS].index(name)])
             for number, data in enumerate(begun.get(name, [])):
                 path = corpus / f"seed-{name}-{number:04}"
-                path.write_bytes(bytes([index]) + data[:LENGTH_MAX])
+                path.write_bytes(first + data[:LENGTH_MAX])
         said, code = _run(plan, names, corpus, folder, bug)
         faults = sorted(one for one in folder.iterdir() if one.is_file())
         data = faults[0].read_bytes() if faults else b""
     executed, edges = _EXECUTED.findall(said), _EDGES.findall(said)
     fault = said[-4_000:] if code or data else ""
-    target = names[data[0] % len(names)] if data else ""
-    return Found(int((executed or [0])[-1]), int((edges or [0])[-1]), fault, target, data[1:])
+    target = target_of(data) if data else ""
+    kind = faults[0].name.partition("-")[0] if faults else ""
+    inputs, reached = int((executed or [0])[-1]), int((edges or [0])[-1])
+    return Found(inputs, reached, fault, target, data[1:], kind)
 
 
 def _run(plan: Plan, names: Sequence[str], corpus: Path, folder: Path, bug: str) -> tuple[str, int]:

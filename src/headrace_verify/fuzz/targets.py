@@ -1,7 +1,7 @@
 """The table of fuzz targets: every parser of bytes that others send.
 
 Invariants: each target has seeds of its own kind; those of streams are recorded from real clients
-(`traffic.jsonl`).
+(`traffic.jsonl`). Inputs in a corpus name their target by its place in the table: new ones go last.
 """
 
 from __future__ import annotations
@@ -24,3 +24,8 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         other.zookeeper, other.bookkeeper, other.values,
     )
 }  # fmt: skip
+
+
+def target_of(data: bytes) -> str:
+    """The name of the target of an input, which is not empty: the first byte chooses it."""
+    return [*TARGETS][data[0] % len(TARGETS)]
