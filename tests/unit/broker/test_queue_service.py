@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
@@ -10,19 +11,21 @@ from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
 from headrace.broker.services import check_backs
 from headrace.broker.services.message_timers import HalfReference
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
-from headrace.broker.services.record_sends import Outgoing
+from headrace.broker.services.record_sends import BATCH_BYTES_MAX, Outgoing, Sent
 from headrace.broker.services.timer_receipts import DelayedReceipt, HalfReceipt
 from headrace.broker.shares.share_reads import Selection
 from headrace.broker.shares.share_receive import ATTEMPT, ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, RELEASE
 from headrace.coordination.timers.state_records import COMMITTED, ROLLED_BACK
 from headrace.errors import (
+    BatchTooLarge,
     ConfigInvalid,
     DeliverySettled,
     ReceiptInvalid,
     RecordStateInvalid,
     StorageUnavailable,
 )
+from headrace.log.appended import STORED
 from headrace.records.codec import Record
 
 BYTES_MAX = 1 << 20
@@ -81,6 +84,98 @@ def tagged(number, tag):
 async def send(node, *outgoing):
     services = node.services
     return await services.sends.send(services.topics.get(TOPIC), outgoing)
+
+
+@contextlib.contextmanager
+def first_append_fails(node, error):
+    """The first batch that the node appends is not stored."""
+    appends = node.services.sends._appends
+    append = appends.append_and_wait
+
+    async def failing(partition, batch):
+        appends.append_and_wait = append
+        raise error
+
+    appends.append_and_wait = failing
+    yield
+
+
+LARGE = BATCH_BYTES_MAX * 3 // 4
+GROUPED = [("headrace-message-group", b"g")]
+
+
+def numbered(sequence, size):
+    """Of a named producer."""
+    headers = [("headrace-producer", b"p"), ("headrace-sequence", b"%d" % sequence)]
+    return Record(0, 1, None, b"%d" % sequence + bytes(size), headers)
+
+
+PARTS = {
+    "too large for one batch": [
+        Record(0, 1, None, b"%d" % n + bytes(size), GROUPED)
+        for n, size in enumerate([LARGE, LARGE, 1], start=1)
+    ],
+    "too large for one batch, in a named sequence": [
+        numbered(n, size) for n, size in enumerate([LARGE, LARGE, 1], start=1)
+    ],
+    "a named sequence, with another record between": [
+        numbered(1, 1),
+        Record(0, 1, None, b"2"),
+        numbered(3, 1),
+    ],
+}
+
+
+@pytest.mark.parametrize("records", PARTS.values(), ids=PARTS)
+def test_records_of_a_partition_behind_a_failed_batch_are_not_stored_before_it(records):
+    @with_brokers(1)
+    async def scenario(cluster):
+        await cluster.make_queue(
+            {"headrace.message.attributes": "read", "max.message.bytes": str(BATCH_BYTES_MAX)}
+        )
+        node = next(iter(cluster.brokers.values())).node
+        outgoing = [Outgoing(one, 0) for one in records]
+        elsewhere = Outgoing(Record(0, 1, None, b"elsewhere"), 1)
+        with first_append_fails(node, StorageUnavailable("for a moment")):
+            *failed, other = await send(node, *outgoing, elsewhere)
+        assert [type(one) for one in failed] == [StorageUnavailable] * 3
+        assert (other.partition, other.place.offset) == (1, 0)
+        again = await send(node, *outgoing)
+        assert [(one.place.offset, one.place.state) for one in again] == [
+            (n, STORED) for n in range(3)
+        ]
+
+    scenario()
+
+
+@with_brokers(1)
+async def test_halves_of_a_batch_that_is_too_large_keep_their_order_when_one_fails(cluster):
+    await cluster.make_queue({"max.message.bytes": "1000"})
+    node = next(iter(cluster.brokers.values())).node
+    appends = node.services.sends._appends
+    append, batches = appends.append_and_wait, []
+
+    async def second_fails(partition, batch):
+        batches.append(batch)
+        if len(batches) == 2:
+            raise StorageUnavailable("for a moment")
+        return await append(partition, batch)
+
+    appends.append_and_wait = second_fails
+    outgoing = [Outgoing(Record(0, 1, None, bytes(700)), 0) for _ in range(2)]
+    failed = await send(node, *outgoing)
+    assert [type(one) for one in failed] == [StorageUnavailable] * 2
+    assert len(batches) == 2, "the whole, and its first half"
+    assert [one.place.offset for one in await send(node, *outgoing)] == [0, 1]
+
+
+@with_brokers(1)
+async def test_a_record_that_is_refused_costs_those_of_other_batches_nothing(cluster):
+    await cluster.make_queue({"max.message.bytes": str(1 << 20)})
+    node = next(iter(cluster.brokers.values())).node
+    sizes = [LARGE, LARGE, 1]
+    found = await send(node, *(Outgoing(Record(0, 1, None, bytes(size)), 0) for size in sizes))
+    assert [type(one) for one in found] == [BatchTooLarge, BatchTooLarge, Sent]
 
 
 @with_brokers(2)

@@ -2,11 +2,12 @@
 partitions.
 
 Invariants: knows no protocol. Each record gets its own result: one that is refused, or that makes
-its batch too large, costs its neighbours nothing. Records of one partition keep their order. The
-partition of a record depends on the record alone where that matters: its key, its message group,
-whose records are delivered in order, or its named sequence, so that a repetition meets the first
-one. A record whose attributes the topic does not read is refused, because it would be stored as
-something else than was asked for.
+its batch too large, costs its neighbours nothing. Records of one partition keep their order: once a
+batch could not be stored, none of those behind it is. A repetition would otherwise lie behind them,
+or, of a named sequence, be left out as one that is stored. The partition of a record depends on the
+record alone where that matters: its key, its message group, whose records are delivered in order,
+or its named sequence, so that a repetition meets the first one. A record whose attributes the topic
+does not read is refused, because it would be stored as something else than was asked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from headrace.errors import (
     NotOwner,
     PolicyViolation,
     RecordInvalid,
+    Rejected,
     RequestInvalid,
 )
 from headrace.log.appended import HALF, STORED, RecordPlace
@@ -130,7 +132,11 @@ class RecordSends:
 
         async def send_part(number: int, part: _Part) -> None:
             for some in _alike(part):
-                await self._send_some(topic, number, some, found)
+                failed = await self._send_some(topic, number, some, found)
+                if failed is not None:
+                    for place, _ in part:
+                        found.setdefault(place, failed)
+                    return
 
         if len(parts) == 1:  # as most are: without a task of its own
             await send_part(*next(iter(parts.items())))
@@ -160,8 +166,12 @@ class RecordSends:
 
     async def _send_some(
         self, topic: Topic, number: int, part: _Part, found: dict[int, Sent | HeadraceError]
-    ) -> None:
-        """Append the records of `part`, as one batch unless some of them are refused."""
+    ) -> HeadraceError | None:
+        """Append the records of `part`, as one batch unless some of them are refused.
+
+        Returns why a batch could not be stored: those behind it, without a result then, must not
+        be.
+        """
         try:
             batch = encode_batch([record for _, record in part])
             placed = await self._append(topic, number, batch)
@@ -175,17 +185,22 @@ class RecordSends:
                     found[part[index][0]] = RecordInvalid(f"the record is not stored: {why}")
                 rest = [one for index, one in enumerate(part) if index not in refused]
                 if rest:
-                    await self._send_some(topic, number, rest, found)
+                    return await self._send_some(topic, number, rest, found)
             else:  # it does not say which
                 middle = len(part) // 2
-                await self._send_some(topic, number, part[:middle], found)
-                await self._send_some(topic, number, part[middle:], found)
-        except HeadraceError as error:
+                failed = await self._send_some(topic, number, part[:middle], found)
+                if failed is not None:
+                    return failed
+                return await self._send_some(topic, number, part[middle:], found)
+        except Rejected as error:
             found.update((place, error) for place, _ in part)
+        except HeadraceError as error:
+            return error
         else:
             for index, (place, _) in enumerate(part):
                 one = RecordPlace(placed.base_offset + index, STORED)
                 found[place] = Sent(number, placed.records[index] if placed.records else one)
+        return None
 
     # --- batches -----------------------------------------------------------------------------
 
