@@ -48,8 +48,10 @@ class CallConnection(Protocol):
         """Pass what is to be sent to the socket."""
         ...
 
-    def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
-        """Run a function in a thread, after those that wait for it."""
+    def run_slowly(
+        self, function: Callable[[], bytes | None]
+    ) -> asyncio.Future[bytes | None] | None:
+        """Run a function in a thread, after those that wait for it; None: too many do."""
         ...
 
 
@@ -304,9 +306,11 @@ class ServerCall:
         with memoryview(partial) as view, view[at + PREFIX_BYTES : end] as body:
             if partial[at] == 0:
                 return bytes(body)
+            messages.check_compressed(self._encoding)
+            if len(body) > messages.INLINE_BYTES_MAX:
+                return None  # zlib would copy what it has not read: 5-16 ms
             inline_bytes_max = messages.inline_bytes_max(len(body))
-            bytes_max = min(self._bytes_max, inline_bytes_max)
-            plain = messages.decompressed(body, self._encoding, bytes_max)
+            plain = messages.decompressed(body, min(self._bytes_max, inline_bytes_max))
         if plain is None and self._bytes_max <= inline_bytes_max:
             raise messages.too_large(self._bytes_max)
         return plain
@@ -322,7 +326,7 @@ class ServerCall:
                 self.has_request = True
                 body = self._plain(partial, 0, size)
                 if body is None:
-                    self._connection.run_slowly(self._decompress).add_done_callback(self._unpacked)
+                    self._decompress_slowly()
                     return
                 self._release()
                 self._dispatch(body)
@@ -332,6 +336,17 @@ class ServerCall:
         if is_last:
             raise MessageInvalid(Status.UNIMPLEMENTED, "no message: send one")
 
+    def _decompress_slowly(self) -> None:
+        """Raises MessageInvalid."""
+        decompressing = self._connection.run_slowly(self._decompress)
+        if decompressing is None:
+            raise MessageInvalid(
+                Status.RESOURCE_EXHAUSTED,
+                "too many compressed messages wait to be decompressed: send fewer at once, or"
+                " without compression",
+            )
+        decompressing.add_done_callback(self._unpacked)
+
     def _decompress(self) -> bytes | None:
         """In a thread: the only message, which is kept until the call ends. Raises
         MessageInvalid."""
@@ -339,10 +354,13 @@ class ServerCall:
         if partial is None:
             return None  # no client waits for it
         with memoryview(partial) as view, view[PREFIX_BYTES:] as body:
-            return messages.decompressed(body, self._encoding, self._bytes_max)
+            return messages.decompressed(body, self._bytes_max)
 
     def _unpacked(self, decompressing: asyncio.Future[bytes | None]) -> None:
-        if self.is_finished or decompressing.cancelled():
+        if decompressing.cancelled():
+            return
+        decompressing.exception()  # asyncio logs those that nobody asks for
+        if self.is_finished:
             return
         self._release()
         try:

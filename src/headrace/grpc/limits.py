@@ -38,6 +38,12 @@ class Limits(NamedTuple):
     """Incomplete request messages of one connection. A call that exceeds it is refused."""
     listener_partial_bytes_max: int = 256 * MIB
     """Of all connections of the listener: the one that holds most is closed."""
+    slow_messages_max: int = 8
+    """Compressed messages of one connection that wait for the thread, or are in it. One that grows
+    to 16 MiB takes 26 ms, and one of 16 kB can. A call beyond is refused."""
+    listener_slow_messages_max: int = 32
+    """Of all connections of the listener: the last one waits for less than a second. Clients are
+    not known yet, since their signatures are checked with the message."""
     unsent_bytes_max: int = 32 * MIB
     """Responses of one connection that its client has not read; then it is closed."""
     listener_unsent_bytes_max: int = 64 * MIB

@@ -72,11 +72,15 @@ def inline_bytes_max(size: int) -> int:
     return min(max(INLINE_BYTES_MIN, INLINE_RATIO * size), INLINE_BYTES_MAX)
 
 
-def decompressed(body: bytes | memoryview, encoding: bytes, bytes_max: int) -> bytes | None:
-    """A compressed message, decompressed; None if it has more than `bytes_max` bytes. Raises
-    MessageInvalid."""
+def check_compressed(encoding: bytes) -> None:
+    """Check that a call of this encoding may have compressed messages. Raises MessageInvalid."""
     if encoding != GZIP:
         raise MessageInvalid(Status.INTERNAL, "a compressed message without grpc-encoding")
+
+
+def decompressed(body: bytes | memoryview, bytes_max: int) -> bytes | None:
+    """A message that is compressed by gzip, decompressed; None if it has more than `bytes_max`
+    bytes. Raises MessageInvalid."""
     unpacker = zlib.decompressobj(_GZIP_BITS)
     try:
         plain = unpacker.decompress(body, bytes_max + 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headrace.errors import AuthenticationFailed
@@ -59,8 +60,10 @@ if TYPE_CHECKING:
             """Count bytes of incomplete messages; returns whether they may be kept."""
             ...
 
-        def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
-            """Run a function in a thread, after those that wait for it."""
+        def run_slowly(
+            self, connection: GrpcProtocol, function: Callable[[], bytes | None]
+        ) -> asyncio.Future[bytes | None] | None:
+            """Run a function in a thread, after those that wait for it; None: too many do."""
             ...
 
         def owe(self, change: int) -> None:
@@ -122,7 +125,7 @@ class GrpcProtocol:
         self._server = server
         self._loop = loop
         self.limits = server.limits
-        self.run_slowly = server.run_slowly
+        self.run_slowly = partial(server.run_slowly, self)
         self._http2 = Http2Connection(self, server.limits, loop.time)
         self.outflow = self._http2.outflow
         self._transport: asyncio.Transport | None = None

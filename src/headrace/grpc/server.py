@@ -57,6 +57,8 @@ class GrpcServer:
         self.accepts_plain = accepts_plain
         self.held_bytes = 0
         """Incomplete messages of all connections."""
+        self.slow_messages: dict[GrpcProtocol, int] = {}
+        """Compressed messages that are in the thread, or wait for it, by connection."""
         self.owed_bytes = 0
         """Responses that no client has read yet, of all connections that wait for theirs."""
         self._is_trim_due = False
@@ -143,9 +145,26 @@ class GrpcServer:
                 return False
         return connection.held_bytes <= self.limits.partial_bytes_max
 
-    def run_slowly(self, function: Callable[[], bytes | None]) -> asyncio.Future[bytes | None]:
+    def run_slowly(
+        self, connection: GrpcProtocol, function: Callable[[], bytes | None]
+    ) -> asyncio.Future[bytes | None] | None:
         """See Server."""
-        return self._slow_calls.start(function)
+        limits, slow = self.limits, self.slow_messages
+        if (
+            slow.get(connection, 0) >= limits.slow_messages_max
+            or sum(slow.values()) >= limits.listener_slow_messages_max
+        ):
+            return None
+        running = self._slow_calls.start(function)
+        slow[connection] = slow.get(connection, 0) + 1
+
+        def ran(_running: asyncio.Future[bytes | None]) -> None:
+            slow[connection] -= 1
+            if not slow[connection]:
+                del slow[connection]
+
+        running.add_done_callback(ran)
+        return running
 
     def owe(self, change: int) -> None:
         """See Server."""

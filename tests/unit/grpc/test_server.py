@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import gzip
 import itertools
 import ssl
@@ -16,9 +18,12 @@ from tests.unit.grpc.served_rig import GRPC, RawClient, served
 
 from headrace.errors import AuthenticationFailed
 from headrace.grpc import frames
+from headrace.grpc.calls import ServerCall
 from headrace.grpc.limits import Limits
-from headrace.grpc.server import GrpcServer
-from headrace.grpc.service import Method
+from headrace.grpc.messages import INLINE_BYTES_MAX, MessageInvalid
+from headrace.grpc.requests import Request
+from headrace.grpc.server import DEFAULTS, GrpcServer
+from headrace.grpc.service import Method, Status
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.new_certificates import Authority
 from headrace.runtime.tls import TlsMaterial, server_context
@@ -163,12 +168,110 @@ def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit():
             assert client.status(number) == expected
 
 
+@contextlib.contextmanager
+def gated(limits=DEFAULTS):
+    """A server whose thread is busy until the gate is opened."""
+    gate = threading.Event()
+    with served(limits) as one:
+        try:
+            one.call(one.server._slow_calls.start, gate.wait)
+            yield one, gate
+        finally:
+            gate.set()
+
+
+COMPRESSED = {**GRPC, ":path": "/t/length", "grpc-encoding": "gzip"}
+
+
+def test_few_messages_wait_to_be_decompressed_and_further_ones_are_refused():
+    packed = message(gzip.compress(b"a" * 300_000), 1)
+    limits = Limits(slow_messages_max=2, listener_slow_messages_max=3)
+    with (
+        gated(limits) as (one, gate),
+        RawClient(one.address) as first,
+        RawClient(one.address) as second,
+    ):
+
+        def send(client, number):
+            client.send(headers(number, block(COMPRESSED), 4), data(number, packed, 1))
+
+        for number in (1, 3, 5):
+            send(first, number)
+        assert first.status(5) == RESOURCE_EXHAUSTED
+        first.send(frames.rst_stream(3, frames.CANCEL))  # it still has its place before the thread
+        send(first, 7)
+        assert first.status(7) == RESOURCE_EXHAUSTED
+        send(second, 1)
+        send(second, 3)
+        assert second.status(3) == RESOURCE_EXHAUSTED
+        second.call(5, "/t/echo", b"plain")
+        assert second.status(5) == OK
+        gate.set()
+        assert first.status(1) == second.status(1) == OK
+        for number in (9, 11):
+            send(first, number)
+            assert first.status(number) == OK
+        assert not one.server.slow_messages
+
+
+def test_a_large_compressed_message_is_not_tried_on_the_loop_first():
+    """The thread alone finds that it is no gzip."""
+    body = message(bytes(INLINE_BYTES_MAX + 1), 1)
+    with gated() as (one, gate), RawClient(one.address) as client:
+        client.send(headers(3, block(COMPRESSED), 4))
+        client.send(*parts_of(3, body))
+        client.call(5, "/t/echo", b"plain")
+        assert client.status(5) == OK
+        assert one.server.held_bytes == len(body)
+        client.send(headers(7, block({**COMPRESSED, "grpc-encoding": "identity"}), 4))
+        client.send(*parts_of(7, body))
+        assert client.status(7) == INTERNAL, "without grpc-encoding"
+        assert one.server.held_bytes == len(body)
+        gate.set()
+        assert client.status(3) == INTERNAL
+
+
+def parts_of(number, body):
+    """A request as frames that a peer may send."""
+    ends = range(0, len(body), 16_000)
+    return [data(number, body[at : at + 16_000], int(at == ends[-1])) for at in ends]
+
+
+def test_what_the_thread_says_of_a_call_that_has_ended_is_heard():
+    """asyncio logs an exception that nobody has asked for."""
+
+    class Connection:
+        limits = DEFAULTS
+
+        def hold(self, _size):
+            return True
+
+        def run_slowly(self, _function):
+            return running[0]
+
+    logged = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _loop, context: logged.append(context["message"]))
+    try:
+        running = [loop.create_future()]
+        request = Request([], {b"grpc-encoding": b"gzip"}, 0)
+        call = ServerCall(Connection(), None, request, Method("/t/x", print), None)
+        body = message(gzip.compress(bytes(300_000)), 1)
+        call.receive(body, 0, len(body), is_last=True)
+        call.reset()
+        running[0].set_exception(MessageInvalid(Status.INTERNAL, "not gzip"))
+        loop.run_until_complete(asyncio.sleep(0, loop))
+        running.clear()
+        gc.collect()
+    finally:
+        loop.close()
+    assert logged == []
+
+
 def test_a_message_that_grows_much_is_decompressed_beside_the_loop():
     packed = message(gzip.compress(b"a" * 300_000), 1)
     compressed = {**GRPC, ":path": "/t/never", "grpc-encoding": "gzip"}
-    gate = threading.Event()
-    with served() as one, RawClient(one.address) as client:
-        one.call(one.server.run_slowly, gate.wait)
+    with gated() as (one, gate), RawClient(one.address) as client:
         for number in (1, 3):
             client.send(headers(number, block(compressed), 4))
             client.send(data(number, packed, 1))
