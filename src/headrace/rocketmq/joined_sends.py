@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.services.batch_search import record_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -76,10 +78,13 @@ def _tell(stored: Stored, found: list[Sent | HeadraceError] | Exception) -> None
 
 
 def _batches(calls: list[_Call]) -> Iterator[list[_Call]]:
+    if len(calls) == 1:  # whose size does not matter
+        yield calls
+        return
     some: list[_Call] = []
     count = size = 0
     for call in calls:
-        added = sum(len(one.record.value or b"") for one in call[0])
+        added = sum(record_bytes(one.record) for one in call[0])
         if some and (count + len(call[0]) > RECORDS_MAX or size + added > BYTES_MAX):
             yield some
             some, count, size = [], 0, 0

@@ -250,6 +250,29 @@ async def test_a_large_request_is_stored_in_batches_that_hold_up_nobody_for_long
 
 
 @on_rocketmq
+async def test_properties_count_for_the_size_of_a_batch(rocket):
+    """In one request, and in requests that arrive together."""
+    configs = {"max.message.bytes": str(16 * 1024 * 1024)}
+    await rocket.node.services.topics.create(NewTopic("large", 1, -1, configs))
+    properties = {"p": "x" * 15_000}
+    many = [rocket.message("large", properties=properties) for _ in range(300)]
+    await rocket.ask("SendMessage", messages=many)
+    request = wire.request_of("SendMessage")
+    calls = [
+        rocket.begin("SendMessage", request(messages=[rocket.message("large", properties=given)]))
+        for given in [properties] * 20
+    ]
+    for call in calls:
+        await asyncio.wait_for(call.over.wait(), 5)
+    log = rocket.node.services.topics.get("large").require_log(0)
+    counts = []
+    while sum(counts) < len(many) + len(calls):
+        data = await log.reader.read(sum(counts), 1)
+        counts += [header.record_count for _at, header in iterate_headers(data)]
+    assert counts == [274, 26, 17, 3]
+
+
+@on_rocketmq
 async def test_a_compressed_body_is_read_up_to_what_its_topic_takes(rocket):
     await rocket.create("jobs")
     again = {"compression.type": "lz4"}

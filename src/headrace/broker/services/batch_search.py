@@ -68,8 +68,10 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
 def record_bytes(record: Record) -> int:
     """Approximate size of a record in memory."""
     size = OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-    if record.headers:
-        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    for name, value in record.headers:
+        size += len(name)
+        if value:
+            size += len(value)
     return size
 
 

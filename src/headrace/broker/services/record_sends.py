@@ -16,6 +16,7 @@ import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
 from headrace.broker.services.timer_receipts import DelayedReceipt, HalfReceipt
 from headrace.errors import (
@@ -282,13 +283,16 @@ def _check_public(topic: Topic) -> None:
 def _alike(part: _Part) -> Iterator[_Part]:
     """Runs of records that may share a batch: those of named sequences and delayed ones may not,
     nor do more bytes than BATCH_BYTES_MAX."""
+    if len(part) == 1:
+        yield part
+        return
     for _is_named, some in groupby(
         part, lambda one: find_header(one[1].headers, PRODUCER) is not None
     ):
         run: _Part = []
         size = 0
         for one in some:
-            added = len(one[1].value or b"")
+            added = record_bytes(one[1])
             if run and size + added > BATCH_BYTES_MAX:
                 yield run
                 run, size = [], 0
