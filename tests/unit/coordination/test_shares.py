@@ -75,6 +75,11 @@ def test_a_record_that_ended_beside_an_acknowledged_one_is_not_called_acknowledg
     states = ask(machine, StatesCommand(range(99, 104))).states
     found = [one.state for (one,) in states]
     assert found == ["finished", "acquired", "finished", "finished", "waiting"]
+    reasons = [str(ask(machine, TakeBackCommand(n, is_dry_run=False)).error) for n in (100, 102)]
+    assert reasons == [
+        "it was delivered to group g (acquired)",
+        "it was delivered to group g, or left out (finished)",
+    ]
 
 
 def test_a_parked_key_with_many_records_holds_up_no_other_key():

@@ -433,8 +433,10 @@ class ShareGroup:
         if run is not None and run.is_taken_back:
             return []
         if run is not None and (run.state != AVAILABLE or run.count):
-            message = f"it was delivered to group {self.group_id} ({STATE_NAMES[run.state]})"
-            return RecordStateInvalid(message, group=self.group_id)
+            what = f"it was delivered to group {self.group_id}"
+            # Finished runs are merged, whatever finished them.
+            how = ", or left out (finished)" if run.is_terminal else f" ({STATE_NAMES[run.state]})"
+            return RecordStateInvalid(what + how, group=self.group_id)
         return [StoredRun(offset, offset, ARCHIVED, 0, now_ms)]
 
     def lacks_rows(self, rows_from: int, rows_end: int) -> bool:
