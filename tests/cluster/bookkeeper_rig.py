@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from tests.cluster.oracle import digest_of, stream
 
-from headrace.errors import HeadraceError
+from headrace.errors import DataCorrupt
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.entries import DATA, pack_head
@@ -89,7 +89,7 @@ async def plant_damaged_end(store: BookKeeperLedgerStore, ledger: int) -> None:
     acknowledged."""
     metadata = (await store._cluster.service.read(ledger)).metadata
     entry = 0
-    with suppress(HeadraceError):  # there is no such entry
+    with suppress(DataCorrupt):  # no bookie that stores it has the next entry
         while await store._reader.read(ledger, metadata, entry, entry, 1 << 20):
             entry += 1
     slots = range(metadata.quorum.ensemble)
