@@ -34,9 +34,25 @@ def parsed(text: str) -> Any:
     from fastavro import parse_schema
 
     try:
-        return parse_schema(json.loads(text))
+        return parse_schema(_usable(json.loads(text)))
     except Exception as error:  # of several libraries, without a common kind
         raise SchemaUnusable(f"The Avro schema cannot be parsed: {error}") from error
+
+
+def _usable(schema: Any) -> Any:
+    """Without decimals that have no precision: Avro ignores such a name, fastavro fails at each
+    value."""
+    waiting: list[Any] = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            if each.get("logicalType") == "decimal" and not each.get("precision"):
+                del each["logicalType"]
+            waiting += [each.get("type"), each.get("items"), each.get("values")]
+            waiting += each.get("fields") or ()
+    return schema
 
 
 def value_of(text: str, payload: bytes) -> Any:
@@ -44,7 +60,7 @@ def value_of(text: str, payload: bytes) -> Any:
 
     Raises Undecodable with the place in the value, SchemaUnusable, ImportError.
     """
-    reader = _Reader(_named(text), payload)
+    reader = _Reader(named_types(text), payload)
     try:
         value = reader.read(parsed(text), 0)
     except (ValueError, ArithmeticError, TypeError, IndexError) as error:
@@ -55,7 +71,7 @@ def value_of(text: str, payload: bytes) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _named(text: str) -> dict[str, Any]:
+def named_types(text: str) -> dict[str, Any]:
     """The types of a schema by their full names."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [parsed(text)]

@@ -114,6 +114,61 @@ def test_times_of_day_are_written_in_the_unit_of_their_schema(schema_file):
         written(sink("avro", **file), [{**row, "at": 1}])
 
 
+@pytest.mark.parametrize("items", [[], None, {}])
+def test_a_time_of_a_type_that_is_named_where_the_row_has_nothing_is_written_in_its_unit(
+    items, schema_file
+):
+    millis = {"type": "int", "logicalType": "time-millis"}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "at", "type": millis}]}
+    where = {"type": "map", "values": inner} if items == {} else {"type": "array", "items": inner}
+    fields = {"all": ["null", where], "one": "I"}
+    schema = {
+        "type": "record", "name": "R",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }  # fmt: skip
+    row = {"all": items, "one": {"at": 1_000_000}}
+    (record,) = written(sink("avro", valueSchemaFile=schema_file(schema)), [row])
+    assert record.value == avro_bytes({"all": items, "one": {"at": 1_000}}, schema)
+
+
+@pytest.mark.parametrize("unit", ["millis", "micros"])
+@pytest.mark.parametrize("time_us", [-1_000, 86_400_000_000, 10**18])
+def test_a_time_of_day_that_no_day_has_is_refused(unit, time_us, schema_file):
+    kind = {"type": "int" if unit == "millis" else "long", "logicalType": f"time-{unit}"}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "at", "type": kind}]}
+    file = {"valueSchemaFile": schema_file(schema)}
+    with pytest.raises(RowInvalid, match=r"the time of day -?\d+ .* is not within a day"):
+        written(sink("avro", **file), [{"at": time_us}])
+    row = {"at": 86_399_999_000}
+    (record,) = written(sink("avro", **file), [row])
+    assert read(source("avro", **file), [record.value])[0]["value"] == row
+
+
+def test_logical_types_that_do_not_fit_their_type_are_ignored(schema_file):
+    kinds = {
+        "at": {"type": "long", "logicalType": "time-millis"},
+        "bytes": {"type": "bytes", "logicalType": "decimal"},
+        "fixed": {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal"},
+        "again": ["null", "F"],
+    }
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    file = {"valueSchemaFile": schema_file({"type": "record", "name": "R", "fields": fields})}
+    row = {"at": 1_000_001, "bytes": b"x", "fixed": b"ab", "again": b"cd"}
+    (record,) = written(sink("avro", **file), [row])
+    assert record.value == b"\x82\x89\x7a\x02xab\x02cd"
+    assert read(source("avro", **file), [record.value])[0]["value"] == row
+
+
+@pytest.mark.parametrize("logical", ["time-millis", "date"])
+def test_columns_that_the_schema_does_not_have_are_refused(logical, schema_file):
+    kind = {"type": "int", "logicalType": logical}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
+    options = sink("avro", valueSchemaFile=schema_file(schema))
+    batch = pa.record_batch([pa.array([{"x": 0, "y": 1}])], names=["value"])
+    with pytest.raises(RowInvalid, match="more fields than the schema specifies: y"):
+        list(rows_of(iter([batch]), options))
+
+
 def test_types_of_one_name_in_two_namespaces_are_two(schema_file):
     code = {"type": "enum", "name": "Code", "symbols": ["A"]}
     fields = [

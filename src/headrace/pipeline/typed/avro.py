@@ -11,13 +11,16 @@ from datetime import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.schemas.avro import parsed
+from headrace.schemas.avro import named_types, parsed
 from headrace.schemas.undecodable import Undecodable
 
 if TYPE_CHECKING:
     from headrace.schemas.registry import RegisteredSchema
 
 _DECIMAL_DIGITS_MAX = 38
+_TIMES_OF_DAY = {"int-time-millis": 1_000, "long-time-micros": 1}
+"""Microseconds in the unit of each; of another type, Avro ignores the name."""
+_DAY_US = range(86_400_000_000)
 
 
 class AvroCodec:
@@ -25,7 +28,8 @@ class AvroCodec:
 
     def __init__(self, text: str) -> None:
         self._schema = parsed(text)
-        self._has_millis = "time-millis" in text
+        self._named = named_types(text)
+        self._has_times = any(unit in str(self._schema) for unit in ("time-millis", "time-micros"))
         # The parsed schema has names in full, so two types of one name are not confused.
         self.arrow_type = _arrow_type(self._schema, "value", {})
 
@@ -48,8 +52,8 @@ class AvroCodec:
         from fastavro import schemaless_writer
 
         stream = io.BytesIO()
-        if self._has_millis:
-            value = _with_times(self._schema, value, {})
+        if self._has_times:
+            value = _with_times(self._schema, value, self._named)
         schemaless_writer(stream, self._schema, value, strict_allow_default=True)
         return stream.getvalue()
 
@@ -68,32 +72,36 @@ def _plain(value: Any) -> Any:
 
 def _with_times(schema: Any, value: Any, named: dict[str, Any]) -> Any:
     """A row's value with the times of day that its schema has in milliseconds. Raises ValueError
-    for one that is between two."""
+    for one that is between two, or is none of a day."""
+    if value is None:
+        return None
     if isinstance(schema, list):
         schema = next(each for each in schema if each != "null")
     if isinstance(schema, str):
         schema = named.get(schema, {"type": schema})
-    elif "name" in schema:
-        named[schema["name"]] = schema
     kind = schema["type"]
-    if kind == "record":
-        # Even where it is null: the types inside have names for what follows.
-        row = value if isinstance(value, dict) else {}
-        parts = {
-            each["name"]: _with_times(each["type"], row.get(each["name"]), named)
-            for each in schema["fields"]
+    if kind in named:
+        return _with_times(named[kind], value, named)
+    if kind == "record" and isinstance(value, dict):
+        # What the schema does not have stays, so that it is refused.
+        parts = {each["name"]: each["type"] for each in schema["fields"]}
+        return {
+            name: _with_times(parts[name], each, named) if name in parts else each
+            for name, each in value.items()
         }
-        return {name: each for name, each in parts.items() if name in row} if row else value
     if kind == "array" and isinstance(value, list):
         return [_with_times(schema["items"], each, named) for each in value]
     if kind == "map" and isinstance(value, dict):
         return {name: _with_times(schema["values"], each, named) for name, each in value.items()}
-    if schema.get("logicalType") != "time-millis" or not isinstance(value, int):
+    unit = _TIMES_OF_DAY.get(f"{kind}-{schema.get('logicalType')}")
+    if unit is None or not isinstance(value, int):
         return value
-    millis, left = divmod(value, 1_000)
+    if value not in _DAY_US:
+        raise ValueError(f"the time of day {value} (microseconds) is not within a day")
+    units, left = divmod(value, unit)
     if left:
         raise ValueError(f"the time of day {value} (microseconds) is no whole millisecond")
-    return millis
+    return units
 
 
 def _arrow_type(schema: Any, path: str, named: dict[str, Any]) -> Any:
