@@ -200,6 +200,50 @@ def test_parts_of_json_without_a_single_type_are_written_as_they_were_read(schem
         written(sink("json", **file), [{"part": "no JSON", "note": "x", "more": None}])
 
 
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e400", "[NaN]"])
+def test_parts_that_are_numbers_of_no_json_are_refused(text, schema_file):
+    schema = {"type": "object", "properties": {"part": {}, "number": {"type": "number"}}}
+    file = {"valueSchemaFile": schema_file(schema)}
+    with pytest.raises(RowInvalid):
+        written(sink("json", **file), [{"part": text}])
+    if "[" not in text:
+        with pytest.raises(RowInvalid):
+            written(sink("json", **file), [{"number": float(text)}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        ({"type": "integer"}, {}),
+        ({"type": ["integer", "null"]}, {"z": None}),
+        ({"$ref": "#/$defs/number"}, {}),
+        ({"enum": [1, None]}, {"z": None}),
+        ({"enum": [1, 2]}, {}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"z": None}),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}),
+    ],
+)
+def test_a_null_of_a_map_is_kept_where_it_may_be_null(kind, kept, schema_file):
+    schema = {
+        "type": "object", "$defs": {"number": {"type": "integer"}},
+        "properties": {"m": {"type": "object", "additionalProperties": kind}},
+    }  # fmt: skip
+    file = {"valueSchemaFile": schema_file(schema)}
+    one = 1 if "type" in kind or "$ref" in kind else "1"
+    (record,) = written(sink("json", **file), [{"m": [("k", one), ("z", None)]}])
+    assert json.loads(record.value) == {"m": {"k": 1, **kept}}
+
+
+def test_texts_of_an_enum_without_a_type_are_written_with_and_without_quotes(schema_file):
+    schema = {"type": "object", "properties": {"e": {"enum": ["A", "5", 6]}}}
+    file = {"valueSchemaFile": schema_file(schema)}
+    rows = [{"e": text} for text in ("A", '"A"', "5", '"5"', "6")]
+    found = [json.loads(record.value)["e"] for record in written(sink("json", **file), rows)]
+    assert found == ["A", "A", "5", "5", 6]
+    with pytest.raises(RowInvalid, match="'B' is no JSON"):
+        written(sink("json", **file), [{"e": "B"}])
+
+
 @pytest.mark.parametrize(
     ("kind", "schema", "bad"),
     [

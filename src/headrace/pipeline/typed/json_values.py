@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.schemas.registry import RegisteredSchema
 
 _DEPTH_MAX = 32
+_CHOICES_DEPTH_MAX = 4
 _INT64 = range(-(1 << 63), 1 << 63)
 _CONTAINERS = {"object": dict, "array": list}
 
@@ -45,7 +46,9 @@ class JsonCodec:
         """See `values.ValueCodec`."""
         plain = self._plain(self._root, value)
         self._schema.validate(plain)
-        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(
+            plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
 
     def _resolved(self, schema: Any) -> Any:
         """Follow references within the schema."""
@@ -120,8 +123,9 @@ class JsonCodec:
         return value if kind in ("boolean", "string") else json.dumps(value)
 
     def _plain(self, schema: Any, value: Any) -> Any:
-        """A row's value as JSON has it: a field that is null is absent unless it is required, and
-        the text of a part without a single type is what it says. Raises ValueError."""
+        """A row's value as JSON has it: a field that is null is absent unless it is required, so is
+        one of a map unless it may be null, and the text of a part without a single type is what it
+        says. Raises ValueError."""
         schema = self._resolved(schema)
         kind = self._kind_of(schema)
         if value is None:
@@ -130,14 +134,50 @@ class JsonCodec:
             fields = schema.get("properties") or dict.fromkeys(
                 value, schema.get("additionalProperties")
             )
-            needed = {*schema.get("required", ()), *(value if not schema.get("properties") else ())}
+            is_map = not schema.get("properties")
+            required = schema.get("required", ())
             return {
                 name: self._plain(fields[name], each)
                 for name, each in value.items()
-                if each is not None or name in needed
+                if each is not None
+                or name in required
+                or (is_map and self._takes_null(fields[name]))
             }
         if kind == "array" and isinstance(value, list):
             return [self._plain(schema.get("items"), each) for each in value]
         if kind in ("integer", "number", "boolean", "string"):
             return value
-        return json.loads(value)
+        return _parsed(value, schema)
+
+    def _takes_null(self, schema: Any, depth: int = 0) -> bool:
+        """Whether a schema allows null; the validation of the whole value has the last word."""
+        schema = self._resolved(schema)
+        if not isinstance(schema, dict) or depth > _CHOICES_DEPTH_MAX:
+            return schema is not False
+        kinds = schema.get("type", "null")
+        if "null" not in ([kinds] if isinstance(kinds, str) else kinds):
+            return False
+        if None not in schema.get("enum", [schema.get("const")]):
+            return False
+        takes = {
+            name: [self._takes_null(each, depth + 1) for each in schema[name]]
+            for name in ("anyOf", "oneOf", "allOf")
+            if name in schema
+        }
+        return all(all(each) if name == "allOf" else any(each) for name, each in takes.items())
+
+
+def _parsed(text: str, schema: Any) -> Any:
+    """What the text of a part without a single type says; it may be a text of the schema's enum
+    without quotes. Raises ValueError."""
+    texts = schema.get("enum", [schema.get("const")]) if isinstance(schema, dict) else []
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        if text in texts:
+            return text
+        raise ValueError(
+            f"{text[:50]!r} is no JSON, and the schema names no single type there: a text needs"
+            " its quotes"
+        ) from error
+    return text if text in texts and found not in texts else found
