@@ -103,6 +103,29 @@ def test_a_record_the_client_refuses_is_an_error_that_names_the_setting(run, top
         run(topic, "a", [b"x" * 3_000_000])
 
 
+@pytest.mark.parametrize("at_least_once", [False, True])
+def test_batches_are_no_larger_than_each_topic_takes(broker, topic, at_least_once):
+    """Of two topics in one task, and although the client may send batches of 1 MB."""
+    small, smaller = f"{topic}-small", f"{topic}-smaller"
+    create_topic(broker, small, 1, {"max.message.bytes": "300000"})
+    create_topic(broker, smaller, 1, {"max.message.bytes": "20000"})
+    values = [b"%05d" % number + b"x" * 2_000 for number in range(600)]
+    with KafkaTopics(SinkOptions({"bootstrap.servers": broker, "linger.ms": "200"})) as topics:
+        identity = WriteIdentity(f"query-of-{topic}", 0, "a", 0)
+        delivery = TaskDelivery(topics, identity, at_least_once=at_least_once)
+        for name in (small, topic, smaller):
+            for value in values:
+                delivery.send(RowToWrite(name, -1, value[:5], value, (), 0))
+        assert delivery.finish().written_count == 1_800
+        for name in (small, topic, smaller):
+            found = Counter(
+                record.value
+                for number, (start, end) in topics.bounds(name).items()
+                for record in topics.records(name, number, start, end)
+            )
+            assert found == Counter(values)
+
+
 def test_a_frame_becomes_records(spark, read, broker, topic):
     frame = spark.sql(
         f"""SELECT '{topic}' AS topic, 2 AS partition, CAST(id AS STRING) AS key, 'v' AS value,
