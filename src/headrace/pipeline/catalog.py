@@ -154,13 +154,18 @@ def creating(warehouse: Warehouse) -> Iterator[None]:
         yield
 
 
+def loaded(catalog: Any, table: TableName) -> Any:
+    """A table that exists, loaded. Raises CatalogUnavailable, OptionInvalid."""
+    with _answering(catalog.properties["uri"]):
+        return catalog.load_table(table.in_catalog)
+
+
 def load_table_or_none(catalog: Any, table: TableName) -> Any:
     """Load the table, or return None if it does not exist."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
-        with _answering(catalog.properties["uri"]):
-            return catalog.load_table(table.in_catalog)
+        return loaded(catalog, table)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import read_progress
+from headrace.pipeline.catalog import loaded, read_progress
 from headrace.pipeline.errors import TableMoved
 from headrace.pipeline.planning import offset_of, walk
 
@@ -133,7 +133,7 @@ class Publisher:
 
     def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:
         """A merge that changes no row commits no snapshot: its end goes to the table."""
-        table = self._catalog.load_table(self._table.in_catalog)
+        table = loaded(self._catalog, self._table)
         reached = read_progress(table).offsets
         if all(offset_of(reached, t, p, 0) >= offset for t, p, offset in walk(end)):
             return
@@ -141,7 +141,7 @@ class Publisher:
         self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
     def _staged_or_none(self, wap_id: str) -> Any:
-        for snapshot in reversed(self._catalog.load_table(self._table.in_catalog).snapshots()):
+        for snapshot in reversed(loaded(self._catalog, self._table).snapshots()):
             if snapshot.summary and snapshot.summary.additional_properties.get(_WAP_ID) == wap_id:
                 return snapshot
         return None

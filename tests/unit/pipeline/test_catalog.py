@@ -3,7 +3,10 @@
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -17,6 +20,7 @@ from headrace.pipeline.catalog import (
     TableName,
     lease,
     load_table,
+    load_table_or_none,
     open_catalog,
     read_progress,
 )
@@ -27,6 +31,10 @@ from headrace.pipeline.errors import (
     TableUnusable,
 )
 from headrace.pipeline.jars import AWS, PINNED, jars_for
+from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive
+from headrace.pipeline.jobs.maintain import MaintainConfig, _expire, _keep_offsets
+from headrace.pipeline.publishing import Publisher
+from headrace.pipeline.restarts import is_passing
 from headrace.pipeline.warehouse import Warehouse
 
 SCHEMA = Schema(
@@ -206,6 +214,71 @@ def test_a_rest_catalog_that_does_not_answer_is_named(tmp_path, monkeypatch):
         place = Warehouse.at("lake", kept_in=f"rest:http://127.0.0.1:{closed.getsockname()[1]}")
         with pytest.raises(CatalogUnavailable, match=r"does not answer.*Check that it runs"):
             open_catalog(place)
+
+
+class Failing(BaseHTTPRequestHandler):
+    """A REST catalog that is there when it is opened, and overloaded afterwards."""
+
+    def do_GET(self):
+        is_first = self.path.startswith("/v1/config")
+        body = b'{"defaults": {}, "overrides": {}}' if is_first else b"{}"
+        self.send_response(200 if is_first else 503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("state", ["overloaded", "gone"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda catalog, place, name: load_table_or_none(catalog, name),
+        lambda catalog, place, name: Publisher(None, name, catalog)._staged("id"),
+        lambda catalog, place, name: Publisher(None, name, catalog)._record_unchanged({}, {}),
+        lambda catalog, place, name: _keep_offsets(None, place, name),
+        lambda catalog, place, name: _expire(None, MaintainConfig(place), name, place),
+        lambda catalog, place, name: _Archive._progress(
+            SimpleNamespace(_catalog=catalog, _table=name)
+        ),
+    ],
+)
+def test_a_rest_catalog_that_fails_between_two_rounds_is_a_reason_to_try_again(
+    state, ask, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    place = Warehouse.at("lake", kept_in=f"rest:http://127.0.0.1:{server.server_port}")
+    try:
+        catalog = open_catalog(place)
+        if state == "gone":
+            server.shutdown()
+            server.server_close()
+        with pytest.raises(CatalogUnavailable, match="the same command continues") as failed:
+            ask(catalog, place, TableName.parse("a.t"))
+        assert is_passing(failed.value)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_maintenance_that_finds_no_catalog_ends_no_archive(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = Warehouse.at("lake", kept_in=f"rest:http://127.0.0.1:{closed.getsockname()[1]}")
+        config = ArchiveConfig("127.0.0.1:1", "t", place, "a.t")
+        _Archive._maintain(
+            SimpleNamespace(
+                _config=config, _table=TableName.parse("a.t"), _spark=None, _on_maintenance=None
+            )
+        )
+    assert caplog.messages == ["headrace.a.t: maintenance failed"]
 
 
 def test_a_file_uri_is_the_path_it_names(tmp_path):

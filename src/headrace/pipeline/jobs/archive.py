@@ -31,12 +31,19 @@ from headrace.pipeline.catalog import (
     Progress,
     TableName,
     lease,
+    loaded,
     open_catalog,
     read_progress,
     table_of_topic,
 )
 from headrace.pipeline.cluster import ClusterClient
-from headrace.pipeline.errors import LeaseHeld, OptionInvalid, RecordsLost, TableMoved
+from headrace.pipeline.errors import (
+    CatalogUnavailable,
+    LeaseHeld,
+    OptionInvalid,
+    RecordsLost,
+    TableMoved,
+)
 from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import Freshness, RoundPacer
@@ -362,7 +369,7 @@ class _Archive:
             self._on_maintenance(run_maintain(config, spark=self._spark))
         except LeaseHeld as error:
             log.info("%s", error)
-        except _spark_errors():
+        except _maintenance_errors():
             log.warning("%s: maintenance failed", self._table.in_spark, exc_info=True)
 
     def _create_table(self) -> None:
@@ -375,7 +382,7 @@ class _Archive:
         ensure_table(self._spark, self._catalog, self._config.place, self._table, layout)
 
     def _progress(self) -> Progress:
-        return read_progress(self._catalog.load_table(self._table.in_catalog))
+        return read_progress(loaded(self._catalog, self._table))
 
     def _latest(self) -> StreamPosition:
         found = self._cluster.subscription_of(self._config.topics, None)
@@ -482,8 +489,8 @@ def _wall_ms() -> int:
     return int(datetime.now(UTC).timestamp() * 1000)
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
+def _maintenance_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    return (Py4JJavaError, PySparkException)
+    return (CatalogUnavailable, Py4JJavaError, PySparkException)

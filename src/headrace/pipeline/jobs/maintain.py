@@ -21,6 +21,7 @@ from headrace.pipeline.catalog import (
     TableName,
     lease,
     load_table,
+    loaded,
     open_catalog,
     read_progress,
 )
@@ -102,7 +103,7 @@ def _compact(spark: Any, config: MaintainConfig, table: TableName) -> tuple[int,
 
 
 def _keep_offsets(spark: Any, warehouse: Warehouse, table: TableName) -> None:
-    progress = read_progress(open_catalog(warehouse).load_table(table.in_catalog))
+    progress = read_progress(loaded(open_catalog(warehouse), table))
     offsets = json.dumps(progress.offsets, sort_keys=True)
     topic_ids = json.dumps(progress.topic_ids, sort_keys=True)
     spark.sql(
@@ -115,14 +116,14 @@ def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: War
     if config.keep_snapshots is None:
         return 0
     catalog = open_catalog(warehouse)
-    before = len(catalog.load_table(table.in_catalog).metadata.snapshots)
+    before = len(loaded(catalog, table).metadata.snapshots)
     spark.sql(
         f"""CALL {table.catalog}.system.expire_snapshots(
             table => '{table.in_spark}',
             older_than => {_hours_ago(config.snapshot_age_hours)},
             retain_last => {int(config.keep_snapshots)})"""
     ).collect()
-    return before - len(catalog.load_table(table.in_catalog).metadata.snapshots)
+    return before - len(loaded(catalog, table).metadata.snapshots)
 
 
 def _hours_ago(hours: int) -> str:
