@@ -17,6 +17,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from headrace.pipeline.catalog import (
     MAINTAINED,
+    TOPIC_IDS_PROPERTY,
     TableName,
     lease,
     load_table,
@@ -29,10 +30,12 @@ from headrace.pipeline.errors import (
     LeaseHeld,
     OptionInvalid,
     TableUnusable,
+    TopicRecreated,
 )
 from headrace.pipeline.jars import AWS, PINNED, jars_for
 from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive
 from headrace.pipeline.jobs.maintain import MaintainConfig, _expire, _keep_offsets
+from headrace.pipeline.jobs.typed_rounds import TypedRounds
 from headrace.pipeline.publishing import Publisher
 from headrace.pipeline.restarts import is_passing
 from headrace.pipeline.warehouse import Warehouse
@@ -279,6 +282,30 @@ def test_maintenance_that_finds_no_catalog_ends_no_archive(tmp_path, monkeypatch
             )
         )
     assert caplog.messages == ["headrace.a.t: maintenance failed"]
+
+
+class Undecodable:
+    """A frame of one row that cannot be decoded."""
+
+    def where(self, _condition):
+        return self
+
+    def isEmpty(self):  # noqa: N802 - Spark's name
+        return False
+
+
+def test_a_side_table_of_an_earlier_topic_of_that_name_is_refused(tmp_path):
+    place, name = Warehouse(tmp_path), TableName.parse("a.t")
+    catalog = open_catalog(place)
+    catalog.create_namespace("a_undecodable")
+    side = catalog.create_table("a_undecodable.t", SCHEMA, partition_spec=BY_PARTITION)
+    rows = pa.table({"topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [7]})
+    side.append(rows, snapshot_properties={TOPIC_IDS_PROPERTY: '{"t": "OLD"}'})
+    rounds = TypedRounds(None, name, catalog, place)
+    properties = {TOPIC_IDS_PROPERTY: '{"t": "NEW"}'}
+    with pytest.raises(TopicRecreated, match=r"a_undecodable\.t holds records of the old"):
+        rounds._keep_undecodable(Undecodable(), {"t": {"0": 0}}, {"t": {"0": 9}}, properties)
+    catalog.close()
 
 
 def test_a_file_uri_is_the_path_it_names(tmp_path):

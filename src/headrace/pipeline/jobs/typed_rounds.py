@@ -11,10 +11,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipeline.catalog import load_table_or_none, read_progress
+from headrace.pipeline.catalog import load_table_or_none, read_progress, recorded_topic_ids
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.layout import ensure_side_table, fitted, side_table
 from headrace.pipeline.planning import Offsets, offset_of, walk
+from headrace.pipeline.position import recreated, recreated_topics
 from headrace.pipeline.publishing import Publisher
 from headrace.pipeline.typed.options import parse_typed
 from headrace.pipeline.typed.values import as_options
@@ -58,7 +59,8 @@ class TypedRounds:
     ) -> Iterator[Any]:
         """Commit what cannot be decoded, and yield the other rows as the table takes them.
 
-        Raises TableUnusable if the table cannot hold the schema, TableMoved.
+        Raises TableUnusable if the table cannot hold the schema, TableMoved, TopicRecreated if the
+        side table is of an earlier topic of that name.
         """
         from pyspark import StorageLevel
 
@@ -81,6 +83,17 @@ class TypedRounds:
         present = load_table_or_none(self._catalog, side)
         progress = None if present is None else read_progress(present)
         reached = {} if progress is None else progress.offsets
+        if progress is not None:
+            ids = recorded_topic_ids(properties)
+            for topic in recreated_topics(progress.topic_ids, ids):
+                raise recreated(
+                    topic,
+                    progress.topic_ids,
+                    ids,
+                    f"{side.in_spark} holds records of the old topic, whose places are those of"
+                    " new ones. Nothing was written: rename or drop that table, too, or archive"
+                    " into a new one.",
+                )
         if any(offset_of(reached, t, p, 0) > offset for t, p, offset in walk(start)):
             held = self._spark.table(side.in_spark).where(_from(start))
             rows = rows.join(held.select(*_PLACE), list(_PLACE), "left_anti")
