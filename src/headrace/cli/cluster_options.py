@@ -12,7 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.settings.of_clusters import JOINING, TLS
-from headrace.cli.failures import CommandFailed
+from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.setting_options import CLUSTER_NAMES, setting_option, setting_options
 from headrace.errors import RequestInvalid
 from headrace.runtime.tls import TlsFiles, client_context
@@ -94,6 +94,12 @@ def cluster_settings(
     """Convert the options; None without `--zookeeper`. Raises CommandFailed."""
     if zookeeper is None:
         return None
+    if not zookeeper.strip():
+        raise CommandFailed(
+            "--zookeeper has no value, as of a variable that is not set; nothing was started",
+            "Write --zookeeper HOST:PORT,..., or leave it out",
+            USAGE,
+        )
     if "@" in zookeeper:
         # Not repeated in the message: the part before the @ is probably a secret.
         raise CommandFailed(

@@ -97,8 +97,10 @@ class SettingOption(click.Option):
         """What was repeated is one value, as in a file or a variable."""
         if not self.multiple or value is None:
             return super().type_cast_value(ctx, value)
+        if not isinstance(value, str) and not value:
+            return None  # no default
         text = value if isinstance(value, str) else ",".join(value)
-        return self.type.convert(text, self, ctx) if text else None
+        return self.type.convert(text, self, ctx)
 
 
 def setting_option(option: str, **changes: Any) -> Decorator:
