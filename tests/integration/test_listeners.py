@@ -145,6 +145,30 @@ def test_http_listens_at_several_addresses_one_of_them_with_tls(tmp_path, worker
 
 
 @pytest.mark.parametrize(
+    ("super_users", "status"), [("User:admin;User:ANONYMOUS", 200), ("User:admin", 403)]
+)
+def test_with_logins_elsewhere_loopback_is_open_to_anonymous_super_users(
+    tmp_path, super_users, status
+) -> None:
+    """The example of docs/HTTP.md."""
+    certificates = Certificates(tmp_path / "certificates")
+    options = ["--http", "127.0.0.2:0", "--listener-security-protocol-map", "HTTP_2:SASL_SSL"]
+    options += ["--super-users", super_users, *certificates.options()]
+    broker = Broker(tmp_path, *options).start()
+    try:
+        plain, encrypted = broker.http.split(",")
+        assert _get(plain, "/v1/brokers")[0] == status
+        context = ssl.create_default_context(cafile=str(certificates.ca))
+        context.check_hostname = False  # made for 127.0.0.1
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"https://{encrypted}/v1/brokers", context=context)
+        with refused.value as answer:
+            assert answer.code == 401
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--http", "127.0.0.1:9180", "--http", "127.0.0.1:9180"], "several distinct ones"),

@@ -94,7 +94,6 @@ from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
-from headrace.broker.settings.kinds import HostAndPort
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_group_settings import share_terms
 from headrace.broker.shares.share_groups import ShareGroups
@@ -111,7 +110,7 @@ from headrace.log.sealed_view import show_sealed
 from headrace.metadata.acl_facts import ACLS
 from headrace.metadata.client_metrics_facts import CLIENT_METRICS
 from headrace.metadata.config_facts import BROKER_CONFIGS
-from headrace.metadata.endpoints import HTTP, HTTP_ADVERTISED, address_of, listeners_text
+from headrace.metadata.endpoints import HTTP_ADVERTISED, http_text, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_cluster_id
 from headrace.metadata.quota_facts import QUOTAS
 from headrace.metadata.tenant_facts import TENANTS
@@ -249,9 +248,7 @@ class Node:
 
     def _advertised(self) -> dict[str, str]:
         endpoints = self.cluster.endpoints
-        host, port = address_of(endpoints, HTTP)
-        http = HostAndPort().format((host, port)) if port else ""
-        return {ADVERTISED: listeners_text(endpoints), HTTP_ADVERTISED: http}
+        return {ADVERTISED: listeners_text(endpoints), HTTP_ADVERTISED: http_text(endpoints)}
 
     def _prepare_housekeeping(self) -> None:
         self.deleted_topics = DeletedTopics(

@@ -14,7 +14,7 @@ import click
 from headrace.cli.failures import FAILED, UNREACHABLE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json
 from headrace.cli.web import HTTP as HTTP_OPTION
-from headrace.cli.web import Web, http_address
+from headrace.cli.web import Web, http_address, is_on_loopback, nearest, web_address
 from headrace.metadata.endpoints import HTTP
 
 if TYPE_CHECKING:
@@ -77,12 +77,17 @@ def _probes(session: CliSession, *, is_cluster: bool) -> Iterator[Probe]:
     if not is_cluster:
         yield Probe(Web(session), http_address(session))
         return
-    for broker in Web(session).ask("GET", "/v1/brokers")["brokers"]:
-        for endpoint in broker["endpoints"]:
-            if endpoint["face"] == HTTP:
-                address = endpoint["address"]
-                yield Probe(Web(session, address), address, broker["id"])
-                break
+    asked = http_address(session)
+    answer = Web(session).ask("GET", "/v1/brokers")
+    for broker in answer["brokers"]:
+        http = (one for one in broker["endpoints"] if one["face"] == HTTP)
+        addresses = [web_address(one["address"], one["security"]) for one in http]
+        if not addresses:
+            continue
+        address = nearest(addresses, is_local=False)
+        if broker["id"] == answer["broker"] and is_on_loopback(asked):
+            address = asked
+        yield Probe(Web(session, address), address, broker["id"])
 
 
 def _examined(probe: Probe, *, live: bool) -> dict[str, Any]:

@@ -20,14 +20,13 @@ from headrace.cli.config_requests import BROKER, Resource, broker_addresses, des
 from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandFailed
 from headrace.cli.session import CliSession, host_and_port
 from headrace.errors import RequestInvalid
-from headrace.metadata.endpoints import HTTP_ADVERTISED
+from headrace.metadata.endpoints import ENCRYPTED, HTTP_ADVERTISED
 from headrace.runtime.access import tls_context
 from headrace.runtime.scram import HASHES
-from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.server.settings import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 HTTPS: Final = "https://"
 HTTP_PROTOCOL: Final = "headrace.http.security.protocol"
@@ -82,7 +81,7 @@ def http_address(session: CliSession) -> str:
 
 def _registered_address(session: CliSession) -> str:
     failure: CommandFailed | None = None
-    for number in broker_addresses(session):
+    for number, kafka in broker_addresses(session).items():
         try:
             settings = describe(session, Resource(BROKER, str(number)))
         except CommandFailed as error:  # this broker is down, and others are not
@@ -91,13 +90,37 @@ def _registered_address(session: CliSession) -> str:
         values = {one.name: one.value for one in settings}
         found = values.get(HTTP_ADVERTISED)
         if found:
-            is_encrypted = values.get(HTTP_PROTOCOL) in {SSL, SASL_SSL}
-            return f"{HTTPS}{found}" if is_encrypted else found
+            first, *more = found.split(",")
+            addresses = [web_address(first, values.get(HTTP_PROTOCOL)), *more]
+            return nearest(addresses, is_local=is_loopback(host_and_port(kafka)[0]))
     raise failure or CommandFailed(
         f"the brokers at {session.bootstrap} do not report an HTTP address; nothing was changed",
         "Specify the HTTP address of one of them with --http HOST:PORT",
         UNREACHABLE,
     )
+
+
+def web_address(address: str, security: str | None) -> str:
+    """The address of a listener with this protocol."""
+    return f"{HTTPS}{address}" if security in ENCRYPTED else address
+
+
+def nearest(addresses: Sequence[str], *, is_local: bool) -> str:
+    """The first address of a broker that suits: on loopback if the broker is known to run on this
+    machine, where that listener may ask for no login, else one that is not. The first of all if
+    none suits."""
+    suiting = (one for one in addresses if is_on_loopback(one) == is_local)
+    return next(suiting, addresses[0])
+
+
+def is_on_loopback(address: str) -> bool:
+    """Whether it leads to the machine that uses it. Raises CommandFailed (usage)."""
+    return is_loopback(_place(address)[0])
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Raises CommandFailed (usage)."""
+    return host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
 
 
 class Web:
@@ -192,7 +215,7 @@ class Web:
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """Raises CommandFailed."""
-        host, port = self._place()
+        host, port = _place(self._address)
         if not self._is_encrypted():
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
         try:
@@ -200,10 +223,6 @@ class Web:
         except RequestInvalid as error:
             raise CommandFailed(f"{error}; nothing was sent", "", USAGE) from error
         return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-
-    def _place(self) -> tuple[str, int]:
-        """Raises CommandFailed (usage)."""
-        return host_and_port(self._address.removeprefix(HTTPS).removeprefix("http://"))
 
     def _is_encrypted(self) -> bool:
         return self._address.startswith(HTTPS)
@@ -214,7 +233,7 @@ class Web:
         access = self._session.access
         if access.mechanism.upper() not in {PLAIN, *HASHES} or not access.user:
             return {}
-        if not self._is_encrypted() and not is_loopback(self._place()[0]):
+        if not self._is_encrypted() and not is_on_loopback(self._address):
             return {}
         pair = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}

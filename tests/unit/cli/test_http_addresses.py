@@ -1,0 +1,75 @@
+"""Which of a broker's HTTP addresses a command uses."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from headrace.cli.health import _probes
+from headrace.cli.session import CliSession
+from headrace.cli.web import nearest
+from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint, http_text
+
+NETWORK = "https://10.0.0.5:9443"
+
+
+def test_a_broker_tells_all_its_http_addresses_further_ones_with_their_scheme():
+    endpoints = [
+        Endpoint(KAFKA, "PLAINTEXT", "127.0.0.1", 9092),
+        Endpoint(HTTP, "HTTP", "127.0.0.1", 9180),
+        Endpoint(HTTP, "HTTP_2", "10.0.0.5", 9443, "SASL_SSL"),
+        Endpoint(HTTP, "HTTP_3", "::1", 9181),
+    ]
+    assert http_text(endpoints) == f"127.0.0.1:9180,{NETWORK},http://[::1]:9181"
+    assert http_text(endpoints[:2]) == "127.0.0.1:9180"
+    assert http_text(endpoints[:1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_local", "expected"),
+    [
+        (["127.0.0.1:9180", NETWORK], True, "127.0.0.1:9180"),
+        (["127.0.0.1:9180", NETWORK], False, NETWORK),
+        ([NETWORK, "http://127.0.0.1:9180"], True, "http://127.0.0.1:9180"),
+        (["127.0.0.1:9180"], False, "127.0.0.1:9180"),
+        ([NETWORK], True, NETWORK),
+    ],
+)
+def test_loopback_is_for_brokers_of_this_machine(addresses, is_local, expected):
+    assert nearest(addresses, is_local=is_local) == expected
+
+
+def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_and_again():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            loopback = f"127.0.0.1:{self.server.server_port}"
+            brokers = [
+                {
+                    "id": number,
+                    "endpoints": [
+                        {"face": "kafka", "address": "h:9092", "security": "PLAINTEXT"},
+                        {"face": "http", "address": loopback, "security": "PLAINTEXT"},
+                        {"face": "http", "address": f"b{number}:9443", "security": "SASL_SSL"},
+                    ],
+                }
+                for number in (1, 2, 3)
+            ]
+            body = json.dumps({"broker": 2, "brokers": brokers}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        asked = f"127.0.0.1:{server.server_port}"
+        session = CliSession("127.0.0.1:9092", given_http=asked, same_cluster={asked})
+        found = [(one.broker, one.address) for one in _probes(session, is_cluster=True)]
+        server.shutdown()
+    assert found == [(1, "https://b1:9443"), (2, asked), (3, "https://b3:9443")]
