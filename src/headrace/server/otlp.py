@@ -96,6 +96,11 @@ class SpanSender:
         self._provider.shutdown()
 
 
+def _name(family: Family) -> str:
+    """As in `/metrics`; the library's families of counters lack the end of their names."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
 class MetricSender:
     """Sends the broker's metrics under their names in Prometheus."""
 
@@ -110,7 +115,7 @@ class MetricSender:
         """The metrics as they are now."""
         now_ns = self._clock.now_ms() * _MS_NS
         metrics = [
-            Metric(family.name, family.documentation, family.unit, self._data(family, now_ns))
+            Metric(_name(family), family.documentation, family.unit, self._data(family, now_ns))
             for family in families
         ]
         scope = ScopeMetrics(InstrumentationScope(SCOPE, version("headrace")), metrics, "")
@@ -149,8 +154,8 @@ class MetricSender:
                     sum=sums[labels],
                     bucket_counts=counts,
                     explicit_bounds=[bound for bound, _ in buckets[:-1]],
-                    min=0.0,
-                    max=0.0,
+                    min=None,  # type: ignore[arg-type]  # unknown, and optional on the wire
+                    max=None,  # type: ignore[arg-type]
                 )
             )
         return points

@@ -1,22 +1,26 @@
 """OpenTelemetry: spans of requests, and the broker's metrics, sent where OTEL_* variables say.
 
 Invariants: without these variables nothing is imported, and no request does more than before. The
-figures are those of `/metrics`; they are read on the event loop, and a thread sends them. A
-collector that is slow or away costs a bounded queue of spans, never a request. A span names an
-operation, a client's address and an outcome, never the content of a request.
+figures are those of `/metrics`; they are read on the event loop, and a thread sends them, which no
+stop waits for longer than CLOSE_S. A collector that is slow or away costs a bounded queue of spans,
+never a request. A span names an operation, a client's address and an outcome, never the content of
+a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.http.face import HttpFace
     from headrace.runtime.clock import Clock
@@ -30,6 +34,8 @@ TRACES: Final = "TRACES"
 METRICS: Final = "METRICS"
 INTERVAL_MS: Final = 60_000
 """OTEL_METRIC_EXPORT_INTERVAL's default."""
+CLOSE_S: Final = 3
+"""How long a stop waits until the rest is sent: storage is open meanwhile."""
 _BINARY: Final = "http/protobuf"
 
 
@@ -57,13 +63,15 @@ def wanted(environment: Mapping[str, str]) -> set[str]:
 
 
 def _check_protocol(environment: Mapping[str, str], signal: str) -> None:
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        protocol = environment.get(variable) or _BINARY
-        if protocol != _BINARY:
-            raise RequestInvalid(
-                f"{variable}={protocol[:50]} is not supported; nothing was started: use {_BINARY}"
-                " (port 4318 of a collector)"
-            )
+    variable = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"  # takes precedence
+    if not environment.get(variable):
+        variable = "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = environment.get(variable) or _BINARY
+    if protocol != _BINARY:
+        raise RequestInvalid(
+            f"{variable}={protocol[:50]} is not supported; nothing was started: use {_BINARY}"
+            " (port 4318 of a collector)"
+        )
 
 
 def _interval_s(environment: Mapping[str, str]) -> float:
@@ -124,17 +132,51 @@ class Telemetry:
         """Send the metrics at each interval."""
         while True:
             await asyncio.sleep(interval_s)
-            await self._send()
+            prepared = self._prepared()
+            if prepared is not None:
+                await _begun(prepared).wait()
 
-    async def _send(self) -> None:
-        if self._metrics is not None and self._http.metrics is not None:
-            prepared = self._metrics.prepare(self._http.metrics.collect())
-            await asyncio.get_running_loop().run_in_executor(None, self._metrics.send, prepared)
+    def _prepared(self) -> Callable[[], None] | None:
+        """What sends the metrics as they are now."""
+        if self._metrics is None or self._http.metrics is None:
+            return None
+        return partial(self._metrics.send, self._metrics.prepare(self._http.metrics.collect()))
 
     async def close(self) -> None:
-        """Send what is left."""
-        await self._send()
-        loop = asyncio.get_running_loop()
-        for sender in (self._spans, self._metrics):
-            if sender is not None:
-                await loop.run_in_executor(None, sender.close)
+        """Send what is left, or give it up after CLOSE_S."""
+        sent = []
+        if self._spans is not None:
+            sent.append(_begun(self._spans.close))
+        if self._metrics is not None:
+            prepared = self._prepared()
+            works = [self._metrics.close] if prepared is None else [prepared, self._metrics.close]
+            sent.append(_begun(*works))
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                for one in sent:
+                    await one.wait()
+        except TimeoutError:
+            log.warning(
+                "OpenTelemetry's collector did not take the last spans and metrics within %d s:"
+                " they are lost; the broker stops",
+                CLOSE_S,
+            )
+
+
+def _begun(*works: Callable[[], None]) -> asyncio.Event:
+    """Is set once these calls have ended, which a thread makes that ends with the process: a stop
+    would wait for those of the event loop's executor."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        try:
+            for work in works:
+                work()
+        except Exception:
+            log.exception("OpenTelemetry's SDK failed; the broker is not affected")
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(ended.set)
+
+    Thread(target=run, name="headrace-telemetry", daemon=True).start()
+    return ended
