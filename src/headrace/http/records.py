@@ -41,11 +41,11 @@ from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.records.codec import Record, header_name, header_name_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from starlette.responses import Response
 
-    from headrace.broker.services.reads import Follower
+    from headrace.broker.services.reads import Follower, PartitionRead
     from headrace.broker.services.record_sends import Sent
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
@@ -191,24 +191,34 @@ class RecordOperations:
         quotas = self._services.quotas
         try:
             yield b": follows\n\n"
-            yield _place(follower, run)
+            events: Iterator[bytes] = iter([_place(follower, run)])
             while True:
                 is_quiet = True
+                for encoded in events:
+                    is_quiet = False
+                    throttle_ms = quotas.take(call.session, CONSUMER, len(encoded))
+                    yield encoded
+                    await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
+                if is_quiet:
+                    yield b": still there\n\n"
                 followed = await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)
                 call.check_again()  # rights may have been withdrawn
-                for number, found in followed.items():
-                    for batch in found.unreadable:
-                        is_quiet = False
-                        yield event("unreadable", {"partition": number, **_unreadable(*batch)})
-                    for record in found.records:
-                        is_quiet = False
-                        encoded = event("record", {"partition": number, **shown(record)})
-                        throttle_ms = quotas.take(call.session, CONSUMER, len(encoded))
-                        yield encoded
-                        await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
-                yield b": still there\n\n" if is_quiet else _place(follower, run)
+                events = _events_of(followed, follower, run)
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield event("problem", call.shown(details(error)))
+
+
+def _events_of(
+    followed: Mapping[int, PartitionRead], follower: Follower, run: str
+) -> Iterator[bytes]:
+    """What was read, and the place after it; nothing if nothing was."""
+    for number, found in followed.items():
+        for batch in found.unreadable:
+            yield event("unreadable", {"partition": number, **_unreadable(*batch)})
+        for record in found.records:
+            yield event("record", {"partition": number, **shown(record)})
+    if not all(found.is_empty for found in followed.values()):
+        yield _place(follower, run)
 
 
 def _place(follower: Follower, run: str) -> bytes:

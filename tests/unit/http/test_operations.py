@@ -202,6 +202,24 @@ async def test_a_follower_that_comes_back_continues_after_its_place(web: Web) ->
 
 
 @on_the_web
+async def test_a_partition_added_while_a_follower_was_away_is_followed_from_its_start(
+    web: Web,
+) -> None:
+    await web.ask("POST", "/v1/topics", {"name": "t"})
+    async with followed(web, "/v1/topics/t/tail") as following:
+        place = await following("place")
+    assert (await web.ask("PATCH", "/v1/topics/t", {"partitions": 2}))[0] == 200
+    missed = {"records": [{"value": "missed", "partition": 1}]}
+    await web.ask("POST", "/v1/topics/t/records", missed)
+    async with followed(web, f"/v1/topics/t/tail?after={place}") as following:
+        assert (await following())["value"] == "missed"
+    async with followed(web, f"/v1/topics/t/tail?after={place}&partition=1") as following:
+        await following("place")
+        await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "", "partition": 1}]})
+        assert (await following())["value"] == "", "one that is named now begins as asked"
+
+
+@on_the_web
 async def test_offsets_that_are_not_there_are_refused(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t"})
     status, problem = await web.ask("GET", "/v1/topics/t/records?offset=7")

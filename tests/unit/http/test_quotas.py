@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.http.http_rig import Web, on_the_web
+from tests.unit.http.http_rig import Web, followed, on_the_web
 
 QUOTAS, RECORDS = "/v1/quotas", "/v1/topics/t/records"
 
@@ -62,6 +62,17 @@ async def test_calls_over_the_rate_get_429_until_the_quota_is_deleted(
     assert (await http.ask("GET", f"{RECORDS}?partition=0&offset=0"))[0] == 200
     assert (await http.ask("DELETE", f"{QUOTAS}?default_user=true"))[0] == 200
     assert (await http.ask("POST", RECORDS, body))[0] == 200
+
+
+@on_the_web
+async def test_a_follower_pays_for_the_places_that_it_is_told(http: Web) -> None:
+    await http.node.topics.create("t", 200)
+    quota = {"default_user": True, "set": {"consumer_byte_rate": 100}}
+    assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200
+    assert (await http.ask("GET", RECORDS))[0] == 200
+    async with followed(http, "/v1/topics/t/tail") as following:
+        assert len(await following("place")) > 700, "more than it may have at once"
+        assert (await http.ask("GET", RECORDS))[0] == 429
 
 
 @on_the_web

@@ -115,7 +115,8 @@ class Reads:
         after: Mapping[int, int] | None = None,
     ) -> Follower:
         """Follow these partitions, or (None) all, from their start or end of now; those in `after`
-        from that offset, and from the end if it lies beyond (the log has lost its tail).
+        from that offset, and from the end if it lies beyond (the log has lost its tail). Of all,
+        those that are not in it were added since, and begin at their start.
 
         Raises HeadraceError.
         """
@@ -123,7 +124,8 @@ class Reads:
         for number in wanted:
             topic.check_partition(number)
         known = after or {}
-        starts = {n: Start(AT_NEXT, known[n]) if n in known else Start(kind) for n in wanted}
+        other = Start(AT_START if known and numbers is None else kind)
+        starts = {n: Start(AT_NEXT, known[n]) if n in known else other for n in wanted}
         if known:
             ends = await self.ends(topic, [*known.keys() & starts.keys()], isolation)
             for number, one in ends.items():
