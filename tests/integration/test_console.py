@@ -281,6 +281,16 @@ def test_a_tail_shows_new_messages_and_keeps_its_rows_bounded(browser, console_b
         page.get_by_role("button", name="Pause").click()
 
 
+def test_a_tail_that_is_refused_says_why(browser):
+    """A browser does not tell a page why a stream was refused."""
+    problem = {"status": 404, "detail": "it is gone", "retriable": False, "next_step": "look away"}
+    with browser.page() as page:
+        page.route("**/tail*", lambda route: route.fulfill(status=404, json=problem))
+        page.goto(f"{browser.base}/#/topics/orders?from=live")
+        page.get_by_text("it is gone").wait_for()
+        assert page.get_by_text("Connecting").count() == 0
+
+
 # --- actions -------------------------------------------------------------------------------------
 
 

@@ -2,34 +2,56 @@
 // restarts, or a problem that passes.
 const RETRY_MS = 5_000;
 
+// Why a broker refuses a stream, which a browser does not tell; null if it does not any more, or does
+// not answer.
+async function refusal(place, signal) {
+  try {
+    const answer = await fetch(place, { signal });
+    return answer.ok ? null : await answer.json();
+  } catch {
+    return null;
+  }
+}
+
 // `place()` is the address to continue at; `events`: what takes each kind. `changed(isOpen, problem)`
 // is called when it opens, is lost, or is refused. Returns what ends it.
 export function openStream(place, events, changed) {
   let stream = null;
   let timer = 0;
+  let asking = null;
   const retry = () => {
     stream.close();
     clearTimeout(timer);
     timer = setTimeout(open, RETRY_MS);
   };
+  const refused = (problem) => {
+    changed(false, problem);
+    if (problem.retriable) retry();
+    else stream.close();
+  };
+  async function ask() {
+    asking = new AbortController();
+    const { signal } = asking;
+    const problem = await refusal(place(), signal);
+    if (signal.aborted) return;
+    asking.abort(); // a stream that is open now
+    if (problem) refused(problem);
+    else retry();
+  }
   function open() {
     stream = new EventSource(place());
     for (const [name, take] of Object.entries(events)) stream.addEventListener(name, take);
     stream.addEventListener("open", () => changed(true));
-    stream.addEventListener("problem", (event) => {
-      const problem = JSON.parse(event.data);
-      changed(false, problem);
-      if (problem.retriable) retry();
-      else stream.close();
-    });
+    stream.addEventListener("problem", (event) => refused(JSON.parse(event.data)));
     stream.addEventListener("error", () => {
       changed(false);
-      if (stream.readyState === EventSource.CLOSED) retry(); // else the browser tries again by itself
+      if (stream.readyState === EventSource.CLOSED) ask(); // else the browser tries again by itself
     });
   }
   open();
   return () => {
     clearTimeout(timer);
+    asking?.abort();
     stream.close();
   };
 }
