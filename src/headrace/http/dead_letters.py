@@ -309,8 +309,8 @@ class _Summary:
         self.causes: dict[Cause, Json] = {}
 
     def _key(self, name: str) -> str | None:
-        """Letters name what is of their own tenant."""
-        return sibling(self._topic, name_in(name)) if name else None
+        """Letters name what is of their own tenant; what they say of another's is not shown."""
+        return (name and sibling(self._topic, name_in(name))) or None
 
     def add(self, partition: int, record: Record) -> None:
         """Count one dead letter."""

@@ -38,6 +38,9 @@ def name_in(key: str) -> str:
 
 
 def sibling(key: str, name: str) -> str:
-    """The key of a name in the tenant of another key."""
+    """The key of a name in the tenant of another key. Empty if there is none: beside a key of the
+    default tenant, what looks like a key is of another tenant."""
     found = _PREFIX.match(key) if key[:1] == OPEN else None
-    return name if found is None else found[0] + name
+    if found is not None:
+        return found[0] + name
+    return name if tenant_of(name) == DEFAULT else ""

@@ -84,6 +84,16 @@ def planned(session: CliSession) -> tuple[dict[str, str], redrive.Outcome]:
     return found, outcome
 
 
+def test_a_letter_does_not_name_a_topic_of_another_tenant_as_its_origin(session):
+    """Whatever its writer put before the name: an operator who redrives may write everywhere."""
+    names = ["«beta»orders", "«x»«beta»orders", "«x»«y»«beta»orders"]
+    append(session, *((one, [("kafka_dlt-original-topic", one.encode())]) for one in names))
+    plan = redrive.Plan(session, TOPIC, redrive.RedriveOptions(), redrive.Edits(TOPIC, {0: 0}))
+    fates = [plan.fate(letter) for letter, _edited in redrive.scan(session, TOPIC)]
+    assert [one.target for one in fates] == ["orders", "", ""]
+    assert [one.error for one in fates[1:]] == [redrive.NO_ORIGIN] * 2
+
+
 def test_a_letter_that_claims_to_edit_one_that_was_sent_is_sent_unless_it_does(session):
     letters = [(f"v{number}", spring(number)) for number in range(12)]
     append(

@@ -197,6 +197,45 @@ def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
     asyncio.run(scenario())
 
 
+def test_a_half_message_of_a_group_that_looks_like_a_key_is_no_tenants(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            web.principal = "root"
+            config = {"headrace.message.type": "mixed"}
+            await web.ask("POST", "/v1/topics", {"name": "open", "config": config})
+            headers = [["headrace-half", KEY + GROUP], ["headrace-message-id", "h"]]
+            forged = {"value": "x", "headers": headers}
+            _, sent = await web.ask("POST", "/v1/topics/open/records", {"records": [forged]})
+            assert sent["results"][0]["ok"], sent
+            open_topic = web.node.topics.get("open")
+            (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is open_topic]
+            for half in list(hosted.state.halves.saved()):
+                hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
+            assert hosted.state.halves.asked_groups()
+            timers = web.node.services.timers
+            assert (await timers.poll_checks(KEY + GROUP, 10, 0))[0] == []
+            assert web.node.timers.halves._due([KEY + GROUP]) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_letter_names_nothing_of_another_tenant(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            web.principal = "root"
+            await web.ask("POST", "/v1/topics", {"name": "open.dead"})
+            forged = [
+                ["__dlq.errors.topic", f"«x»{KEY}{TOPIC}"],
+                ["__dlq.errors.group", f"«x»{KEY}{GROUP}"],
+            ]
+            body = {"records": [{"value": "x", "headers": forged}]}
+            await web.ask("POST", "/v1/topics/open.dead/records", body)
+            _, answer = await web.ask("GET", "/v1/dead-letters/open.dead")
+            assert [(one["origin"], one["group"]) for one in answer["causes"]] == [(None, None)]
+
+    asyncio.run(scenario())
+
+
 def test_the_scope_of_a_key_has_the_tenants_names(monkeypatch):
     async def scenario() -> None:
         async with filled(monkeypatch, tenants=TENANTS) as web:

@@ -19,7 +19,7 @@ from headrace.coordination.timers.commands import (
 from headrace.coordination.timers.halves import SETTLED_AT_ONCE
 from headrace.errors import RecordStateInvalid
 from headrace.records.bodies import Body, decode_body
-from headrace.records.tenant_names import prefix_of, sibling, tenant_of
+from headrace.records.tenant_names import name_in, sibling, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,9 +164,8 @@ class HalfMessages:
 
 def _name_at(topic: Topic, group: str) -> str | None:
     """What producers of a topic call a producer group, whose key this is; None: it is of another
-    tenant than the topic."""
-    prefix = prefix_of(tenant_of(topic.name))
-    return group.removeprefix(prefix) if group.startswith(prefix) else None
+    tenant than the topic. A producer of the default tenant may call one as a tenant's is stored."""
+    return name_in(group) if tenant_of(group) == tenant_of(topic.name) else None
 
 
 def wake(waiters: CheckWaiters, groups: tuple[str, ...]) -> None:
