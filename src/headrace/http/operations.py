@@ -179,8 +179,8 @@ OF_TENANT: Final = f"({OPEN}{TENANT_NAME}{CLOSE})?"
 """What operators write before the names of tenants."""
 TOPIC: Final = text(283, 1, pattern=f"^{OF_TENANT}[a-zA-Z0-9._-]{{1,249}}$")
 GROUP: Final = text(8_000, 1)
-SET_GROUP: Final = text(255, 1)
-"""A share group, or another group with settings."""
+SET_GROUP: Final = text(289, 1)
+"""A share group, or another group with settings: 255 characters, and 34 of a tenant."""
 SLASH: Final = "\udc2f"
 """Stands for an escaped slash within a part of a path, which no text contains otherwise."""
 PARTITION: Final = integer(0, 1_000_000)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.broker.security.access import How
 from headrace.broker.security.tenants import OF_TENANTS
+from headrace.http.problems import PROBLEM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +65,7 @@ def _enter(view: TenantView, value: Any, place: str) -> None:
     found = value.get(field)
     if rest:
         _enter(view, found, rest)
-    elif isinstance(found, str):
+    elif isinstance(found, str) and found:  # an empty one is no name
         value[field] = view.key(found)
 
 
@@ -96,12 +97,14 @@ def leave_response(view: TenantView, response: Response) -> Response:
         if name in response.headers:
             response.headers[name] = view.text(response.headers[name])
     body = bytes(getattr(response, "body", b""))
-    is_json = (response.media_type or "").endswith("json")
+    is_json = (response.media_type or "") in {"application/json", PROBLEM}
     if isinstance(response, StreamingResponse) or not is_json or not _has_key(view, body):
         return response
     headers = {name: one for name, one in response.headers.items() if name != "content-length"}
     found = leave(view, json.loads(body))
-    return JSONResponse(found, response.status_code, headers, response.media_type)
+    # A receipt that a client sent comes back, and may have half of a surrogate pair.
+    data = json.dumps(found, separators=(",", ":"))
+    return Response(data, response.status_code, headers, response.media_type)
 
 
 def _has_key(view: TenantView, body: bytes) -> bool:

@@ -118,7 +118,7 @@ class TopicOperations:
             "replication_factor": integer(1, 32),
             "config": config_change([*DEFINITIONS])["properties"]["set"],
         }
-        prefix = text(249, description="Only names that begin with this.")
+        prefix = text(283, description="Only names that begin with this.")
         details = {"type": "boolean", "description": "Also records and bytes, as far as known."}
         self.operations = [
             Operation("GET", topics, "listTopics", "List topics.", self._list,

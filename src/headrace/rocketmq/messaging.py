@@ -143,10 +143,11 @@ class Messaging:
         def ended(found: Any) -> None:
             held.release()
             if isinstance(found, Exception):
-                self._fail(rpc, call, found)
+                self._fail(rpc, call, found, session)
             else:
                 call.respond(found.SerializeToString())
 
+        session = None
         try:
             session = session_of(self._services, call)
             if session is None:
@@ -174,7 +175,7 @@ class Messaging:
 
     async def _answer(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> None:
         kind = wire.response_of(rpc.name)
-        response = kind()
+        response, session = kind(), None
         try:
             session = session_of(self._services, call)
             if session is None:
@@ -190,18 +191,18 @@ class Messaging:
             if not response.status.code:
                 set_status(response.status, None)
         except Exception as error:  # noqa: BLE001 - the edge of a call
-            self._fail(rpc, call, error)
+            self._fail(rpc, call, error, session)
             return
         call.respond(response.SerializeToString())
 
-    def _fail(self, rpc: Rpc, call: Call, error: Exception) -> None:
-        """Finish a call with an error."""
+    def _fail(self, rpc: Rpc, call: Call, error: Exception, session: ClientSession | None) -> None:
+        """Finish a call with an error. `session`: whose call it is, if that became known: a
+        signature that was good then may be too old now, and the error names keys."""
         if isinstance(error, DecodeError):
             _finish_invalid(rpc, call)
             return
         response = wire.response_of(rpc.name)()
         if isinstance(error, HeadraceError):
-            session = session_of(self._services, call)
             view = OF_ALL if session is None else view_of(self._services.authorizer, session)
             set_status(response.status, error, view)
         else:

@@ -139,6 +139,12 @@ def delete(rig: Rig, *topics: str):
     return rig.send(DeleteOffsetsCommand("g", [(topic, 0) for topic in topics]))
 
 
+def test_a_topic_of_a_tenant_has_a_name_as_long_as_others():
+    rig = Rig()
+    assert rig.commit(1, topic="«acme»" + "t" * 249) is None
+    assert isinstance(rig.commit(1, topic="«acme»" + "t" * 250), TopicUnknown)
+
+
 def test_offsets_of_subscribed_topics_cannot_be_deleted():
     rig = Rig()
     rig.commit(1)

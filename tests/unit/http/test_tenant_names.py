@@ -12,14 +12,19 @@ import json
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
+from starlette.responses import Response
 from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
 
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation
 from headrace.broker.security.tenants import OF_TENANTS
+from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
+from headrace.http.operations import NDJSON
+from headrace.http.tenancy import leave_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -195,6 +200,49 @@ def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
             assert {one["topic"] for one in found["messages"]} == {KEY + LETTERS, KEY + TOPIC}
 
     asyncio.run(scenario())
+
+
+def test_an_empty_name_is_a_setting_that_is_empty(monkeypatch):
+    """It is no key: records of the group would wait for a topic that cannot be."""
+
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            name = "errors.deadletterqueue.topic.name"
+            path = f"/v1/groups/{GROUP}/config"
+            status, _ = await web.ask("PATCH", path, {"set": {name: ""}})
+            assert status == 200
+            assert web.node.services.configurations.group_values(name) <= {""}
+            web.principal = "root"
+            path = f"/v1/groups/{KEY}{GROUP}/config"
+            status, _ = await web.ask("PATCH", path, {"set": {name: KEY}})
+            assert status == 409
+
+    asyncio.run(scenario())
+
+
+def test_names_of_a_tenant_are_as_long_as_others(monkeypatch):
+    async def scenario() -> None:
+        async with filled(monkeypatch, tenants=TENANTS) as web:
+            group, name = "g" * 255, "t" * 249
+            change = {"set": {"share.auto.offset.reset": "earliest"}}
+            assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
+            assert (await web.ask("PATCH", f"/v1/groups/{group}g/config", change))[0] == 400
+            assert (await web.ask("POST", "/v1/topics", {"name": name}))[0] == 201
+            web.principal = "root"
+            assert (await web.ask("PATCH", f"/v1/groups/{KEY}{group}/config", change))[0] == 200
+            _, listed = await web.ask("GET", f"/v1/topics?prefix={quote(KEY)}{name}")
+            assert [one["name"] for one in listed["topics"]] == [KEY + name]
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_are_not_one_json_value_are_left_as_they_are():
+    view = TenantView(KEY)
+    lines = Response('{"value":"«acme»a"}\n{"value":"b"}\n', media_type=NDJSON)
+    assert leave_response(view, lines) is lines
+    data = json.dumps({"topic": f"{KEY}a", "receipt": "\ud800"})
+    found = leave_response(view, Response(data, media_type="application/json"))
+    assert json.loads(bytes(found.body)) == {"topic": "a", "receipt": "\ud800"}
 
 
 def test_a_half_message_of_a_group_that_looks_like_a_key_is_no_tenants(monkeypatch):

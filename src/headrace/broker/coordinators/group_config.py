@@ -64,6 +64,11 @@ def _sql(text: str) -> bool:
     return True
 
 
+def _is_dead_letter_topic(text: str) -> bool:
+    name = name_in(text)  # a tenant without a name is no topic
+    return bool(_TOPIC.fullmatch(name)) and not name.startswith("__") and bool(name or not text)
+
+
 def _reset(text: str) -> bool:
     return text in {"earliest", "latest"} or duration_ms(text) is not None
 
@@ -251,7 +256,7 @@ _TABLE = (
         "",
         "The topic that receives copies of archived records; empty: none. Not an internal topic"
         " (__...), and not a topic that the group consumes.",
-        lambda text: bool(_TOPIC.fullmatch(name_in(text))) and not name_in(text).startswith("__"),
+        _is_dead_letter_topic,
     ),
 )
 GROUP_DEFINITIONS: Mapping[str, ConfigDefinition] = {

@@ -36,7 +36,7 @@ from headrace.errors import (
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
-from headrace.records.tenant_names import tenant_of
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -312,7 +312,7 @@ def _contended(group_id: str) -> MetadataUnavailable:
 
 
 def _check_id(group_id: str) -> None:
-    if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
+    if not 0 < len(name_in(group_id)) <= GROUP_ID_LENGTH_MAX:
         raise GroupIdInvalid(
             f"a share group, or one with settings, needs an id of 1 to {GROUP_ID_LENGTH_MAX}"
             " characters"

@@ -63,6 +63,7 @@ from headrace.errors import (
     RebalanceInProgress,
     TopicUnknown,
 )
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,7 +136,7 @@ def _checked_offsets(
         error: HeadraceError | None = None
         if len(text) > size_max or len(text) * 4 > STRING_SIZE_MAX < len(text.encode()):
             error = OffsetMetadataTooLarge(limit=size_max, actual=len(text))
-        elif not 0 < len(topic) <= TOPIC_NAME_LENGTH_MAX:
+        elif not 0 < len(name_in(topic)) <= TOPIC_NAME_LENGTH_MAX:
             error = TopicUnknown("not a legal topic name", topic=topic)
         elif ids is not None and (
             (topic_id := ids.get(topic)) is None or (meant_id or topic_id) != topic_id

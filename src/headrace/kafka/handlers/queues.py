@@ -29,6 +29,7 @@ from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
 from headrace.kafka.queue_peers import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +56,7 @@ def _error(error: HeadraceError | None) -> dict[str, str | None]:
 
 def _check_group(request: Any) -> None:
     """Raises GroupIdInvalid."""
-    if not 0 < len(request.group_id) <= GROUP_ID_LENGTH_MAX:
+    if not 0 < len(name_in(request.group_id)) <= GROUP_ID_LENGTH_MAX:
         raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
 
 

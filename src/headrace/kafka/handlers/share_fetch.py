@@ -39,6 +39,7 @@ from headrace.errors import (
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def _keys(topics: Any) -> list[PartitionKey]:
 
 
 def _check_names(request: Any) -> None:
-    if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+    if not request.group_id or len(name_in(request.group_id)) > GROUP_ID_LENGTH_MAX:
         raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
     if not request.member_id or len(request.member_id) > MEMBER_ID_LENGTH_MAX:
         raise RequestInvalid(f"a member id must have 1 to {MEMBER_ID_LENGTH_MAX} characters")

@@ -15,6 +15,7 @@ from headrace.errors import GroupIdInvalid, HeadraceError, RequestInvalid, Topic
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.groups import ensure_offsets_topic
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ NO_TOPIC = UUID(int=0)
 
 
 def _check_group(group_id: str) -> None:
-    if not 0 < len(group_id) <= GROUP_ID_LENGTH_MAX:
+    if not 0 < len(name_in(group_id)) <= GROUP_ID_LENGTH_MAX:
         raise GroupIdInvalid(f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters")
 
 
