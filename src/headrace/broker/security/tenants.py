@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
-from headrace.coordination.quotas.tenant_limits import check_limits
+from headrace.coordination.quotas.tenant_limits import RATES, check_limits
 from headrace.errors import (
     CredentialDuplicate,
     CredentialInvalid,
@@ -184,6 +184,7 @@ class Tenants:
         self._stored: dict[str, tuple[str, ...]] = {}
         self._damaged: set[str] = set()
         self._limits: dict[str, Mapping[str, float]] = {}
+        self._with_rates: set[str] = set()
         self._tenants_of: dict[str, tuple[str, ...]] = {
             one: (tenant,) for one, tenant in configured.items()
         }
@@ -224,9 +225,9 @@ class Tenants:
         return tenant in self._configured.values()
 
     @property
-    def has_limits(self) -> bool:
-        """Whether any tenant has limits."""
-        return bool(self._limits)
+    def has_rates(self) -> bool:
+        """Whether any tenant has limits of rates, for which requests are metered."""
+        return bool(self._with_rates)
 
     def limits(self, tenant: str) -> Mapping[str, float]:
         """What limits a tenant (`tenant_limits.LIMITS`); empty if nothing does."""
@@ -239,7 +240,7 @@ class Tenants:
         tenant = key.removeprefix(TENANTS)
         if entry is None:
             self._versions.pop(key, None)
-            self._limits.pop(tenant, None)
+            self._limit(tenant, {})
             self._put(tenant, None)
         elif self._versions.get(key, ABSENT) < entry.version:
             self._versions[key] = entry.version
@@ -251,11 +252,18 @@ class Tenants:
                 raise
             self._damaged.discard(tenant)
             is_active = fact.state == ACTIVE
-            self._limits.pop(tenant, None)
-            if is_active and fact.limits:
-                self._limits[tenant] = {name: float(one) for name, one in fact.limits.items()}
+            limits = {name: float(one) for name, one in fact.limits.items()}
+            self._limit(tenant, limits if is_active else {})
             found = tuple(one.principal for one in fact.principals)
             self._put(tenant, found if is_active else None)
+
+    def _limit(self, tenant: str, limits: Mapping[str, float]) -> None:
+        self._limits.pop(tenant, None)
+        self._with_rates.discard(tenant)
+        if limits:
+            self._limits[tenant] = limits
+        if not limits.keys().isdisjoint(RATES):
+            self._with_rates.add(tenant)
 
     def _put(self, tenant: str, principals: tuple[str, ...] | None) -> None:
         """At a cost of the tenant's principals: there may be 10,000 tenants."""

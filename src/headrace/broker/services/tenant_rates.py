@@ -2,7 +2,9 @@
 
 Invariants: each second a broker asks the others what tenants used of them, and computes its share
 of each rate; a broker that does not answer counts as it did before. The shares of all brokers add
-up to the rate at most while they know the same figures. Without limits nothing is charged or asked.
+up to the rate at most while they know the same figures. Where clients of a tenant are throttled, it
+counts as using the whole rate: they would use more than they were let. Without limits of rates
+nothing is charged or asked.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.owner_calls import checked
 from headrace.coordination.quotas.tenant_limits import RATES, share_of
-from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
+from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, TokenBucket
 from headrace.errors import HeadraceError, RequestInvalid
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1.0
+NS_PER_MS: Final = NS_PER_S // MS_PER_S
 _USED: Final = "tenants.used"
 Used = dict[tuple[str, str], float]
 """Bytes for each second, by tenant and rate."""
@@ -49,11 +52,12 @@ class TenantRates:
         self._others: dict[int, Used] = {}
         """Of each other live broker, as it answered last."""
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
+        self._throttled_to_ns: dict[tuple[str, str], int] = {}
 
     @property
     def is_active(self) -> bool:
-        """Whether any tenant has a limit."""
-        return self._access is not None and self._access.tenants.has_limits
+        """Whether any tenant has a limit of a rate."""
+        return self._access is not None and self._access.tenants.has_rates
 
     def take(self, session: ClientSession, key: str, amount: float) -> int:
         """Charge the rate of a client's tenant; returns for how many ms it is throttled."""
@@ -70,7 +74,13 @@ class TenantRates:
         if bucket is None:
             share = self._share(place, rate)
             bucket = self._buckets[place] = TokenBucket(share, share, now_ns)
-        return bucket.charge(amount, now_ns)
+        if not bucket.charge(amount, now_ns):
+            return 0
+        # A client that is told to wait does so even if the share grows meanwhile, and it will.
+        wait_ms = bucket.wait_ms(now_ns, share_of(rate, rate, self._used_by_others(place)))
+        to_ns = now_ns + wait_ms * NS_PER_MS
+        self._throttled_to_ns[place] = max(to_ns, self._throttled_to_ns.get(place, 0))
+        return wait_ms
 
     def burst(self, session: ClientSession, key: str) -> int | None:
         """The largest amount that may be used at once; None: not limited."""
@@ -81,8 +91,10 @@ class TenantRates:
         return None if bucket is None else max(1, int(bucket.rate_per_s))
 
     def _share(self, place: tuple[str, str], rate: float) -> float:
-        others = [used.get(place, 0) for used in self._others.values()]
-        return share_of(rate, self._used.get(place, 0), others)
+        return share_of(rate, self._used.get(place, 0), self._used_by_others(place))
+
+    def _used_by_others(self, place: tuple[str, str]) -> list[float]:
+        return [used.get(place, 0) for used in self._others.values()]
 
     # --- what other brokers know -------------------------------------------------------------
 
@@ -95,19 +107,30 @@ class TenantRates:
                 await self._exchange(calls, [one.id for one in brokers()])
             elif self._buckets:
                 self._buckets.clear()
+                self._throttled_to_ns.clear()
 
     async def _answer(self, _asked: Any) -> list[tuple[str, str, float]]:
         return [(*place, used) for place, used in self._used.items()]
 
     async def _exchange(self, calls: OwnerCalls, live: Sequence[int]) -> None:
-        now_ns = self._now_ns()
-        passed_s = max(now_ns - self._since_ns, 1) / NS_PER_S
-        self._used = {place: amount / passed_s for place, amount in self._charged.items()}
-        self._charged, self._since_ns = {}, now_ns
+        self._end_period()
         others = [one for one in live if one != self._broker_id]
         self._others = {one: self._others.get(one, {}) for one in others}
         await asyncio.gather(*(self._ask(calls, one) for one in others))
         self.divide()
+
+    def _end_period(self) -> None:
+        assert self._access is not None, "there are tenants"
+        now_ns = self._now_ns()
+        passed_s = max(now_ns - self._since_ns, 1) / NS_PER_S
+        self._used = {place: amount / passed_s for place, amount in self._charged.items()}
+        self._charged, self._since_ns = {}, now_ns
+        for place, to_ns in list(self._throttled_to_ns.items()):
+            if to_ns <= now_ns:
+                del self._throttled_to_ns[place]
+            else:
+                rate = self._access.tenants.limits(place[0]).get(place[1], 0)
+                self._used[place] = max(self._used.get(place, 0), rate)
 
     async def _ask(self, calls: OwnerCalls, broker_id: int) -> None:
         try:

@@ -36,7 +36,7 @@ def check_limits(limits: Mapping[str, float | None]) -> None:
 
 def share_of(rate: float, own: float, others: Iterable[float]) -> float:
     """A broker's share of a rate. `own`, `others`: what the tenant used of it, and of each other
-    broker, for each second of late."""
+    broker, for each second of late; the rate itself where it would use more than it may."""
     kept = rate * _KEPT
     mine = min(own, rate) + kept
     return rate * mine / (mine + sum(min(one, rate) + kept for one in others))

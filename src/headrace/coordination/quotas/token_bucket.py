@@ -46,12 +46,16 @@ class TokenBucket:
         self._level -= amount
         return self.wait_ms(now_ns)
 
-    def wait_ms(self, now_ns: int) -> int:
-        """How long until the debt is paid, at most WAIT_MS_MAX; 0 without debt."""
+    def wait_ms(self, now_ns: int, rate_per_s: float = 0) -> int:
+        """How long until the debt is paid, at most WAIT_MS_MAX; 0 without debt.
+
+        `rate_per_s`: what the rate will be soon, if that is more.
+        """
         self._refill(now_ns)
         if self._level >= 0:
             return 0
-        return min(ceil(-self._level / self.rate_per_s * MS_PER_S), WAIT_MS_MAX)
+        rate = max(rate_per_s, self.rate_per_s)
+        return min(ceil(-self._level / rate * MS_PER_S), WAIT_MS_MAX)
 
     def is_full(self, now_ns: int) -> bool:
         """Whether it is equivalent to a new bucket."""
