@@ -113,7 +113,7 @@ def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
     client = basic(MALLORY)
     with _tenants(abuse) as secured:
         path = f"/v1/tenants/{_ATTACKER}"
-        limits = {"limits": {"topics": _TOPICS_MAX, "partitions": 4}}
+        limits = {"limits": {"topics": _TOPICS_MAX, "partitions": 100}}
         status = secured.ask("PATCH", path, basic(ADMIN), limits).status
         abuse.expect(status == 200, f"an operator cannot set limits: {status}")
         status = secured.ask("PATCH", path, client, {"limits": {"topics": None}}).status
@@ -124,6 +124,12 @@ def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
         ]
         taken = made.count(201)
         abuse.expect(taken == _TOPICS_MAX, f"with {_TOPICS_MAX} topics allowed: {made}")
+        limits = {"limits": {"topics": 100, "partitions": 2 * _TOPICS_MAX}}
+        status = secured.ask("PATCH", path, basic(ADMIN), limits).status
+        abuse.expect(status == 200, f"an operator cannot set other limits: {status}")
         status = secured.ask("PATCH", "/v1/topics/f0", client, {"partitions": 50}).status
-        abuse.expect(status == 403, f"partitions beyond the limit are taken: {status}")
+        abuse.expect(status == 403, f"partitions beyond the limit are added: {status}")
+        new = {"name": "beyond", "partitions": 1}
+        status = secured.ask("POST", "/v1/topics", client, new).status
+        abuse.expect(status == 403, f"a topic beyond the limit of partitions is made: {status}")
         _is_untouched(abuse, secured)

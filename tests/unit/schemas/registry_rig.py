@@ -106,10 +106,14 @@ class Registry(BaseHTTPRequestHandler):
     subjects: ClassVar = {"orders-value": 2, "json": 3, "proto": 4}
     login = "Basic " + base64.b64encode(b"me:hidden").decode()
     asked: ClassVar = []
+    received: ClassVar = []
+    """Of each request, also those that it redirects: the host that it names, and whether it has a
+    login."""
     moved_to: ClassVar = ""
     """Where it redirects everything; "": nowhere."""
 
     def do_GET(self):
+        self.received.append((self.headers["Host"], "Authorization" in self.headers))
         if self.moved_to:
             self.send_response(302)
             self.send_header("Location", self.moved_to + self.path)
@@ -143,7 +147,7 @@ def registry():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    Registry.asked = Registry.asked[:0]
+    Registry.asked, Registry.received = Registry.asked[:0], Registry.received[:0]
     KNOWN.clear()
     try:
         yield f"http://127.0.0.1:{server.server_port}/"

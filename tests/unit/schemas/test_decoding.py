@@ -171,7 +171,7 @@ def test_a_login_follows_no_redirect_to_another_address(monkeypatch, moved_to):
         monkeypatch.setattr(Registry, "moved_to", to)
         with pytest.raises(RegistryRefused, match="redirects") as refused:
             by_reference(access(url), 1)
-        assert Registry.asked == []
+        assert Registry.received == [(url.split("/")[2], True)]
     assert "hidden" not in str(refused.value)
 
 
