@@ -126,6 +126,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.CredentialDuplicate: DUPLICATE_RESOURCE,
     errors.CredentialUnknown: RESOURCE_NOT_FOUND,
     errors.StorageUnavailable: KAFKA_STORAGE_ERROR,
+    errors.CopiesDamaged: KAFKA_STORAGE_ERROR,
     # Not retriable, unlike KAFKA_STORAGE_ERROR: clients retry that for minutes without reporting it
     # to the application, and then report a timeout.
     errors.DiskFull: POLICY_VIOLATION,

@@ -66,6 +66,8 @@ class Web:
         self.history = History(rig.node.clock, reader(services, kafka))
         self.operations += OverviewOperations(services, self.history).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
+        self.sending: Callable[[], Any] = lambda: None
+        """Called before each message of a response."""
 
     async def ask(
         self,
@@ -104,6 +106,7 @@ class Web:
             return {"type": "http.request", "body": bodies.pop(), "more_body": False}
 
         async def send(message: Any) -> None:
+            self.sending()
             sent.append(message)
 
         asked = scope(method, target, content_type)
