@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -38,11 +39,12 @@ def kept_in(store, tmp_path):
 
 def command_lines(process):
     """Of a process and all that it started, as `ps` shows them to anybody."""
-    try:
-        tree = [process, *process.children(recursive=True)]
-        return [" ".join(each.cmdline()) for each in tree]
-    except psutil.NoSuchProcess:
-        return []
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for each in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # one that has just ended hides no other
+                found.append(" ".join(each.cmdline()))
+    return found
 
 
 @pytest.mark.timeout(1_200)
