@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.principal import USER
 from headrace.errors import (
     HeadraceError,
-    MetadataUnavailable,
     PolicyViolation,
     VersionConflict,
 )
+from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.issued_facts import IssuedFact
 from headrace.metadata.store import ABSENT, ANY, MetadataEntry
@@ -36,7 +36,6 @@ REVOKED_MAX: Final = 10_000
 """Ids that are remembered as revoked: an outdated read arrives within seconds."""
 SWEEP_MAX: Final = 1_000
 """Credentials deleted in one sweep."""
-_ATTEMPTS_MAX: Final = 10
 
 
 class IssuedCredentials:
@@ -141,21 +140,22 @@ class IssuedCredentials:
         """Change a credential; None: it does not exist. Raises what `change` raises, and
         MetadataUnavailable."""
         key = self.prefix + id_
+        fact: IssuedFact | None = None
+
+        def changed(entry: MetadataEntry | None) -> bytes | None:
+            nonlocal fact
+            fact = None
+            if entry is None or id_ in self._revoked:
+                return None
+            fact = decode_fact(IssuedFact, entry)
+            change(fact)
+            return fact.encode()
+
         async with self._changing:
-            for _ in range(_ATTEMPTS_MAX):
-                entry = await self._metadata.get(key)
-                if entry is None or id_ in self._revoked:
-                    return None
-                fact = decode_fact(IssuedFact, entry)
-                change(fact)
-                value = fact.encode()
-                try:
-                    version = await self._metadata.put(key, value, entry.version)
-                except VersionConflict:  # another broker was faster
-                    continue
-                self.apply(key, MetadataEntry(key, value, version))
-                return fact
-        raise MetadataUnavailable("the credential is being changed concurrently: try again")
+            stored = await change_fact(self._metadata, key, "the credential", changed)
+            if stored is not None:
+                self.apply(key, stored)
+        return fact
 
     async def revoke(self, id_: str) -> bool:
         """Delete a credential; whether it existed here. Raises MetadataUnavailable."""

@@ -15,9 +15,8 @@ from headrace.errors import (
     CredentialInvalid,
     CredentialUnknown,
     HeadraceError,
-    MetadataUnavailable,
-    VersionConflict,
 )
+from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
@@ -43,7 +42,6 @@ SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
 RESERVED_PREFIX: Final = "headrace-helper:"
 """Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
-_ATTEMPTS_MAX: Final = 10
 
 
 class CredentialChange(NamedTuple):
@@ -177,8 +175,8 @@ class Users:
         if user not in self._users and len(self._users) >= USERS_MAX:
             raise CredentialInvalid(f"there are {USERS_MAX} users: remove one first")
         key = user_key(user)
-        for _ in range(_ATTEMPTS_MAX):
-            entry = await self._metadata.get(key)
+
+        def changed(entry: MetadataEntry | None) -> bytes:
             before = UserFact() if entry is None else decode_fact(UserFact, entry)
             stored = {one.mechanism: one for one in before.credentials}
             for _user, mechanism, credential in changes:
@@ -186,15 +184,11 @@ class Users:
                     stored[mechanism] = _fact(mechanism, credential)
                 elif stored.pop(mechanism, None) is None:
                     raise CredentialUnknown(f"user {user!r} has no credential for {mechanism}")
-            value = UserFact(list(stored.values()), before.unknown).encode()
-            try:
-                version = ABSENT if entry is None else entry.version
-                version = await self._metadata.put(key, value, version)
-            except VersionConflict:  # another broker was faster
-                continue
-            self.apply(key, MetadataEntry(key, value, version))
-            return
-        raise MetadataUnavailable("the user is being changed concurrently: try again")
+            return UserFact(list(stored.values()), before.unknown).encode()
+
+        stored = await change_fact(self._metadata, key, "the user", changed)
+        assert stored is not None, "each change is stored"
+        self.apply(key, stored)
 
 
 def _credentials(fact: UserFact) -> Credentials:
