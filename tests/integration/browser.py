@@ -66,7 +66,7 @@ class Browser:
             opened.close()
         away = [url for url in fetched if not url.startswith(base)]
         assert not away, "the console asks another host"
-        assert not faults
+        assert not faults, faults
 
 
 @contextlib.contextmanager
