@@ -123,6 +123,13 @@ def test_a_merge_that_changes_nothing_is_progress_all_the_same(
         assert run_archive(config, spark=spark).record_count == 1
     assert run_archive(config, spark=spark).record_count == 0
     assert spark.table(f"headrace.{table}").count() == 0
+    place, catalog = TableName.parse(table), open_catalog(warehouse)
+    publisher = Publisher(session_for(spark, warehouse), place, catalog)
+    for other in ("one", "another"):  # topics of a table that several share
+        end = {other: {"0": 3}}
+        publisher._record_unchanged(end, {OFFSETS_PROPERTY: json.dumps(end)})
+    reached = read_progress(catalog.load_table(place.in_catalog)).offsets
+    assert (reached["one"], reached["another"], reached[topic]["0"]) == ({"0": 3}, {"0": 3}, 2)
 
 
 @pytest.mark.parametrize("deletes_later", [False, True])

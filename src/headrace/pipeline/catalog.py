@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline.errors import (
+    CATALOG_REFUSALS,
     CatalogUnavailable,
     LeaseHeld,
     OptionInvalid,
@@ -125,15 +126,15 @@ def _answering(url: str) -> Iterator[None]:
     from pyiceberg import exceptions
     from requests import RequestException
 
-    refused = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
     try:
         yield
-    except (*refused, exceptions.BadRequestError) as error:
-        raise OptionInvalid(
-            f"The catalog {url} refuses the request: {_first_line(error)}. Check --warehouse, and"
-            " the login in HEADRACE_CATALOG_TOKEN or HEADRACE_CATALOG_CREDENTIAL (ID:SECRET)."
-        ) from error
     except (exceptions.RESTError, RequestException) as error:
+        if type(error).__name__.removesuffix("Error") in CATALOG_REFUSALS:
+            raise OptionInvalid(
+                f"The catalog {url} refuses the request: {_first_line(error)}. Check --warehouse,"
+                " and the login in HEADRACE_CATALOG_TOKEN or HEADRACE_CATALOG_CREDENTIAL"
+                " (ID:SECRET)."
+            ) from error
         raise CatalogUnavailable(
             f"The catalog {url} does not answer: {_first_line(error)}. Check that it runs and that"
             " this machine reaches it; the same command continues."

@@ -18,6 +18,16 @@ PASSING_CODES = frozenset({
 })  # fmt: skip
 """librdkafka's names of the errors after which the same request may succeed later."""
 
+CATALOG_REFUSALS = frozenset({
+    "BadRequest", "Forbidden", "NotAuthorized", "OAuth", "Unauthorized", "UnprocessableEntity",
+})  # fmt: skip
+"""What a REST catalog answers to a request that it never accepts, as pyiceberg and Iceberg's Java
+name it (before "Error" or "Exception"). After its other errors the same request may succeed."""
+CATALOG_FAILURES = frozenset({
+    "CommitStateUnknown", "REST", "ServiceFailure", "ServiceUnavailable",
+})  # fmt: skip
+"""Those others, in Java, where errors have no common name."""
+
 
 class OptionInvalid(Rejected):
     """An option of the data source or of a job is unknown, missing or contradicts another."""

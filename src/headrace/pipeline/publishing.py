@@ -18,12 +18,13 @@ added and none is deleted; compaction (`replace`) does not count as a conflict;
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import loaded, read_progress
+from headrace.pipeline.catalog import OFFSETS_PROPERTY, loaded, read_progress
 from headrace.pipeline.errors import TableMoved
-from headrace.pipeline.planning import offset_of, walk
+from headrace.pipeline.planning import larger, offset_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,12 +133,15 @@ class Publisher:
         )
 
     def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:
-        """A merge that changes no row commits no snapshot: its end goes to the table."""
+        """A merge that changes no row commits no snapshot: its end goes to the table, beside those
+        of other topics."""
         table = loaded(self._catalog, self._table)
         reached = read_progress(table).offsets
         if all(offset_of(reached, t, p, 0) >= offset for t, p, offset in walk(end)):
             return
-        pairs = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
+        offsets = json.dumps(larger(reached, end), sort_keys=True)
+        kept = {**properties, OFFSETS_PROPERTY: offsets}
+        pairs = ", ".join(f"'{name}'='{value}'" for name, value in kept.items())
         self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
     def _staged_or_none(self, wap_id: str) -> Any:

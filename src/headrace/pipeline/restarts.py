@@ -45,6 +45,7 @@ _PASSING_SPARK_FAILURES = (
 _CAUSES_MAX = 10
 _CLIENT_CODE = re.compile(r"KafkaError\{code=(\w+)")
 _ERROR_NAME = re.compile(r"headrace\.[a-z_.]*errors\.(\w+)")
+_CATALOG_ERROR = re.compile(r"org\.apache\.iceberg\.exceptions\.(\w+)Exception")
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
@@ -86,6 +87,11 @@ def is_passing(error: BaseException) -> bool:
         return all(issubclass(kind, Retriable) for kind in kinds)
     if codes := _CLIENT_CODE.findall(text):
         return all(code in errors.PASSING_CODES for code in codes)
+    catalog = set(_CATALOG_ERROR.findall(text))
+    if catalog & errors.CATALOG_REFUSALS:
+        return False
+    if catalog & errors.CATALOG_FAILURES:
+        return True
     return any(phrase in text for phrase in _PASSING_SPARK_FAILURES)
 
 

@@ -13,7 +13,7 @@ import struct
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.schemas.errors import SchemaUnusable
@@ -21,7 +21,11 @@ from headrace.schemas.undecodable import Undecodable
 
 DEPTH_MAX: Final = 64
 PARTS_MAX: Final = 50_000
-"""Numbers, texts, lists and so on in one value."""
+"""Numbers, texts, lists and so on in one value that is shown."""
+COLUMN_PARTS_MAX: Final = 2_000_000
+"""The same of a value that becomes columns: about 250 MB at worst."""
+_DECIMAL_PAYLOAD_MAX: Final = 16_384
+"""A value that is no longer holds no decimal that is slow."""
 DECIMAL_BYTES_MAX: Final = 1_024
 """Whoever makes digits of more pays for their square."""
 _VARINT_BITS: Final = 64
@@ -87,12 +91,107 @@ def named_types(text: str) -> dict[str, Any]:
     return found
 
 
-class _Reader:
-    """One value."""
+class _Growth(NamedTuple):
+    """What a value of a schema can have at most: parts outside of lists and maps, and parts for
+    each byte of an item of one; None: any number."""
 
-    def __init__(self, named: dict[str, Any], payload: bytes) -> None:
+    fixed: int
+    per_byte: int | None
+    has_decimals: bool
+
+
+def check_bounded(text: str, payload: bytes) -> None:
+    """Raise Undecodable for a value that has more than `COLUMN_PARTS_MAX` parts, or is too deep.
+
+    Only what the schema, and the length of the value, leave open is counted, which is slow.
+    """
+    growth = _growth(text)
+    if growth.per_byte is not None:
+        most = growth.fixed + growth.per_byte * len(payload)
+        has_slow = growth.has_decimals and len(payload) > _DECIMAL_PAYLOAD_MAX
+        if most <= COLUMN_PARTS_MAX and not has_slow:
+            return
+    reader = _Reader(named_types(text), payload, COLUMN_PARTS_MAX)
+    try:
+        reader.read(parsed(text), 0)
+    except (ValueError, ArithmeticError, TypeError, IndexError, KeyError) as error:
+        raise reader.failure(str(error)[:200]) from error
+
+
+@lru_cache(maxsize=256)
+def _growth(text: str) -> _Growth:
+    measure = _Measure(named_types(text))
+    try:
+        parts, _ = measure.of(parsed(text), 0)
+    except RecursionError:
+        return _Growth(0, None, has_decimals=True)
+    return _Growth(parts, measure.per_byte, measure.has_decimals)
+
+
+class _Measure:
+    """How many parts a value of a schema has at most, and how many bytes at least."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._known: dict[str, tuple[int, int] | None] = {}
+        self.per_byte: int | None = 0
+        self.has_decimals = False
+
+    def of(self, schema: Any, depth: int) -> tuple[int, int]:
+        """(parts at most, bytes at least), without the items of lists and maps. Raises
+        RecursionError for a type within itself, and for more than `DEPTH_MAX` levels."""
+        if depth > DEPTH_MAX:
+            raise RecursionError
+        if isinstance(schema, list):
+            branches = [self.of(one, depth + 1) for one in schema]
+            return 1 + max(most for most, _ in branches), 1 + min(least for _, least in branches)
+        if isinstance(schema, str):
+            if schema in self._named:
+                return self._named_type(schema, depth)
+            return 1, _BYTES_MIN.get(schema, 1)
+        kind = schema["type"]
+        if kind == "record":
+            return self._named_type(schema["name"], depth)
+        if kind in ("array", "map"):
+            parts, size = self.of(schema["items" if kind == "array" else "values"], depth + 1)
+            self._grow(parts, size + (kind == "map"))
+            return 1, 1
+        self.has_decimals |= schema.get("logicalType") == "decimal"
+        if kind in ("enum", "fixed"):
+            return 1, schema["size"] if kind == "fixed" else 1
+        return self.of(kind, depth + 1)
+
+    def _named_type(self, name: str, depth: int) -> tuple[int, int]:
+        schema = self._named[name]
+        if schema["type"] != "record":
+            return self.of(schema, depth + 1)
+        if name not in self._known:
+            self._known[name] = None
+            found = [self.of(one["type"], depth + 1) for one in schema["fields"]]
+            self._known[name] = (
+                1 + sum(most for most, _ in found),
+                sum(least for _, least in found),
+            )
+        measured = self._known[name]
+        if measured is None:
+            raise RecursionError
+        return measured
+
+    def _grow(self, parts: int, size: int) -> None:
+        if self.per_byte is not None:
+            self.per_byte = max(self.per_byte, -(-parts // size)) if size else None
+
+
+_BYTES_MIN: Final = {"null": 0, "float": 4, "double": 8}
+
+
+class _Reader:
+    """One value of at most `parts_max` parts."""
+
+    def __init__(self, named: dict[str, Any], payload: bytes, parts_max: int = PARTS_MAX) -> None:
         self._named = named
         self._data = payload
+        self._parts_max = parts_max
         self.at = 0
         self._parts = 0
         self._path: list[str] = []
@@ -104,8 +203,8 @@ class _Reader:
     def read(self, schema: Any, depth: int) -> Any:
         """Raises Undecodable, and what conversions raise."""
         self._parts += 1
-        if self._parts > PARTS_MAX:
-            raise self.failure(f"it has more than {PARTS_MAX} parts")
+        if self._parts > self._parts_max:
+            raise self.failure(f"it has more than {self._parts_max} parts")
         if depth > DEPTH_MAX:
             raise self.failure(f"it is nested more than {DEPTH_MAX} levels deep")
         if isinstance(schema, list):

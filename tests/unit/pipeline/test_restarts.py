@@ -8,6 +8,7 @@ from headrace.pipeline.errors import DeliveryFailed, RecordsLost, RowsChanged
 from headrace.pipeline.restarts import RestartPolicy, is_passing, with_restarts
 
 CONNECT_BACK = "org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org..."
+ICEBERG = "org.apache.iceberg.exceptions"
 
 
 class Job:
@@ -39,6 +40,12 @@ class Job:
         (RuntimeError("headrace.pipeline.errors.RowsChanged: Replay of batch 3"), False),
         (RuntimeError(f"{CONNECT_BACK}\nheadrace.pipeline.errors.RowsChanged: Replay"), False),
         (RuntimeError("cannot resolve column"), False),
+        (RuntimeError(f"{ICEBERG}.RESTException: Error occurred while processing GET"), True),
+        (RuntimeError(f"{ICEBERG}.ServiceUnavailableException: overloaded"), True),
+        (RuntimeError(f"{ICEBERG}.CommitStateUnknownException: Bad gateway"), True),
+        (RuntimeError(f"{ICEBERG}.NotAuthorizedException: Not authorized: token expired"), False),
+        (RuntimeError(f"{ICEBERG}.RESTException\nCause: {ICEBERG}.ForbiddenException: no"), False),
+        (RuntimeError(f"{ICEBERG}.NoSuchTableException: a.t"), False),
     ],
 )
 def test_only_what_a_second_try_can_cure_is_tried_again(error, passes):

@@ -29,8 +29,11 @@ from headrace.pipeline.errors import (
 )
 from headrace.pipeline.options import parse_sink, parse_source
 from headrace.pipeline.rows import rows_of
+from headrace.pipeline.typed.avro import AvroCodec
 from headrace.pipeline.typed.columns import typed_schema, typed_values, values_of
 from headrace.schemas.errors import RegistryUnavailable
+from headrace.schemas.registry import RegisteredSchema
+from headrace.schemas.undecodable import Undecodable
 
 SERVER = {"bootstrap.servers": "127.0.0.1:9092"}
 PROTO_ROW = {
@@ -91,6 +94,66 @@ def test_avro_values_become_columns_and_rows_become_the_same_bytes(schema_file):
     (record, again) = written(sink("avro", **file), [ORDER, None])
     assert record.value == avro_bytes(ORDER)
     assert again.value is None
+
+
+LONG = 2**40
+
+
+def varint(number):
+    found, left = bytearray(), number << 1
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
+
+
+def nested(levels, width):
+    """A record of `width` records of ... nulls, without a byte."""
+    kind = again = "null"
+    for level in range(levels):
+        fields = [{"name": f"f{n}", "type": again if n else kind} for n in range(width)]
+        again = f"L{level}"
+        kind = {"type": "record", "name": again, "fields": fields}
+    return kind
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9}
+BIT = {"name": "bit", "type": "boolean"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        ({"type": "array", "items": "null"}, varint(LONG), "more than 2000000 parts"),
+        ({"type": "array", "items": ["null"]}, varint(LONG), "EOFError"),
+        (nested(4, 60), b"", "more than 2000000 parts"),
+        (
+            {"type": "array", "items": {"type": "record", "name": "W", "fields": [
+                BIT, *({"name": f"n{n}", "type": "null"} for n in range(300))]}},
+            varint(20_000) + bytes(20_001), "more than 2000000 parts",
+        ),
+        (NODE, b"\2" * 100_000, "nested more than 64"),
+        (DECIMAL, varint(2**20) + b"\1" * 2**20, "decimal of more than"),
+    ],
+    ids=["nulls", "cut off", "wide", "wide items", "deep", "decimal"],
+)  # fmt: skip
+def test_a_value_that_would_take_much_memory_is_undecodable(schema, payload, reason):
+    """Also in a field that no column has: a hostile writer's schema decides what is read."""
+    columns = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    writer = {**columns, "fields": [*columns["fields"], {"name": "x", "type": schema}]}
+    codec = AvroCodec(json.dumps(columns))
+    with pytest.raises(Undecodable, match=reason):
+        codec.decode(b"\2" + payload, RegisteredSchema(1, "", "AVRO", json.dumps(writer)))
+
+
+def test_a_long_value_is_decoded_as_long_as_it_has_not_too_many_parts():
+    columns = {"type": "record", "name": "R", "fields": [
+        {"name": "list", "type": {"type": "array", "items": {
+            "type": "record", "name": "I", "fields": [BIT, {"name": "of", "type": DECIMAL}]}}}]
+    }  # fmt: skip
+    row = {"list": [{"bit": True, "of": Decimal(7)}] * 20_000}
+    assert AvroCodec(json.dumps(columns)).decode(avro_bytes(row, columns), None) == row
 
 
 def test_times_of_day_are_written_in_the_unit_of_their_schema(schema_file):

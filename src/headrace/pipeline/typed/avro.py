@@ -11,7 +11,7 @@ from datetime import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.schemas.avro import named_types, parsed
+from headrace.schemas.avro import check_bounded, named_types, parsed
 from headrace.schemas.undecodable import Undecodable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class AvroCodec:
     """See `values.ValueCodec`."""
 
     def __init__(self, text: str) -> None:
+        self._text = text
         self._schema = parsed(text)
         self._named = named_types(text)
         self._has_times = any(unit in str(self._schema) for unit in ("time-millis", "time-micros"))
@@ -37,10 +38,14 @@ class AvroCodec:
         """See `values.ValueCodec`."""
         from fastavro import schemaless_reader
 
+        text = self._text if written_with is None else written_with.text
         stream = io.BytesIO(payload)
         try:
-            writer = self._schema if written_with is None else parsed(written_with.text)
+            writer = parsed(text)
+            check_bounded(text, payload)
             found = schemaless_reader(stream, writer, self._schema)
+        except Undecodable:
+            raise
         except Exception as error:
             raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from error
         if left := len(payload) - stream.tell():
