@@ -1,4 +1,4 @@
-"""What an append and a fetch cost a broker, beside another version, and with queue attributes.
+"""What appends, fetches and acquisitions cost a broker, beside another version; and attributes.
 
     python -m benchmarks.appends --base ../before/src [--rounds 40] [--without-attributes]
 
@@ -11,9 +11,13 @@ of neighbouring turns, since the machine's speed drifts. Records are of 100 B.
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import tempfile
 import time
+import urllib.request
+import uuid
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -26,9 +30,10 @@ from tests.integration.broker import Broker
 from benchmarks.broker_cpu import Load, send
 from headrace.records.codec import Headers, Record, encode_batch
 from headrace_bench.raw_client import fetch_all, produce_request
+from headrace_verify.kafka_wire import METADATA, KafkaWire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 PLAIN, UNSYNCED, ATTRIBUTES = "plain", "unsynced", "attributes"
 LOADS = (
@@ -38,6 +43,7 @@ LOADS = (
 FETCH_BYTES = 16 * 1024
 FETCHED = Load("", 145, 4, 600)
 FETCH_PASSES = 2
+SHARE_HEARTBEAT, SHARE_FETCH = 76, 78
 HEADERS: dict[str, Headers] = {
     "no headers": [],
     "a priority": [("headrace-priority", b"7")],
@@ -83,6 +89,48 @@ def fetch_cost(side: Side) -> float:
     for _ in range(FETCH_PASSES):
         fetch_all(side.broker.kafka, "fetched", end, FETCH_BYTES)
     return (side.cpu_us() - before) / (FETCH_PASSES * FETCHED.requests)
+
+
+def share_cost(side: Side, names: Iterator[int]) -> float:
+    """Microseconds of broker CPU for one batch acquired by a share group, and acknowledged by the
+    request that acquires the next one."""
+    group, member = f"share-{next(names)}", str(uuid.uuid4())
+    change = json.dumps({"set": {"share.auto.offset.reset": "earliest"}}).encode()
+    url = f"http://{side.broker.http}/v1/groups/{group}/config"
+    head = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(url, change, head, method="PATCH")).close()
+    host, _, port = side.broker.kafka.rpartition(":")
+    with KafkaWire((host, int(port))) as wire:
+        topic = wire.call(METADATA, 12, topics=[{"name": "fetched"}]).topics[0].topic_id
+        join = {"group_id": group, "member_id": member, "subscribed_topic_names": ("fetched",)}
+        while not wire.call(SHARE_HEARTBEAT, 1, **join).member_epoch:
+            time.sleep(0.05)  # its coordinator is loading
+
+        epochs = itertools.count()
+
+        def acquired(taken: list[dict[str, int]]) -> list[dict[str, int]]:
+            acks = [{**offsets, "acknowledge_types": (1,)} for offsets in taken]
+            part = {"partition_index": 0, "acknowledgement_batches": acks}
+            asked = {"max_wait": 20_000, "min_bytes": 1, "max_bytes": FETCH_BYTES}
+            records = {"max_records": FETCHED.records, "batch_size": FETCHED.records}
+            session = {"group_id": group, "member_id": member, "share_session_epoch": next(epochs)}
+            topics = [{"topic_id": topic, "partitions": [part]}]
+            answer = wire.call(SHARE_FETCH, 1, **session, **asked, **records, topics=topics)
+            assert answer.error_code == 0, answer.error_code
+            found = [part for topic in answer.responses for part in topic.partitions]
+            assert not any(part.error_code or part.acknowledge_error_code for part in found)
+            batches = [one for part in found for one in part.acquired_records]
+            return [{"first_offset": b.first_offset, "last_offset": b.last_offset} for b in batches]
+
+        taken: list[dict[str, int]] = []
+        while not taken:
+            taken = acquired([])
+        before = side.cpu_us()
+        count = FETCHED.requests - 10  # the group's first batch is outside the measurement
+        for _ in range(count):
+            taken = acquired(taken)
+            assert taken
+        return (side.cpu_us() - before) / count
 
 
 def in_turns(
@@ -138,6 +186,9 @@ def main(base: str, rounds: int, *, with_attributes: bool) -> None:
                 compare(f"produce, {topic}, {load.name}", turns[1:], ["before", "after"])
             turns = in_turns(sides, rounds, fetch_cost)
             compare("fetch, 145 records (16 KiB)", turns[1:], ["before", "after"])
+            names = itertools.count()
+            turns = in_turns(sides, rounds, partial(share_cost, names=names))
+            compare("share group, 145 records (16 KiB)", turns[1:], ["before", "after"])
             after = sides[1]
             for load in LOADS if with_attributes else ():
                 turns = [
