@@ -1,6 +1,10 @@
 """What appends, fetches and acquisitions cost a broker, beside another version; and attributes.
 
     python -m benchmarks.appends --base ../before/src [--rounds 40] [--without-attributes]
+        [--cores BEFORE AFTER]
+
+`--cores` names folders that `scripts/build_core.py --into` filled from the two sources; without it
+both brokers run as plain Python.
 
 Both brokers run all the time, each from its own sources, and take turns on the same load: requests
 made once, a fixed number under way on one connection, every answer's error code looked at. The
@@ -154,14 +158,15 @@ def compare(name: str, columns: list[tuple[float, ...]], labels: list[str]) -> N
     print(f"| {name} | {' | '.join(cells)} | {'; '.join(ratios)} |", flush=True)
 
 
-def started(name: str, source: str, folder: Path) -> Side:
-    """A broker that runs from `source`, with its topics."""
-    own = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = source
+def started(name: str, source: str, core: str, folder: Path) -> Side:
+    """A broker that runs from `source`, compiled or not, with its topics."""
+    given = {"PYTHONPATH": source, "HEADRACE_COMPILED": core}
+    own = {variable: os.environ.get(variable, "") for variable in given}
+    os.environ.update(given)
     try:
         broker = Broker(folder / name).start()
     finally:
-        os.environ["PYTHONPATH"] = own
+        os.environ.update(own)
     client = AdminClient({"bootstrap.servers": broker.kafka})
     topics = [NewTopic(PLAIN, 1), NewTopic("fetched", 1)]
     topics.append(NewTopic(UNSYNCED, 1, config={"flush.ms": "1000"}))
@@ -174,11 +179,12 @@ def started(name: str, source: str, folder: Path) -> Side:
     return side
 
 
-def main(base: str, rounds: int, *, with_attributes: bool) -> None:
+def main(base: str, rounds: int, cores: Sequence[str], *, with_attributes: bool) -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory(prefix="headrace-appends-") as folder:
         here = str(Path(__file__).parents[1] / "src")
-        sides = [started("before", base, Path(folder)), started("after", here, Path(folder))]
+        each = zip(("before", "after"), (base, here), cores, strict=True)
+        sides = [started(*how, Path(folder)) for how in each]
         try:
             print(f"load {os.getloadavg()[0]:.1f}; us of broker CPU; ratio: median (quartiles)")
             for topic, load in product((PLAIN, UNSYNCED), LOADS):
@@ -209,5 +215,7 @@ if __name__ == "__main__":
     parser.add_argument("--base", required=True, help="the sources of the other version")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--without-attributes", action="store_true")
+    parser.add_argument("--cores", nargs=2, default=("0", "0"), help="compiled cores")
     options = parser.parse_args()
-    main(options.base, options.rounds, with_attributes=not options.without_attributes)
+    attributes = not options.without_attributes
+    main(options.base, options.rounds, options.cores, with_attributes=attributes)
