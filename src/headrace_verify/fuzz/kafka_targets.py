@@ -43,6 +43,7 @@ _ANSWERED: Final = [
 CRC_AT: Final = 17
 EXPANDED_BYTES_MAX: Final = 1 << 20
 ROWS_MAX: Final = 1 << 16
+END: Final = 1 << 62  # no log reaches such an offset
 _REFUSED: Final = (BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat)
 
 
@@ -183,13 +184,13 @@ def _batch(data: bytes) -> None:
         facts = validate_batch(data, header, EXPANDED_BYTES_MAX)
     except _REFUSED:
         return
-    if header[0] < 0:
+    if not 0 <= header[0] < END:
         return  # the broker assigns the offset
     records = decode_batch(data, decompressed_bytes_max=EXPANDED_BYTES_MAX)
     assert len(records) == header[12], "another number of records than was validated"
     assert facts.keyless_count == sum(record.key is None for record in records)
     columns = RecordColumns(ROWS_MAX, EXPANDED_BYTES_MAX)
-    cursor = BatchCursor(data, 0, header_of(header), 0, 1 << 62)
+    cursor = BatchCursor(data, 0, header_of(header), 0, END)
     if cursor.decode_into(columns):
         assert columns.row_count == len(records), "another number of rows than of records"
 
