@@ -10,8 +10,10 @@ import ast
 import configparser
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -273,6 +275,24 @@ def test_the_command_line_loads_no_spark_until_asked():
         if f"{module}.{name}".startswith(("headrace.pipeline", "pyspark", "pandas", "pyarrow"))
     }
     assert not early
+
+
+def test_wheels_compile_where_only_the_required_packages_are():
+    """mypyc follows every import of the core, also those of packages that only an extra brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    optional = {re.split(r"[>=<;\[]", one)[0] for name in extras for one in extras[name]}
+    rules = project["tool"]["mypy"]["overrides"]
+    ignored = {name.split(".")[0] for rule in rules for name in rule["module"]}
+    brought = {
+        top
+        for top, names in packages_distributions().items()
+        if optional & {name.lower().replace("_", "-") for name in names}
+    } - {"librt"}  # comes with mypy, too
+    imported = {
+        module.split(".")[0] for path in SOURCE.rglob("*.py") for module, _ in imports_of(path)
+    }
+    assert imported & brought - ignored == set(), "let mypy ignore them in pyproject.toml"
 
 
 # --- what must not be in the project -----------------------------------------------------------
