@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -44,6 +45,24 @@ def test_a_proof_is_a_certificate_and_an_exit_code(broker, numbered_topic, tmp_p
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"verdict": "proven", "problems": []}))
     assert "not intact" in headrace(broker, "verify", str(path)).stderr
+
+
+def test_a_proof_compares_with_another_cluster_and_a_database(broker, numbered_topic, tmp_path):
+    """The other cluster is this one: the command does not know."""
+    database, path = tmp_path / "shop.db", tmp_path / "certificate.json"
+    with sqlite3.connect(database) as rows:
+        rows.execute("CREATE TABLE sent (n INTEGER)")
+        rows.executemany("INSERT INTO sent VALUES (?)", [(n,) for n in range(89)])
+    rows.close()
+    given = ["--database", f"jdbc:sqlite:{database}", "--database-table", "sent", "--row-id", "n"]
+    done = headrace(broker, "proof", numbered_topic, *given)
+    assert (done.returncode, "--record-id" in done.stderr) == (2, True), done.stderr
+    given += ["--record-id", "substr(cast(value AS string), 7)", "--certificate", str(path)]
+    given += ["--copy", broker, "--master", "local[2]"]
+    done = headrace(broker, "proof", numbered_topic, *given)
+    assert done.returncode == 0, done.stderr
+    assert f"stored 89 | equal in topic {numbered_topic} at {broker} 89 | equal in" in done.stdout
+    assert headrace("127.0.0.1:1", "verify", str(path)).returncode == 0
 
 
 def test_the_page_of_a_topic_is_made_by_one_command(broker, numbered_topic, tmp_path):

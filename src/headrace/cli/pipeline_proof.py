@@ -23,6 +23,7 @@ from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
     DRY_RUN,
     MASTER,
@@ -88,6 +89,7 @@ def proof_options(command: Command) -> Command:
 @proof_options
 @TABLE_OR_NONE
 @WAREHOUSE_OR_NONE
+@copy_options
 @click.option("--every", type=Duration(), metavar="TIME", help="Also count by time: 1h, 15m.")
 @click.option("--certificate", type=click.Path(path_type=Path, dir_okay=False),
               help="Write the certificate to this file.")  # fmt: skip
@@ -102,20 +104,27 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     """Prove that what was sent is stored, archived and acknowledged, once.
 
     Each producer numbers its records (headrace-producer and headrace-sequence, or any SQL over the
-    record), and says what it sent (--sent); without, the rest is "not proven". Changes nothing.
+    record), and says what it sent (--sent); without, the rest is "not proven". With --copy or
+    --database alone, only the copy is compared. Changes nothing.
 
     \b
     Examples:
       headrace pipeline proof orders --sent shop=0:99999 --group billing
       headrace pipeline proof orders --since 2013-01-31 --until 2013-02-01 --sent @sent.json \\
           --table archive.orders --warehouse ./warehouse --certificate 2013-01-31.json
+      headrace pipeline proof orders --copy mirror.example.com:9092 --certificate mirror.json
+      headrace pipeline proof orders --database jdbc:sqlite:shop.db --database-table orders \\
+          --record-id "cast(key AS string)" --row-id id
     """
     session.describe_topics([name for name in (topic, options["results"]) if name])
     bounds = bounds_of(options)
+    copies = copies_of(session, topic, options)
 
     def run() -> Any:
-        with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
-            return make_proof(session, spark, topic, bounds, options)
+        with spark_for(
+            options["master"], options["warehouse"], options["table"], options["drivers"]
+        ) as spark:
+            return make_proof(session, spark, topic, bounds, options, copies)
 
     found = restarted(run, f"The proof of {topic}")
     if options["certificate"] is not None:
@@ -130,7 +139,12 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
 
 
 def make_proof(
-    session: CliSession, spark: Any, topic: str, bounds: Any, options: dict[str, Any]
+    session: CliSession,
+    spark: Any,
+    topic: str,
+    bounds: Any,
+    options: dict[str, Any],
+    copies: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
     """Read the groups' progress, then compare. Raises CommandFailed."""
     if (options["table"] is None) != (options["warehouse"] is None):
@@ -154,6 +168,8 @@ def make_proof(
         bucket_ms=None if every is None else int(every * 1000),
         cluster_id=session.identify(),
         key=_key(options["key_file"]),
+        copies=copies,
+        is_numbered=not copies or any(options[name] for name in ("sent", "producer", "sequence")),
         **{name: options[name] for name in ("producer", "sequence") if options[name]},
     )
     found: dict[str, Any] = job.prove_delivery(config, spark=spark)
@@ -239,8 +255,13 @@ def equation(found: dict[str, Any]) -> str:
     """The result in one line."""
     sent = [one["sent"] for one in found["producers"]]
     numbered = sum(one["distinct"] for one in found["producers"])
+    if found["numbered_by"] is None:
+        numbered = sum(side["distinct"] for side in found["stored"].values())
     parts = [f"sent {'?' if None in sent or not sent else f'{sum(sent):,}'}"]
     parts.append(f"stored {numbered:,}")
+    for one in found.get("copies", ()):
+        there = one["records"] - one["missing"] - one["differing"]
+        parts.append(f"equal in {one['copy']} {there:,}")
     if found["archived"] is not None:
         archived = sum(side["distinct"] for side in found["archived"]["partitions"].values())
         parts.append(f"archived {archived:,}")

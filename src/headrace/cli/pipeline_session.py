@@ -20,7 +20,8 @@ from headrace.cli.output import say
 from headrace.cli.positions import TimeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from headrace.cli.session import CliSession
 
@@ -118,16 +119,21 @@ def connection_of(session: CliSession) -> Any:
 
 
 @contextmanager
-def spark_for(master: str, warehouse: Any, table: str | None = None) -> Iterator[Any]:
-    """A session for one job."""
+def spark_for(
+    master: str, warehouse: Any, table: str | None = None, drivers: Sequence[Path] = ()
+) -> Iterator[Any]:
+    """A session for one job; `drivers` are jars of JDBC drivers."""
     sessions = job_module("session")
     place = None
     if warehouse is not None:
         catalog = job_module("catalog").TableName.parse(table or "headrace.archive").catalog
         place = job_module("warehouse").Warehouse.at(warehouse, catalog)
+    jars = ":".join(map(str, drivers))
+    paths = ("spark.driver.extraClassPath", "spark.executor.extraClassPath") if jars else ()
     config = sessions.SessionConfig(
-        master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local")
-    )
+        master, warehouse=place, memory_mb=MEMORY_MB, short_run=master.startswith("local"),
+        settings=dict.fromkeys(paths, jars),
+    )  # fmt: skip
     spark = sessions.make_session(config)
     try:
         yield spark

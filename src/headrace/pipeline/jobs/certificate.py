@@ -16,9 +16,9 @@ from typing import Any, Final
 from headrace.pipeline.errors import OptionInvalid
 
 FORMAT: Final = "headrace-delivery-certificate"  # do not change: stored
-VERSION: Final = 2  # do not change: stored
-VERSIONS: Final = (1, VERSION)
-"""Version 1 had no groups with a journal."""
+VERSION: Final = 3  # do not change: stored
+VERSIONS: Final = (1, 2, VERSION)
+"""Version 1 had no groups with a journal, version 2 no copies."""
 PROVEN, FAILED, NOT_PROVEN = "proven", "failed", "not proven"
 _SEALS: Final = ("sha256", "hmac_sha256")
 _SHOWN_MAX: Final = 20
@@ -83,6 +83,8 @@ def judge(body: dict[str, Any]) -> tuple[list[str], list[str]]:
             _judge_journal(body, group, problems, not_proven)
             continue
         _judge_group(body, group, problems, not_proven)
+    for copy in body.get("copies", ()):
+        _judge_copy(body, copy, problems, not_proven)
     return problems, not_proven
 
 
@@ -109,7 +111,13 @@ def _judge_producers(body: dict[str, Any], problems: list[str], not_proven: list
             f"{body['unnumbered']} stored records have no producer or sequence: whether all of"
             " their kind were stored, and once"
         )
-    if not body["producers"] and not body["unnumbered"]:
+    is_numbered = body.get("numbered_by", True) is not None
+    counts = (
+        [one["stored"] for one in body["producers"]] + [body["unnumbered"]]
+        if is_numbered
+        else [side["count"] for side in body["stored"].values()]
+    )
+    if not any(counts) and not body["producers"]:
         not_proven.append("the window holds no records")
 
 
@@ -135,6 +143,39 @@ def _judge_table(body: dict[str, Any], problems: list[str], not_proven: list[str
                 problems.append(f"{place}: archived records differ from the log in content")
         elif same_places and stored["distinct"] != found["distinct"]:
             not_proven.append(f"{place}: log and table changed during the comparison")
+
+
+def _judge_copy(
+    body: dict[str, Any], copy: dict[str, Any], problems: list[str], not_proven: list[str]
+) -> None:
+    name = copy["copy"]
+    for figure, words in (("missing", "not there"), ("differing", "of other content")):
+        if copy[figure]:
+            places = _by_partition(body["topic"], copy[f"{figure}_spans"])
+            problems.append(f"{name}: {copy[figure]} records {words} ({places})")
+    if copy["repeated"]:
+        shown = ", ".join(copy["repeated_shown"])
+        problems.append(f"{name}: {copy['repeated']} there more often than in the log ({shown})")
+    if copy["surplus"]:
+        shown = ", ".join(copy["surplus_shown"])
+        if copy["log_is_whole"]:
+            problems.append(f"{name}: {copy['surplus']} there, but not in the log ({shown})")
+        else:
+            not_proven.append(
+                f"{name}: whether {copy['surplus']} there ({shown}) were in the log, whose begin"
+                " has been deleted"
+            )
+    if copy["unidentified"]:
+        not_proven.append(f"{name}: whether {copy['unidentified']} records without an id are there")
+    if copy["rows_unidentified"]:
+        not_proven.append(f"{name}: whence {copy['rows_unidentified']} rows without an id are")
+
+
+def _by_partition(topic: str, spans: dict[str, list[list[int]]]) -> str:
+    return "; ".join(
+        f"{topic}-{number}: offsets {_spans(each)}"
+        for number, each in sorted(spans.items(), key=lambda item: int(item[0]))
+    )
 
 
 def _judge_group(
@@ -183,12 +224,7 @@ def _judge_journal(
     for outcomes, lines in ((_UNACKNOWLEDGED, problems), (_UNDECIDED, not_proven)):
         for outcome, words in outcomes.items():
             if count := journal["records"][outcome]:
-                places = "; ".join(
-                    f"{body['topic']}-{number}: offsets {_spans(spans)}"
-                    for number, spans in sorted(
-                        journal["spans"][outcome].items(), key=lambda item: int(item[0])
-                    )
-                )
+                places = _by_partition(body["topic"], journal["spans"][outcome])
                 lines.append(f"{name}: {count} {words} ({places})")
 
 

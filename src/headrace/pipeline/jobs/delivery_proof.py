@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.jobs import outcomes
 from headrace.pipeline.jobs.certificate import sealed
-from headrace.pipeline.jobs.headers import (
-    PRODUCER,
-    RESENT_PRODUCER,
-    RESENT_SEQUENCE,
-    SEQUENCE,
-    number_header,
-    text_header,
-)
+from headrace.pipeline.jobs.copies import Copy, compare
+from headrace.pipeline.jobs.identity import DEFAULT_PRODUCER, DEFAULT_SEQUENCE
 from headrace.pipeline.jobs.letters import read_letters
 from headrace.pipeline.jobs.outcomes import GroupJournal
 from headrace.pipeline.jobs.reconcile import Side, sides_by_offset
+from headrace.pipeline.jobs.spans import SPANS_MAX, spans_by_partition
 from headrace.pipeline.jobs.windows import (
     WHOLE_LOG,
     Bounds,
@@ -43,11 +38,7 @@ from headrace.pipeline.planning import Offsets, offset_of, walk
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SPANS_MAX: Final = 1_000
-"""Missing ranges listed by producer or partition; counts are always exact."""
 _PLACE: Final = ["partition", "offset"]
-DEFAULT_PRODUCER: Final = text_header(RESENT_PRODUCER, PRODUCER)
-DEFAULT_SEQUENCE: Final = number_header(RESENT_SEQUENCE, SEQUENCE)
 
 
 class Sent(NamedTuple):
@@ -89,6 +80,9 @@ class DeliveryConfig:
     key: bytes | None = field(default=None, repr=False)
     http: str | None = None
     """The HTTP interface of a broker, where share groups' journals are read."""
+    copies: tuple[Copy, ...] = ()
+    is_numbered: bool = True
+    """Whether what was sent is proven by producers' sequences."""
 
     def has_journal(self, group: GroupPosition) -> bool:
         """Whether what the group did with each record can be read."""
@@ -108,7 +102,7 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
     try:
         stored = sides_by_offset(log)
         archived, whole = _archived(config, window, log, spark, stored)
-        producers = _producers(config, records, whole)
+        producers = _producers(config, records, whole) if config.is_numbered else []
         groups = [_group(config, one, window, records, letters) for one in config.groups]
         body = {
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -116,12 +110,18 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
             "topic": config.topic,
             "topic_id": window.topic_ids.get(config.topic),
             "window": window.document().get(config.topic, {}),
-            "numbered_by": [config.producer, config.sequence],
+            "numbered_by": [config.producer, config.sequence] if config.is_numbered else None,
             "stored": {str(p): _side(side) for p, side in sorted(stored.items())},
             "archived": archived,
             "producers": producers,
-            "unnumbered": records.where("producer IS NULL OR sequence IS NULL").count(),
+            "unnumbered": records.where("producer IS NULL OR sequence IS NULL").count()
+            if config.is_numbered
+            else 0,
             "groups": groups,
+            "copies": [
+                compare(each, config.connection, config.topic, window, spark=spark)
+                for each in config.copies
+            ],
             "buckets": _buckets(config, records),
             "limits": [],
         }
@@ -321,27 +321,6 @@ def _side(side: Side) -> dict[str, Any]:
         "last": side.last,
         "fingerprint": list(side.fingerprint),
     }
-
-
-def spans_by_partition(places: Any) -> dict[str, list[list[int]]]:
-    """The ranges (inclusive) of consecutive offsets, by partition; `SPANS_MAX` in all."""
-    from pyspark.sql.functions import expr
-
-    islands = places.distinct().selectExpr(
-        "partition",
-        "offset",
-        "offset - row_number() OVER (PARTITION BY partition ORDER BY offset) AS island",
-    )
-    rows = (
-        islands.groupBy("partition", "island")
-        .agg(expr("min(offset) AS low"), expr("max(offset) AS high"))
-        .orderBy("partition", "low")
-        .limit(SPANS_MAX)
-    )
-    found: dict[str, list[list[int]]] = {}
-    for row in rows.collect():
-        found.setdefault(str(row["partition"]), []).append([row["low"], row["high"]])
-    return found
 
 
 # --- groups ----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.delivery_proof import DEFAULT_PRODUCER, DEFAULT_SEQUENCE
 from headrace.pipeline.jobs.headers import (
     NAMED_SEQUENCE,
     RESENT,
@@ -24,6 +23,13 @@ from headrace.pipeline.jobs.headers import (
     RESENT_SEQUENCE,
     header,
     without,
+)
+from headrace.pipeline.jobs.identity import (
+    DEFAULT_PRODUCER,
+    DEFAULT_SEQUENCE,
+    NO_HEADERS,
+    RESENT_NAMES,
+    identified,
 )
 from headrace.pipeline.jobs.transfer import (
     CopyReport,
@@ -48,8 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GROUP: Final = "headrace-resend"
-_RESENT_NAMES: Final = (RESENT, RESENT_PRODUCER, RESENT_SEQUENCE)
-_NO_HEADERS: Final = "cast(array() AS array<struct<key: string, value: binary>>)"
 
 
 @dataclass(frozen=True)
@@ -167,25 +171,7 @@ def _of(state: JobState, topic: str) -> Window:
 
 
 def _known(config: ResendConfig, frame: Any) -> Any:
-    """Add producer, sequence, identity, and the number of a record among those equal to it."""
-    # No headers and none of its own are the same: a copy has two that tell where it came from.
-    own = f"coalesce({without({*NAMED_SEQUENCE, *_RESENT_NAMES})}, {_NO_HEADERS})"
-    listed = f"to_json(transform({own}, h -> named_struct('k', h.key, 'v', hex(h.value))))"
-    parts = ["hex(key)", "hex(value)", "cast(unix_millis(timestamp) AS string)", listed]
-    content = ", ':', ".join(f"coalesce({part}, '-')" for part in parts)
-    return frame.selectExpr(
-        "*",
-        f"cast({config.producer} AS string) AS producer",
-        f"try_cast({config.sequence} AS bigint) AS sequence",
-    ).selectExpr(
-        "*",
-        "CASE WHEN producer IS NOT NULL AND sequence IS NOT NULL"
-        " THEN concat('s', sequence, ':', producer)"
-        f" ELSE concat('c', sha2(concat({content}), 256)) END AS identity",
-    ).selectExpr(
-        "*",
-        "row_number() OVER (PARTITION BY identity ORDER BY topic, partition, offset) AS number",
-    )  # fmt: skip
+    return identified(frame, config.producer, config.sequence)
 
 
 def _spans(certificate: Mapping[str, Any], spark: Any) -> Any:
@@ -205,8 +191,7 @@ def _spans(certificate: Mapping[str, Any], spark: Any) -> Any:
 
 def _rows(found: Any, config: ResendConfig) -> Any:
     """The rows to write, in the order of their source."""
-    names = {*NAMED_SEQUENCE, *_RESENT_NAMES}
-    empty = "cast(array() AS array<struct<key: string, value: binary>>)"
+    names = {*NAMED_SEQUENCE, *RESENT_NAMES}
     place = header(RESENT, "concat(topic, '-', partition, ':', offset)")
     numbered = ", ".join(
         [header(RESENT_PRODUCER, "producer"), header(RESENT_SEQUENCE, "cast(sequence AS string)")]
@@ -221,7 +206,7 @@ def _rows(found: Any, config: ResendConfig) -> Any:
         .selectExpr(
             "key",
             "value",
-            f"concat(coalesce({without(names)}, {empty}), {added}) AS headers",
+            f"concat(coalesce({without(names)}, {NO_HEADERS}), {added}) AS headers",
             "timestamp",
         )
     )
