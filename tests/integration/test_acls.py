@@ -33,7 +33,7 @@ from headrace.pipeline.jobs.table_settings import GROUP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMEOUT_S = 20
+TIMEOUT_S, LONG_S = 20, 60
 PASSWORD = "a-password-of-the-test"
 ADDRESSES: list[str] = []
 """Of the plaintext and of the authenticating listener."""
@@ -310,3 +310,58 @@ def test_two_tenants_have_a_topic_a_group_and_a_transaction_of_the_same_names():
         assert values == expected
     names = {"«acme»payments", "«beta»payments"}
     assert names <= set(admin_of(ADDRESSES[0]).list_topics(timeout=TIMEOUT_S).topics)
+
+
+@pytest.mark.usefixtures("served")
+def test_clients_of_a_tenant_see_kafkas_errors_at_its_limits():
+    """With librdkafka: of stored bytes, groups and connections."""
+    made = run("tenant", "create", "gamma", "--principal", "User:gus")
+    assert not made["existed"]
+    add_user("gus")
+    admin = AdminClient(settings_of("gus"))
+    admin.create_topics([NewTopic("payments", 1)])["payments"].result(TIMEOUT_S)
+
+    def limit(text: str) -> None:
+        run("tenant", "set", "gamma", "--limit", text)
+
+    def used(what: str) -> int:
+        return int(run("tenant", "describe", "gamma")["used"][what])
+
+    def read(group: str) -> str | None:
+        """The error of a consumer, or None: it got a record."""
+        more = {"group.id": group, "auto.offset.reset": "earliest"}
+        consumer = Consumer(settings_of("gus", **more))
+        consumer.subscribe(["payments"])
+        found: list[Any] = []
+
+        def is_answered() -> bool:
+            message = consumer.poll(0.2)
+            if message is not None:
+                found.append(message.error())
+            return bool(found)
+
+        wait_until(is_answered, LONG_S)
+        consumer.close()
+        return None if found[0] is None else str(found[0].name())
+
+    assert send("gus", "payments") is None
+    limit("groups=1")
+    assert read("one") is None
+    wait_until(lambda: used("groups") == 1, LONG_S)
+    assert read("two") == "POLICY_VIOLATION"
+    assert send("gus", "payments") is None
+    assert read("one") is None
+    limit("stored_bytes=10")
+    wait_until(lambda: used("stored_bytes") > 10, LONG_S)
+    wait_until(lambda: send("gus", "payments") == "POLICY_VIOLATION", LONG_S)
+    limit("stored_bytes=")
+    wait_until(lambda: send("gus", "payments") is None, LONG_S)
+    limit("connections=1")
+    wait_until(lambda: used("connections") >= 1, LONG_S)
+    refused = send("gus", "payments")
+    assert refused in {"_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_TRANSPORT"}, refused
+    add_user("tina")
+    AdminClient(settings_of("tina")).list_topics(timeout=TIMEOUT_S)  # others are not limited
+    limit("connections=")
+    wait_until(lambda: send("gus", "payments") is None, LONG_S)
+    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"payments"}

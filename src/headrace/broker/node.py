@@ -7,6 +7,7 @@ metadata only; a partition's log is read on first use.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -28,6 +29,7 @@ from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.housekeeping.orphans import collect_orphans
 from headrace.broker.housekeeping.replication import Replication
 from headrace.broker.housekeeping.retention import Retention
+from headrace.broker.housekeeping.tenant_storage import TenantStorage
 from headrace.broker.housekeeping.tiering import Tiering
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
@@ -102,6 +104,8 @@ from headrace.broker.timers.timer_partitions import TimerPartitions
 from headrace.broker.topics.ownership import Ownership, SoleOwnership
 from headrace.broker.topics.topic_loading import load_topics
 from headrace.broker.topics.topics import Topics
+from headrace.coordination.quotas.tenant_limits import CONNECTIONS, STORED
+from headrace.coordination.quotas.tenant_limits import GROUPS as GROUP_COUNT
 from headrace.errors import HeadraceError, NotCoordinator
 from headrace.log.environment import CompanionedLogs, Environment
 from headrace.log.loaded_indexes import LoadedIndexes
@@ -116,16 +120,18 @@ from headrace.metadata.quota_facts import QUOTAS
 from headrace.metadata.tenant_facts import TENANTS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.records.tenant_names import tenant_of
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
     from headrace.broker.security.authentication import Authentication
+    from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.authorizer import Authorizer
     from headrace.broker.shares.queue_peers import QueuePeerCalls
     from headrace.broker.topics.ownership import OpenLine
@@ -206,9 +212,6 @@ class Node:
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
-        if self.access is not None:
-            self.topics.checks.limits_of = self.access.tenants.limits
-            self.access.tenants.on_change(self.quotas.tenants_changed)
         self.coordinators = CoordinatorRegistry()
         self.ownership = self._make_ownership(randomness.uuid().hex)
         self.topics.ownership = self.ownership
@@ -244,6 +247,8 @@ class Node:
         self._prepare_housekeeping()
         self.services = _services_of(self)
         self.services.figures += _figures_of(self, self.services)
+        if self.access is not None:
+            _limit_tenants(self, self.access.tenants)
         self.settings.attach(self.topics.defaults_changed, self._advertised)
 
     def _advertised(self) -> dict[str, str]:
@@ -602,6 +607,34 @@ def _services_of(node: Node) -> Services:
         randomness=node.randomness,
         lags=partial(measured_lags, node.groups, topics, node.shares, node.ownership),
     )
+
+
+def _limit_tenants(node: Node, tenants: Tenants) -> None:
+    """Have what tenants use counted and limited where it is used."""
+    node.topics.checks.limits_of = tenants.limits
+    tenants.on_change(node.quotas.tenants_changed)
+    counts, connections = node.tenant_rates.counts, node.services.connections
+    storage = TenantStorage(node.topics, node.ownership)
+
+    def count_connections(counted: Collection[str]) -> Mapping[str, int]:
+        return {one: connections.of_users(tenants.principals(one)) for one in counted}
+
+    def count_groups(counted: Collection[str]) -> Mapping[str, int]:
+        found = Counter(map(tenant_of, node.groups.group_ids()))
+        # Share groups are known to every broker: each is counted by one.
+        if node.config.broker_id == min(one.id for one in node.cluster.brokers()):
+            found += Counter(map(tenant_of, node.group_configs.share_groups()))
+        return {one: found[one] for one in counted}
+
+    counts.measures = {
+        CONNECTIONS: count_connections,
+        GROUP_COUNT: count_groups,
+        STORED: storage.measure,
+    }
+    counts.drop = storage.drop
+    node.appends.full_tenants = counts.full
+    node.groups.check_new = node.group_configs.check_new = counts.check_group
+    connections.exceeded_of_tenant = counts.exceeded_by
 
 
 def _figures_of(node: Node, services: Services) -> list[Source]:

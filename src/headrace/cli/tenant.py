@@ -33,6 +33,7 @@ def tenant() -> None:
       headrace tenant describe acme
       headrace tenant set acme --add User:carol --remove User:bob
       headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1048576
+      headrace tenant set acme --limit stored_bytes=10737418240 --when-full drop-oldest
       headrace tenant delete acme --yes
 
     A principal of a tenant uses that tenant's names alone. See docs/TENANTS.md.
@@ -107,7 +108,8 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     for one in found["principals"]:
         click.echo(f"  {one}")
     for name, value in found["limits"].items():
-        click.echo(f"  at most {value} {name}")
+        full = f"; when full: {found['when_full']}" if name == "stored_bytes" else ""
+        click.echo(f"  at most {value} {name} ({found['used'][name]} used{full})")
 
 
 @tenant.command("set")
@@ -131,8 +133,13 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     "limits",
     multiple=True,
     metavar="NAME=NUMBER",
-    help="topics, partitions, producer_byte_rate or consumer_byte_rate, of all brokers together;"
-    " NAME= removes the limit. May be repeated.",
+    help="topics, partitions, connections, groups, stored_bytes, producer_byte_rate or"
+    " consumer_byte_rate, of all brokers together; NAME= removes the limit. May be repeated.",
+)
+@click.option(
+    "--when-full",
+    type=click.Choice(["reject", "slow", "drop-oldest"]),
+    help="What happens once it stores all of stored_bytes. [default: reject]",
 )
 @_DRY_RUN
 @AS_JSON
@@ -140,10 +147,10 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
 @click.pass_obj
 def set_(
     session: CliSession, name: str, added: tuple[str, ...], removed: tuple[str, ...],
-    limits: tuple[str, ...], *, dry_run: bool, as_json: bool,
+    limits: tuple[str, ...], when_full: str | None, *, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Add principals to a tenant, remove others, and set limits."""
-    if not (added or removed or limits):
+    if not (added or removed or limits or when_full):
         step = "Add --add or --remove User:NAME, or --limit NAME=NUMBER"
         raise CommandFailed("name what to change", step, USAGE)
     given: dict[str, int | None] = {}
@@ -152,7 +159,9 @@ def set_(
         if "=" not in one or not (value.isascii() and (value.isdigit() or not value)):
             raise CommandFailed(f"{one!r} is not NAME=NUMBER", "Write topics=100", USAGE)
         given[what] = int(value) if value else None
-    body = {"add": [*added], "remove": [*removed], "limits": given}
+    body: dict[str, Any] = {"add": [*added], "remove": [*removed], "limits": given}
+    if when_full is not None:
+        body["when_full"] = when_full
     changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)
     if as_json:
         print_json(changed)

@@ -202,6 +202,7 @@ TENANT: Final = Part(
         "name": "acme",
         "principals": ["User:alice"],
         "limits": Entries("topics", 100),
+        "when_full": "reject",
         "in_setting": False,
     },
 )

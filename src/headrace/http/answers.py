@@ -488,7 +488,12 @@ ANSWERS: Final[dict[str, Any]] = {
     "createKey": {**KEY, "key?": "hr_0f1e2d3c4b5a6978_example", "secret?": "example"},
     "revokeKey": API_KEY,
     "listTenants": {"tenants": [TENANT], "next_page_token?": TOKEN},
-    "getTenant": {**TENANT.shape, "topics": 3, "groups": 2},
+    "getTenant": {
+        **TENANT.shape,
+        "topics": 3,
+        "groups": 2,
+        "used": Entries("topics", 3),
+    },
     "createTenant": {"tenant": "acme", "existed": False, "dry_run": False},
     "changeTenant": {"tenant": TENANT, "dry_run": False},
     "deleteTenant": {"tenant": "acme", "topics": 0, "groups": 0, "principals": 0, "dry_run": False},

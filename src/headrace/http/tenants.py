@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenants import PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
-from headrace.coordination.quotas.tenant_limits import LIMITS
+from headrace.coordination.quotas.tenant_limits import LIMITS, PARTITIONS, TOPICS, WHEN_FULL
 from headrace.errors import BrokerUnreachable, SecurityDisabled
 from headrace.http.operations import (
     DRY_RUN,
@@ -30,6 +30,8 @@ from headrace.http.problems import Contradiction
 from headrace.records.tenant_names import TENANT, tenant_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
@@ -57,7 +59,13 @@ class TenantOperations:
             "type": "boolean",
             "description": "Delete it although it has topics, groups or principals. They stay.",
         }
-        change = fields((), add=_PRINCIPALS, remove=_PRINCIPALS, limits=_LIMITS)
+        when_full: Schema = {
+            "enum": [*WHEN_FULL],
+            "description": "What happens once it stores all of stored_bytes.",
+        }
+        change = fields(
+            (), add=_PRINCIPALS, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full
+        )
         change |= {"minProperties": 1}
         self.operations = [
             Operation("GET", _PATH, "listTenants", "List tenants and their principals.",
@@ -90,7 +98,21 @@ class TenantOperations:
     async def _get(self, call: Call) -> Json:
         name = call.path["tenant"]
         shown = _shown(self._tenants(), name)
-        return shown | await self._counts(name)
+        shown |= await self._counts(name)
+        return shown | {"used": self._used(name, shown["limits"])}
+
+    def _used(self, tenant: str, limits: Mapping[str, int]) -> dict[str, int]:
+        """Of each limit, as of the last second."""
+        topics, rates = self._services.topics, self._services.quotas
+        names = [name for name in topics.names() if tenant_of(name) == tenant]
+        own = {
+            TOPICS: len(names),
+            PARTITIONS: sum(topics.get(name).fact.partition_count for name in names),
+        }
+        return {
+            what: own[what] if what in own else round(rates.of_tenant(tenant, what))
+            for what in limits
+        }
 
     async def _counts(self, tenant: str) -> Json:
         """How many topics and groups a tenant has. Raises BrokerUnreachable unless all brokers
@@ -120,8 +142,8 @@ class TenantOperations:
         if both:
             raise Contradiction(f"{both[0]} is both added and removed: do one of them")
         tenants = self._tenants()
-        limits = call.body.get("limits", {})
-        await tenants.change(name, added, removed, limits, is_dry_run=call.is_dry_run)
+        limits, when_full = call.body.get("limits", {}), call.body.get("when_full")
+        await tenants.change(name, added, removed, limits, when_full, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
@@ -146,5 +168,6 @@ def _shown(tenants: Tenants, name: str) -> Json:
         "name": name,
         "principals": list(tenants.principals(name)),
         "limits": {what: int(one) for what, one in sorted(tenants.limits(name).items())},
+        "when_full": tenants.when_full(name),
         "in_setting": tenants.is_configured(name),
     }

@@ -49,10 +49,21 @@ async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
         active = log.active
         newest_ms = active.newest_ms if active is not None else -1
         is_old = 0 <= newest_ms < now_ms - log.config.retention_ms
-        if is_old and log.ready is None and not log.has_pending:
-            await log.lifecycle_host.roll_now()
+        if is_old:
+            await close_open(log)
+    return await drop_before(log, start_after_retention(log, now_ms))
+
+
+async def drop_before(log: PartitionLog, offset: int) -> int:
+    """Remove the records before an offset, none above the high watermark; returns how many."""
     before = log.log_start_offset
-    start = start_after_retention(log, now_ms)
+    start = min(offset, log.high_watermark)
     if start > before:
         await log.lifecycle_host.trim(start)
     return log.log_start_offset - before
+
+
+async def close_open(log: PartitionLog) -> None:
+    """Close the open ledger, so that it can be removed, unless something waits for it."""
+    if log.ready is None and not log.has_pending:
+        await log.lifecycle_host.roll_now()

@@ -37,6 +37,8 @@ class TenantFact(StoredFact):
     principals: list[TenantPrincipal]
     limits: dict[str, str] = field(default_factory=dict)
     """Numbers as text, by what they limit: see `coordination/quotas/tenant_limits`."""
+    when_full: str | None = None
+    """What happens when it stores all that it may; None: as by default."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -53,4 +55,4 @@ class TenantFact(StoredFact):
             _ = [float(value) for value in limits.values()]
         except ValueError:
             raise reader.corrupt(f"has invalid limits {limits!r}") from None
-        return cls(state, principals, limits, reader.rest())
+        return cls(state, principals, limits, reader.text_or_none("when_full"), reader.rest())

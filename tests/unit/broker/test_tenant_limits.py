@@ -1,4 +1,4 @@
-"""Limits of tenants: topics and partitions, and byte rates that all brokers share."""
+"""Limits of tenants: what they have, and byte rates that all brokers share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.http.test_queues_of_brokers import with_brokers
-from tests.unit.kafka.face_rig import broker
+from tests.unit.kafka.face_rig import Rig, batch, broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
@@ -18,10 +18,12 @@ from headrace.broker.security.tenants import Tenants
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_service import NewTopic
+from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.coordination.quotas.tenant_limits import check_limits, share_of
-from headrace.errors import PolicyViolation, RequestInvalid
+from headrace.errors import HeadraceError, PolicyViolation, RequestInvalid
 from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.identifiers import OFFSETS_TOPIC
 
 CONFIG = {"authorizer": "acl", "super_users": "User:root", "offsets_partition_count": 1}
 RATE = 1_000_000
@@ -224,3 +226,144 @@ async def test_a_rate_is_shared_by_all_brokers_and_follows_the_load(cluster):
         return max(shares()) < 0.4 * RATE and sum(shares()) > 0.9 * RATE
 
     await until(is_even)
+
+
+@with_brokers(0)
+async def test_connections_are_counted_over_all_brokers(cluster):
+    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    for number in (1, 2, 3):
+        await cluster.start(number)
+    one, other, third = (cluster.brokers[number].node for number in (1, 2, 3))
+    await one.access.tenants.create("acme", ["User:alice", "User:ann"])
+    await one.access.tenants.change("acme", limits={"connections": 2})
+    await until(lambda: all(n.access.tenants.has_shared for n in (one, other, third)))
+    tries = 0
+
+    def connect(node, user: str) -> object | None:
+        nonlocal tries
+        tries += 1
+        connection = f"{user} {tries}"
+        connections = node.services.connections
+        assert connections.open(connection, "PLAINTEXT", "127.0.0.1") == ""
+        if connections.identify(connection, user):
+            connections.close(connection)
+            return None
+        return connection
+
+    first = connect(one, "User:alice")
+    assert connect(other, "User:ann")
+    await until(lambda: third.tenant_rates.counts.total("acme", "connections") == 2)
+    assert connect(third, "User:ann") is None
+    assert connect(third, "User:carol"), "others are not limited"
+    one.services.connections.close(first)
+    await until(lambda: connect(third, "User:alice"))
+
+
+def test_a_tenant_has_no_more_groups_than_its_limit():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            node = rig.node
+            await node.access.tenants.create("acme", ["User:alice"])
+            await node.access.tenants.change("acme", limits={"groups": 2})
+            await node.topics.ensure_internal(OFFSETS_TOPIC)
+            await node.services.topics.create(NewTopic("«acme»t", 1, -1, {}))
+
+            async def commit(group: str) -> HeadraceError | None:
+                offsets = [OffsetToCommit("«acme»t", 0, 1, -1, "")]
+                reply = await node.groups.submit(CommitCommand(group, -1, "", None, offsets))
+                return reply.results[0].error
+
+            assert await commit("«acme»a") is None
+            await node.group_configs.begin("«acme»share", rig.node.randomness.uuid())
+            await until(lambda: node.tenant_rates.used("acme", "groups") == 2)
+            for _ in range(2):
+                error = await commit("«acme»b")
+                assert isinstance(error, PolicyViolation)
+                assert "3 groups, and may have 2" in str(error)
+            with pytest.raises(PolicyViolation):
+                await node.group_configs.begin("«acme»other", rig.node.randomness.uuid())
+            assert await commit("«acme»a") is None, "one that exists goes on"
+            assert await commit("b") is None, "others are not limited"
+            await node.access.tenants.change("acme", limits={"groups": 3})
+            assert await commit("«acme»b") is None
+
+    asyncio.run(scenario())
+
+
+VALUE = bytes(10_000)
+
+
+async def stored_of(rig: Rig, when_full: str) -> None:
+    tenants = rig.node.access.tenants
+    await tenants.create("acme", ["User:alice"])
+    await tenants.change("acme", limits={"stored_bytes": 100_000}, when_full=when_full)
+    for name in ("«acme»a", "«acme»b", "c"):
+        await rig.node.services.topics.create(NewTopic(name, 1, -1, {}))
+
+
+async def write(rig: Rig, topic: str) -> bool:
+    """Whether the tenant may write."""
+    log = rig.node.topics.get(topic).partitions[0]
+    try:
+        await rig.node.appends.append_and_wait(log, batch(VALUE))
+    except PolicyViolation:
+        return False
+    return True
+
+
+def test_a_tenant_that_is_full_writes_no_more_until_it_has_room():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            await stored_of(rig, "reject")
+            counts, written = rig.node.tenant_rates.counts, 0
+            while await write(rig, "«acme»a"):
+                written += 1
+                await asyncio.sleep(0.05)  # the limit is looked at once a second
+            assert written > 9
+            assert not await write(rig, "«acme»b")
+            assert "may store 100000" in counts.full["acme"]
+            assert await write(rig, "c"), "others are not limited"
+            assert rig.node.quotas.take(session(), PRODUCER, 1) == 0
+            await rig.node.services.topics.delete("«acme»a")
+            await until(lambda: not counts.full)
+            assert await write(rig, "«acme»b")
+
+    asyncio.run(scenario())
+
+
+def test_slow_throttles_writes_more_and_more():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            await stored_of(rig, "slow")
+            quotas, rates = rig.node.quotas, rig.node.tenant_rates
+            assert quotas.is_active
+            waits = []
+            for _ in range(3):
+                for _ in range(3):
+                    await write(rig, "«acme»a")
+                log = rig.node.topics.get("«acme»a").partitions[0]
+                await until(lambda log=log: rates.used("acme", "stored_bytes") == log.size_bytes)
+                waits.append(quotas.take(session(), PRODUCER, 1))
+            assert waits[:2] == [0, 0]
+            assert 14_000 < waits[2] < 17_000
+            assert quotas.take(session("carol"), PRODUCER, 1) == 0
+
+    asyncio.run(scenario())
+
+
+def test_drop_oldest_makes_room_for_what_is_written():
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            await stored_of(rig, "drop-oldest")
+            first, second = (rig.node.topics.get(f"«acme»{one}").partitions[0] for one in "ab")
+            for topic in ("«acme»b", "c", "c"):
+                await write(rig, topic)
+            for _ in range(12):
+                await write(rig, "«acme»a")
+            await until(lambda: first.log_start_offset > 0)
+            await until(lambda: first.size_bytes + second.size_bytes <= 100_000)
+            await until(lambda: not rig.node.tenant_rates.counts.full)
+            assert await write(rig, "«acme»a")
+            assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
+
+    asyncio.run(scenario())

@@ -48,14 +48,23 @@ def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
             assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is True
             assert web.node.audit.changed_total == before + 2
             _, listed = await web.ask("GET", "/v1/tenants")
-            assert listed["tenants"] == [ACME | {"limits": {}, "in_setting": False}]
+            assert listed["tenants"] == [
+                ACME | {"limits": {}, "when_full": "reject", "in_setting": False}
+            ]
             limits = {"limits": {"topics": 3, "producer_byte_rate": 1_000}}
             _, limited = await web.ask("PATCH", "/v1/tenants/acme", limits)
             assert limited["tenant"]["limits"] == limits["limits"]
             await web.ask("PATCH", "/v1/tenants/acme", {"limits": {"topics": None}})
             _, shown = await web.ask("GET", "/v1/tenants/acme")
             assert shown["limits"] == {"producer_byte_rate": 1_000}
-            for wrong in ({"groups": 1}, {"topics": 0}, {"topics": "1"}):
+            full = {"limits": {"stored_bytes": 9, "topics": 1}, "when_full": "slow"}
+            await web.ask("PATCH", "/v1/tenants/acme", full)
+            _, shown = await web.ask("GET", "/v1/tenants/acme")
+            assert shown["when_full"] == "slow"
+            assert shown["used"] == {"producer_byte_rate": 0, "stored_bytes": 0, "topics": 0}
+            full = {"limits": {"stored_bytes": None}, "when_full": "burn"}
+            assert (await web.ask("PATCH", "/v1/tenants/acme", full))[0] == 400
+            for wrong in ({"members": 1}, {"topics": 0}, {"topics": "1"}):
                 assert (await web.ask("PATCH", "/v1/tenants/acme", {"limits": wrong}))[0] == 400
             change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
             _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)

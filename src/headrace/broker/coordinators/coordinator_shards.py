@@ -133,6 +133,11 @@ class CoordinatorShards(Generic[Commands, Record, Replies]):
         """The shards that have been opened."""
         return list(self._shards.values())
 
+    def machine_of(self, key: str) -> Machine[Commands, Record, Replies] | None:
+        """The machine of a key, if it is loaded."""
+        shard = self._shards.get(self.partition_for(key))
+        return None if shard is None else shard.machine
+
     def machines(self) -> Iterable[Machine[Commands, Record, Replies]]:
         """The machines that are loaded, for metrics."""
         return [shard.machine for shard in self._shards.values() if shard.machine is not None]

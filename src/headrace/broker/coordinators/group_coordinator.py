@@ -152,6 +152,14 @@ class CommandOfGroups(Command[GroupsReply[OfGroup]], Protocol[OfGroup]):
 Reply = TypeVar("Reply")
 GROUP_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
+_CREATING = (
+    JoinCommand,
+    ConsumerHeartbeatCommand,
+    StreamsHeartbeatCommand,
+    CommitCommand,
+    TransactionalCommitCommand,
+)
+"""Commands that create a group that does not exist."""
 GroupShards = CoordinatorShards[GroupCommand, GroupRecord, GroupReply]
 
 
@@ -189,6 +197,8 @@ class GroupCoordinator:
         self._streams = None if consumers is None else consumers.streams
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
+        self.check_new: Callable[[str], None] | None = None
+        """Raises the error that refuses a new group."""
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
@@ -203,6 +213,8 @@ class GroupCoordinator:
         try:
             await self._prepare(command)
             self._check_id(command.group_id, command)
+            if self.check_new is not None and isinstance(command, _CREATING):
+                self._check_new(command.group_id, self.check_new)
         except HeadraceError as error:
             return command.refused(error)
         reply = await self.shards.submit(command.group_id, command)
@@ -297,6 +309,17 @@ class GroupCoordinator:
             CommitCommand | TransactionalCommitCommand | FetchOffsetsCommand | DeleteOffsetsCommand,
         ):
             raise GroupIdInvalid("a group id must not be empty")
+
+    def _check_new(self, group_id: str, check: Callable[[str], None]) -> None:
+        machine = self.shards.machine_of(group_id)
+        if isinstance(machine, GroupMachine) and group_id not in machine.groups:
+            check(group_id)
+
+    def group_ids(self) -> Iterator[str]:
+        """Of the groups that are loaded here."""
+        for machine in self.shards.machines():
+            if isinstance(machine, GroupMachine):
+                yield from machine.groups
 
     def _create_missing(self, group_id: str, reply: StreamsHeartbeatReply) -> None:
         """Start to create the internal topics that a streams group lacks."""

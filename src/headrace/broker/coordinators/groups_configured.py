@@ -78,6 +78,8 @@ class ConfiguredGroups:
         """The keys of settings that vanished while this broker knew them, with the next step."""
         self._default = share_config({})
         self._changing = asyncio.Lock()
+        self.check_new: Callable[[str], None] | None = None
+        """Raises the error that refuses a new share group."""
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a group's key. Raises DataCorrupt, FormatUnsupported."""
@@ -251,6 +253,8 @@ class ConfiguredGroups:
         """
         if topic_id not in self.share_topics(group_id):
             _check_id(group_id)
+            if self.check_new is not None and group_id not in self._topics:
+                self.check_new(group_id)
             counts = {topic_id: partitions} if partitions else {}
             await self._change_topics(group_id, lambda known: (*known, topic_id), counts)
         fact = self._facts.get(group_id)

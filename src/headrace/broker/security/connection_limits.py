@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from headrace.coordination.quotas.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 UNLIMITED: Final = 2_147_483_647
 """Kafka's default of its connection limits."""
@@ -79,6 +79,8 @@ class ConnectionLimits:
         self._buckets: dict[str, TokenBucket] = {}
         self._overrides: tuple[str, Mapping[str, int]] = ("", {})
         self.refused_total = 0
+        self.exceeded_of_tenant: Callable[[str], str] | None = None
+        """Counts one more connection of a user's tenant, or says which limit that exceeds."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -139,9 +141,16 @@ class ConnectionLimits:
         if self._of_users.get(user, 0) >= most:
             self.refused_total += 1
             return f"headrace.max.connections.per.user, {most}"
+        if self.exceeded_of_tenant is not None and (exceeded := self.exceeded_of_tenant(user)):
+            self.refused_total += 1
+            return exceeded
         counted.user = user
         _add(self._of_users, user, 1)
         return ""
+
+    def of_users(self, users: Iterable[str]) -> int:
+        """How many connections these have."""
+        return sum(self._of_users.get(one, 0) for one in users)
 
     def close(self, connection: object) -> None:
         """A connection has ended; it need not have been counted."""

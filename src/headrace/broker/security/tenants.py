@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER
-from headrace.coordination.quotas.tenant_limits import RATES, check_limits
+from headrace.coordination.quotas.tenant_limits import (
+    COUNTS,
+    RATES,
+    REJECT,
+    SLOW,
+    STORED,
+    WHEN_FULL,
+    check_limits,
+)
 from headrace.errors import (
     CredentialDuplicate,
     CredentialInvalid,
@@ -147,6 +155,8 @@ class TenantChange(NamedTuple):
     added: Sequence[str]
     removed: Sequence[str]
     limits: Mapping[str, float | None]
+    when_full: str | None
+    """None: as before."""
     may_create: bool
 
     def applied(self, before: TenantFact) -> TenantFact:
@@ -164,7 +174,8 @@ class TenantChange(NamedTuple):
         }
         limits = {name: one for name, one in texts.items() if one is not None}
         principals = [known.get(one, TenantPrincipal(one)) for one in kept]
-        return replace(before, principals=principals, limits=limits)
+        when_full = self.when_full or before.when_full
+        return replace(before, principals=principals, limits=limits, when_full=when_full)
 
 
 class Tenants:
@@ -184,7 +195,9 @@ class Tenants:
         self._stored: dict[str, tuple[str, ...]] = {}
         self._damaged: set[str] = set()
         self._limits: dict[str, Mapping[str, float]] = {}
+        self._when_full: dict[str, str] = {}
         self._with_rates: set[str] = set()
+        self._with_counts: set[str] = set()
         self._tenants_of: dict[str, tuple[str, ...]] = {
             one: (tenant,) for one, tenant in configured.items()
         }
@@ -229,9 +242,22 @@ class Tenants:
         """Whether any tenant has limits of rates, for which requests are metered."""
         return bool(self._with_rates)
 
+    def with_count(self, what: str) -> Collection[str]:
+        """The tenants that have a limit of `tenant_limits.COUNTS`."""
+        return {one for one in self._with_counts if what in self._limits[one]}
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether brokers have to know of each other what tenants use."""
+        return bool(self._with_rates or self._with_counts)
+
     def limits(self, tenant: str) -> Mapping[str, float]:
         """What limits a tenant (`tenant_limits.LIMITS`); empty if nothing does."""
         return self._limits.get(tenant, _NO_LIMITS)
+
+    def when_full(self, tenant: str) -> str:
+        """What happens once a tenant stores all that it may: one of `WHEN_FULL`."""
+        return self._when_full.get(tenant, REJECT)
 
     # --- stored state ------------------------------------------------------------------------
 
@@ -240,7 +266,7 @@ class Tenants:
         tenant = key.removeprefix(TENANTS)
         if entry is None:
             self._versions.pop(key, None)
-            self._limit(tenant, {})
+            self._limit(tenant, {}, REJECT)
             self._put(tenant, None)
         elif self._versions.get(key, ABSENT) < entry.version:
             self._versions[key] = entry.version
@@ -253,17 +279,21 @@ class Tenants:
             self._damaged.discard(tenant)
             is_active = fact.state == ACTIVE
             limits = {name: float(one) for name, one in fact.limits.items()}
-            self._limit(tenant, limits if is_active else {})
+            self._limit(tenant, limits if is_active else {}, fact.when_full or REJECT)
             found = tuple(one.principal for one in fact.principals)
             self._put(tenant, found if is_active else None)
 
-    def _limit(self, tenant: str, limits: Mapping[str, float]) -> None:
-        self._limits.pop(tenant, None)
-        self._with_rates.discard(tenant)
+    def _limit(self, tenant: str, limits: Mapping[str, float], when_full: str) -> None:
+        for known in (self._limits, self._when_full):
+            known.pop(tenant, None)
         if limits:
-            self._limits[tenant] = limits
-        if not limits.keys().isdisjoint(RATES):
-            self._with_rates.add(tenant)
+            self._limits[tenant], self._when_full[tenant] = limits, when_full
+        is_slowed = STORED in limits and when_full == SLOW
+        for one, is_in in (
+            (self._with_rates, is_slowed or not limits.keys().isdisjoint(RATES)),
+            (self._with_counts, not limits.keys().isdisjoint(COUNTS)),
+        ):
+            (one.add if is_in else one.discard)(tenant)
 
     def _put(self, tenant: str, principals: tuple[str, ...] | None) -> None:
         """At a cost of the tenant's principals: there may be 10,000 tenants."""
@@ -299,7 +329,7 @@ class Tenants:
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
             raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
-        change = TenantChange(principals, (), _NO_LIMITS, may_create=True)
+        change = TenantChange(principals, (), _NO_LIMITS, None, may_create=True)
         await self._change(tenant, change, is_dry_run=is_dry_run)
         return existed
 
@@ -309,17 +339,21 @@ class Tenants:
         added: Sequence[str] = (),
         removed: Sequence[str] = (),
         limits: Mapping[str, float | None] = _NO_LIMITS,
+        when_full: str | None = None,
         *,
         is_dry_run: bool = False,
     ) -> None:
-        """Add principals to a tenant, remove others, and set limits (None: remove it). Principals
-        that it has already, or does not have, are no error.
+        """Add principals to a tenant, remove others, and set limits (None: remove it), and
+        `when_full` unless it is None. Principals that it has already, or does not have, are no
+        error.
 
         Raises CredentialUnknown if there is no such tenant, CredentialInvalid for a principal that
         cannot be of a tenant, CredentialDuplicate for one of another, RequestInvalid,
         PolicyViolation, MetadataUnavailable.
         """
         check_limits(limits)
+        if when_full not in {None, *WHEN_FULL}:
+            raise RequestInvalid(f"when_full must be one of {', '.join(WHEN_FULL)}")
         if tenant not in self._stored:
             self.principals(tenant)
             if removed:
@@ -327,7 +361,8 @@ class Tenants:
                     "the setting headrace.tenants names this tenant: change it there, on every"
                     " broker; nothing was changed"
                 )
-        change = TenantChange(added, removed, limits, may_create=self.is_configured(tenant))
+        is_configured = self.is_configured(tenant)
+        change = TenantChange(added, removed, limits, when_full, may_create=is_configured)
         await self._change(tenant, change, is_dry_run=is_dry_run)
 
     async def delete(self, tenant: str, *, is_forced: bool = False) -> None:
@@ -346,7 +381,7 @@ class Tenants:
                     f"the tenant has {len(before.principals)} principals: remove them first, or use"
                     " force; nothing was changed"
                 )
-            return replace(before, state=DELETED, principals=[], limits={})
+            return replace(before, state=DELETED, principals=[], limits={}, when_full=None)
 
         await self._store(tenant, deleted)
 

@@ -21,6 +21,7 @@ from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept
 from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
+    PolicyViolation,
     RecordInvalid,
     StorageUnavailable,
     TransactionalIdRefused,
@@ -36,10 +37,11 @@ from headrace.records.batch import (
     check_batch,
     read_header,
 )
+from headrace.records.tenant_names import tenant_of
 from headrace.records.validation import validate_small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.broker.coordinators.transaction_verification import Verifications
     from headrace.broker.services.admission import Named
@@ -120,6 +122,8 @@ class Appends:
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
         self._waiting_bytes = 0
+        self.full_tenants: Mapping[str, str] = {}
+        """Whose clients may write no more, and why."""
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -137,6 +141,8 @@ class Appends:
 
         Raises HeadraceError.
         """
+        if self.full_tenants:
+            self._check_full(partition)
         config = partition.config
         if not config.is_opaque or header[5] & TRANSACTIONAL or partition in self._queues:
             return None
@@ -171,10 +177,17 @@ class Appends:
 
         If it is refused at once, raises HeadraceError and does not call `then`.
         """
+        if self.full_tenants:
+            self._check_full(partition)
         write = _Write(partition, records, header, then, transaction)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
             return
         self._enqueue(write)
+
+    def _check_full(self, partition: PartitionLog) -> None:
+        why = self.full_tenants.get(tenant_of(partition.name))
+        if why is not None:
+            raise PolicyViolation(why)
 
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()

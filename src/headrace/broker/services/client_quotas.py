@@ -253,6 +253,10 @@ class ClientQuotas:
             self._addresses[client_host] = bucket
         return self._note(CONNECTION, bucket.charge(1, self._now_ns()))
 
+    def of_tenant(self, tenant: str, what: str) -> float:
+        """What all brokers' clients of a tenant use of one of its limits."""
+        return 0 if self._tenants is None else self._tenants.used(tenant, what)
+
     def _note(self, key: str, throttle_ms: int) -> int:
         if throttle_ms:
             figures = self.throttled[key]

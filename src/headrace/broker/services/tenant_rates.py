@@ -1,4 +1,5 @@
-"""The byte rates of tenants, over the whole cluster: this broker's share of them.
+"""The byte rates of tenants, over the whole cluster: this broker's share of them. What brokers know
+of each other's tenants, rates and counts (`tenant_counts`).
 
 Invariants: each second a broker asks the others what tenants used of them, and computes its share
 of each rate; a broker that does not answer counts as it did before. The shares of all brokers add
@@ -14,6 +15,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.owner_calls import checked
+from headrace.broker.services.tenant_counts import TenantCounts
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import RATES, share_of
 from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, TokenBucket
 from headrace.errors import HeadraceError, RequestInvalid
@@ -33,7 +36,7 @@ PERIOD_S: Final = 1.0
 NS_PER_MS: Final = NS_PER_S // MS_PER_S
 _USED: Final = "tenants.used"
 Used = dict[tuple[str, str], float]
-"""Bytes for each second, by tenant and rate."""
+"""By tenant and limit: bytes for each second, or how many there are."""
 
 
 class TenantRates:
@@ -53,10 +56,11 @@ class TenantRates:
         """Of each other live broker, as it answered last."""
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._throttled_to_ns: dict[tuple[str, str], int] = {}
+        self.counts = TenantCounts(access, clock, self._used_by_others)
 
     @property
     def is_active(self) -> bool:
-        """Whether any tenant has a limit of a rate."""
+        """Whether requests of any tenant are metered."""
         return self._access is not None and self._access.tenants.has_rates
 
     def take(self, session: ClientSession, key: str, amount: float) -> int:
@@ -64,9 +68,13 @@ class TenantRates:
         if self._access is None or key not in RATES:
             return 0
         tenant = self._access.tenant(session)
+        slowed_ms = self.counts.slowed_ms(tenant) if key == PRODUCER else 0
         rate = self._access.tenants.limits(tenant).get(key)
-        if rate is None:
-            return 0
+        return (
+            slowed_ms if rate is None else max(slowed_ms, self._charge(tenant, key, rate, amount))
+        )
+
+    def _charge(self, tenant: str, key: str, rate: float, amount: float) -> int:
         place = tenant, key
         self._charged[place] = self._charged.get(place, 0) + amount
         now_ns = self._now_ns()
@@ -81,6 +89,11 @@ class TenantRates:
         to_ns = now_ns + wait_ms * NS_PER_MS
         self._throttled_to_ns[place] = max(to_ns, self._throttled_to_ns.get(place, 0))
         return wait_ms
+
+    def used(self, tenant: str, what: str) -> float:
+        """What a tenant used of a limit at all brokers in the last period."""
+        place = tenant, what
+        return self._used.get(place, 0) + sum(self._used_by_others(place))
 
     def burst(self, session: ClientSession, key: str) -> int | None:
         """The largest amount that may be used at once; None: not limited."""
@@ -103,11 +116,13 @@ class TenantRates:
         calls.offer_of_broker(_USED, self._answer)
         while True:
             await asyncio.sleep(PERIOD_S)
-            if self.is_active:
+            if self._access is not None and self._access.tenants.has_shared:
                 await self._exchange(calls, [one.id for one in brokers()])
-            elif self._buckets:
-                self._buckets.clear()
-                self._throttled_to_ns.clear()
+                await self.counts.drop_oldest()
+            elif self._buckets or self._used:
+                for known in (self._buckets, self._throttled_to_ns, self._used, self._others):
+                    known.clear()
+                self.counts.end_period()
 
     async def _answer(self, _asked: Any) -> list[tuple[str, str, float]]:
         return [(*place, used) for place, used in self._used.items()]
@@ -118,6 +133,7 @@ class TenantRates:
         self._others = {one: self._others.get(one, {}) for one in others}
         await asyncio.gather(*(self._ask(calls, one) for one in others))
         self.divide()
+        self.counts.end_period()
 
     def _end_period(self) -> None:
         assert self._access is not None, "there are tenants"
@@ -131,6 +147,7 @@ class TenantRates:
             else:
                 rate = self._access.tenants.limits(place[0]).get(place[1], 0)
                 self._used[place] = max(self._used.get(place, 0), rate)
+        self._used |= self.counts.measure()
 
     async def _ask(self, calls: OwnerCalls, broker_id: int) -> None:
         try:

@@ -10,15 +10,26 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.quotas.entities import CONSUMER, INT64_MAX, PRODUCER
+from headrace.coordination.quotas.token_bucket import WAIT_MS_MAX
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TOPICS, PARTITIONS = "topics", "partitions"
+CONNECTIONS, GROUPS, STORED = "connections", "groups", "stored_bytes"
 """Do not change: stored."""
 RATES: Final = (PRODUCER, CONSUMER)
-LIMITS: Final = (TOPICS, PARTITIONS, *RATES)
+COUNTS: Final = (CONNECTIONS, GROUPS, STORED)
+"""What each broker counts, so that only all of them together know the sum."""
+LIMITS: Final = (TOPICS, PARTITIONS, *COUNTS, *RATES)
+REJECT, SLOW, DROP_OLDEST = "reject", "slow", "drop-oldest"
+WHEN_FULL: Final = (REJECT, SLOW, DROP_OLDEST)
+"""What happens to a tenant that stores all that it may. Do not change: stored."""
+SLOW_FROM: Final = 0.8
+"""Of a limit of stored bytes: from here on SLOW throttles."""
+DROPS_TO: Final = 1.1
+"""Of a limit of stored bytes: DROP_OLDEST refuses more, if less is dropped than is written."""
 _KEPT: Final = 0.02
 """Of a rate, for each broker: what a tenant may use at once of one that it did not use before."""
 
@@ -32,6 +43,17 @@ def check_limits(limits: Mapping[str, float | None]) -> None:
             continue
         if not isfinite(value) or value != int(value) or not 1 <= value <= INT64_MAX:
             raise RequestInvalid(f"{name} must be an integer from 1 on; {value} was given")
+
+
+def full_from(limit: float, when_full: str) -> float:
+    """From how many stored bytes on nothing more is written."""
+    return limit * DROPS_TO if when_full == DROP_OLDEST else limit
+
+
+def slowed_ms(stored: float, limit: float) -> int:
+    """For how long a write is throttled by SLOW: more and more, up to as long as a client waits."""
+    part = (stored / limit - SLOW_FROM) / (1 - SLOW_FROM)
+    return int(WAIT_MS_MAX * min(max(part, 0), 1))
 
 
 def share_of(rate: float, own: float, others: Iterable[float]) -> float:

@@ -1,0 +1,89 @@
+"""What tenants store in the partitions of this broker: how much, and the oldest of it dropped.
+
+Invariants: drops whole ledgers, the oldest of all of the tenant's first, as retention does, and
+only from topics whose records retention may delete. An error in one partition does not affect the
+others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.log.retention import close_open, drop_before
+from headrace.records.tenant_names import tenant_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Collection, Iterator
+
+    from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+
+class TenantStorage:
+    """See the module."""
+
+    def __init__(self, topics: Topics, ownership: Ownership) -> None:
+        self._topics = topics
+        self._ownership = ownership
+
+    def measure(self, tenants: Collection[str]) -> Counter[str]:
+        """The bytes that tenants store in this broker's partitions, with what belongs to these:
+        delayed records, and the journals of queues."""
+        found: Counter[str] = Counter()
+        for topic in self._topics.by_name.values():
+            tenant = tenant_of(topic.name)
+            if tenant in tenants:
+                for number, partition in topic.logs:
+                    if self._ownership.is_mine(topic, number):
+                        found[tenant] += partition.size_bytes
+        for (topic_id, _), companion in self._topics.companions.items():
+            of = self._topics.by_id.get(topic_id)
+            if of is not None and (tenant := tenant_of(of.name)) in tenants:
+                found[tenant] += companion.size_bytes
+        return found
+
+    def _logs(self, tenant: str) -> Iterator[PartitionLog]:
+        for topic in list(self._topics.by_name.values()):
+            if tenant_of(topic.name) == tenant:
+                for number, partition in topic.logs:
+                    is_served = self._ownership.is_mine(topic, number) and partition.is_loaded
+                    is_served = is_served and partition.failure is None and not partition.is_deleted
+                    if is_served and partition.config.is_deleted_by_retention:
+                        yield partition
+
+    async def drop(self, tenant: str, size_bytes: float) -> None:
+        """Drop the oldest that a tenant stores here, at least so many bytes if there are. If that
+        takes what an open ledger holds, the largest one is closed: it is dropped the next time."""
+        logs = list(self._logs(tenant))
+        closed: list[tuple[int, int, int, int]] = []
+        for at, partition in enumerate(logs):
+            newest_ms = 0
+            for segment in partition.closed:  # in their order, whatever their times
+                newest_ms = max(newest_ms, segment.newest_ms)
+                closed.append((newest_ms, at, segment.end_offset, segment.end_position))
+        starts: dict[int, int] = {}
+        for _, at, end_offset, end_position in sorted(closed):
+            if size_bytes <= 0:
+                break
+            starts[at] = end_offset
+            size_bytes -= end_position
+        for at, start in starts.items():
+            await self._each(logs[at], drop_before(logs[at], start))
+        if size_bytes > 0 and logs:
+            sizes = [0 if one.active is None else one.active.end_position for one in logs]
+            largest = logs[max(range(len(logs)), key=sizes.__getitem__)]
+            await self._each(largest, close_open(largest))
+
+    @staticmethod
+    async def _each(partition: PartitionLog, change: Awaitable[int | None]) -> None:
+        try:
+            if dropped := await change:
+                log.info("%s: its tenant is full: dropped %d records", partition.name, dropped)
+        except HeadraceError as error:
+            log.warning("%s: cannot drop the oldest records: %s", partition.name, error)

@@ -1,0 +1,148 @@
+"""What tenants have of what every broker counts: connections, groups, stored bytes.
+
+Invariants: each broker counts its own, once a second (`tenant_rates` asks the others), and what it
+admits meanwhile. Brokers that admit at the same moment may exceed a limit by what they admit in a
+second; what a broker that does not answer had last still counts. Whether a tenant is full is
+decided once a second, so that a write costs one look at a set. Reads are never refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.coordination.quotas.tenant_limits import (
+    CONNECTIONS,
+    COUNTS,
+    DROP_OLDEST,
+    GROUPS,
+    SLOW,
+    STORED,
+    full_from,
+    slowed_ms,
+)
+from headrace.errors import PolicyViolation
+from headrace.records.tenant_names import DEFAULT, tenant_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from headrace.broker.services.access_control import AccessControl
+    from headrace.runtime.clock import Clock
+
+AGAIN_NS: Final = 100_000_000
+"""What is refused may have room since it was counted: it is counted again, but not for each."""
+
+
+def _above(what: str, count: float, limit: float) -> PolicyViolation:
+    return PolicyViolation(
+        f"the tenant would have {count:.0f} {what}, and may have {limit:.0f}: end or delete some,"
+        " or have the limit raised (headrace tenant set --limit); nothing was changed"
+    )
+
+
+class TenantCounts:
+    """See the module."""
+
+    def __init__(
+        self,
+        access: AccessControl | None,
+        clock: Clock,
+        others: Callable[[tuple[str, str]], Sequence[float]],
+    ) -> None:
+        """`others`: what each other broker counted of a tenant's. `access` None: there are none."""
+        self._access = access
+        self._now_ns = clock.now_ns
+        self._others = others
+        self.measures: dict[str, Callable[[Collection[str]], Mapping[str, int]]] = {}
+        """Counts what this broker has of these tenants, by what it counts."""
+        self.drop: Callable[[str, float], Awaitable[None]] | None = None
+        """Drops the oldest that a tenant stores at this broker: so many bytes."""
+        self._own: dict[tuple[str, str], int] = {}
+        self._counted_ns: dict[tuple[str, str], int] = {}
+        self.full: dict[str, str] = {}
+        """Tenants that may store no more, and why."""
+
+    def _limit(self, tenant: str, what: str) -> float | None:
+        return None if self._access is None else self._access.tenants.limits(tenant).get(what)
+
+    def measure(self) -> dict[tuple[str, str], float]:
+        """Count what this broker has of tenants that have such limits."""
+        assert self._access is not None, "there are tenants"
+        self._own.clear()
+        self._counted_ns.clear()
+        for what in COUNTS:
+            tenants = self._access.tenants.with_count(what)
+            if tenants and what in self.measures:
+                for tenant, count in self.measures[what](tenants).items():
+                    self._own[tenant, what] = count
+        return dict(self._own)
+
+    def total(self, tenant: str, what: str) -> float:
+        """What all brokers have, as of the last count."""
+        place = tenant, what
+        return self._own.get(place, 0) + sum(self._others(place))
+
+    def check(self, tenant: str, what: str) -> None:
+        """Count one more. Raises PolicyViolation if the tenant has as many as it may."""
+        limit = self._limit(tenant, what)
+        if limit is None:
+            return
+        place, now_ns = (tenant, what), self._now_ns()
+        if self.total(tenant, what) >= limit:
+            if now_ns - self._counted_ns.get(place, -AGAIN_NS) >= AGAIN_NS:
+                self._own[place] = self.measures[what]({tenant}).get(tenant, 0)
+                self._counted_ns[place] = now_ns
+            if self.total(tenant, what) >= limit:
+                raise _above(what, self.total(tenant, what) + 1, limit)
+        self._own[place] = self._own.get(place, 0) + 1
+
+    def check_group(self, group_id: str) -> None:
+        """A group is created. Raises PolicyViolation."""
+        tenant = tenant_of(group_id)
+        if tenant != DEFAULT:
+            self.check(tenant, GROUPS)
+
+    def exceeded_by(self, principal: str) -> str:
+        """A client has logged in. Returns the limit that its connection exceeds, or ""."""
+        if self._access is None:
+            return ""
+        try:
+            self.check(self._access.tenants.of(principal), CONNECTIONS)
+        except PolicyViolation:
+            return "connections of its tenant"
+        return ""
+
+    # --- stored bytes ------------------------------------------------------------------------
+
+    def end_period(self) -> None:
+        """Decide which tenants are full."""
+        self.full.clear()
+        if self._access is None:
+            return
+        tenants = self._access.tenants
+        for tenant in tenants.with_count(STORED):
+            limit, stored = tenants.limits(tenant)[STORED], self.total(tenant, STORED)
+            if stored >= full_from(limit, tenants.when_full(tenant)):
+                self.full[tenant] = (
+                    f"the tenant stores {stored:.0f} bytes, and may store {limit:.0f}: delete"
+                    " topics or records, shorten retention, or have the limit raised (headrace"
+                    " tenant set --limit); nothing was stored"
+                )
+
+    def slowed_ms(self, tenant: str) -> int:
+        """For how long a write of the tenant is throttled because of what it stores."""
+        limit = self._limit(tenant, STORED)
+        if limit is None or self._access is None or self._access.tenants.when_full(tenant) != SLOW:
+            return 0
+        return slowed_ms(self.total(tenant, STORED), limit)
+
+    async def drop_oldest(self) -> None:
+        """Drop this broker's part of what tenants store above their limits, if they want that."""
+        assert self._access is not None, "there are tenants"
+        tenants = self._access.tenants
+        for tenant in sorted(tenants.with_count(STORED)):
+            limit, stored = self._limit(tenant, STORED), self.total(tenant, STORED)
+            is_dropped = tenants.when_full(tenant) == DROP_OLDEST
+            if limit is not None and self.drop is not None and is_dropped and stored > limit:
+                own = self._own.get((tenant, STORED), 0)
+                await self.drop(tenant, (stored - limit) * own / stored)
