@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, TYPE_CHECKING
 
 import psutil
@@ -40,12 +41,20 @@ class Broker:
         self.data_dir = folder / "data"
         self.log_path = folder / "broker.log"
         self.options = options
-        self.kafka = "127.0.0.1:0"
-        self.http = "127.0.0.1:0"
+        self.kafka = self._listen = "127.0.0.1:0"
+        self.http = self._listen_http = "127.0.0.1:0"
         self.process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self.is_damaged = False
         """Whether a test has spoiled the folder: then it need not pass `headrace check`."""
+
+    @classmethod
+    def of_workers(cls, folder: Path, count: int, *options: str) -> Broker:
+        """One of several workers that can be restarted: they listen at ports in a row."""
+        broker = cls(folder, "--workers", str(count), *options)
+        first = _free_ports(2 * count)
+        broker._listen, broker._listen_http = f"127.0.0.1:{first}", f"127.0.0.1:{first + count}"
+        return broker
 
     # --- life --------------------------------------------------------------------------------
 
@@ -56,7 +65,8 @@ class Broker:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = open(self.log_path, "ab")  # noqa: SIM115 - closed by `_ended`
         command = [sys.executable, "-m", "headrace.cli.main", "serve", "--json"]
-        command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka, "--http", self.http]
+        command += ["--data-dir", str(self.data_dir), "--kafka", self._listen]
+        command += ["--http", self._listen_http]
         ready_path = folder / "ready.json"
         with open(ready_path, "wb") as out:
             self.process = subprocess.Popen(
@@ -74,6 +84,8 @@ class Broker:
             raise
         assert ready["ready"] is True
         self.kafka, self.http = ready["kafka"], ready["http"]
+        if "," not in self.kafka:  # of workers these are lists, which the options do not take
+            self._listen, self._listen_http = self.kafka, self.http
         return self
 
     def _wait_ready(self, path: Path) -> str:
@@ -176,6 +188,19 @@ class Broker:
         connection = socket.create_connection(self.address, 60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many ports in a row, below those that the system gives to others."""
+    for first in random.sample(range(12_000, 32_000, count), 1_000):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no ports in a row are free")
 
 
 def wait_until(condition, timeout_s: float = 60, every_s: float = 0.05):
