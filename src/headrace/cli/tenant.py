@@ -32,6 +32,7 @@ def tenant() -> None:
       headrace tenant list
       headrace tenant describe acme
       headrace tenant set acme --add User:carol --remove User:bob
+      headrace tenant set acme --move User:dora
       headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1048576
       headrace tenant set acme --limit stored_bytes=10737418240 --when-full drop-oldest
       headrace tenant delete acme --yes
@@ -122,6 +123,13 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     help="A principal to add. May be repeated.",
 )
 @click.option(
+    "--move",
+    "moved",
+    multiple=True,
+    metavar="TYPE:NAME",
+    help="A principal to take from its tenant. May be repeated.",
+)
+@click.option(
     "--remove",
     "removed",
     multiple=True,
@@ -146,12 +154,13 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
 @HTTP
 @click.pass_obj
 def set_(
-    session: CliSession, name: str, added: tuple[str, ...], removed: tuple[str, ...],
-    limits: tuple[str, ...], when_full: str | None, *, dry_run: bool, as_json: bool,
+    session: CliSession, name: str, added: tuple[str, ...], moved: tuple[str, ...],
+    removed: tuple[str, ...], limits: tuple[str, ...], when_full: str | None, *, dry_run: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    """Add principals to a tenant, remove others, and set limits."""
-    if not (added or removed or limits or when_full):
-        step = "Add --add or --remove User:NAME, or --limit NAME=NUMBER"
+    """Add principals to a tenant, move or remove others, and set limits."""
+    if not (added or moved or removed or limits or when_full):
+        step = "Add --add, --move or --remove User:NAME, or --limit NAME=NUMBER"
         raise CommandFailed("name what to change", step, USAGE)
     given: dict[str, int | None] = {}
     for one in limits:
@@ -160,6 +169,8 @@ def set_(
             raise CommandFailed(f"{one!r} is not NAME=NUMBER", "Write topics=100", USAGE)
         given[what] = int(value) if value else None
     body: dict[str, Any] = {"add": [*added], "remove": [*removed], "limits": given}
+    if moved:
+        body["move"] = [*moved]
     if when_full is not None:
         body["when_full"] = when_full
     changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)

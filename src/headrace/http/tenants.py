@@ -63,8 +63,9 @@ class TenantOperations:
             "enum": [*WHEN_FULL],
             "description": "What happens once it stores all of stored_bytes.",
         }
+        move = _PRINCIPALS | {"description": "Added, and removed from their tenants."}
         change = fields(
-            (), add=_PRINCIPALS, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full
+            (), add=_PRINCIPALS, move=move, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full
         )
         change |= {"minProperties": 1}
         self.operations = [
@@ -76,7 +77,7 @@ class TenantOperations:
             Operation("GET", one, "getTenant", "Get a tenant, its principals and what it has.",
                       self._get, named),
             Operation("PATCH", one, "changeTenant",
-                      "Add principals to a tenant, remove others, and set limits.",
+                      "Add principals to a tenant, move or remove others, and set limits.",
                       self._change, changing, change),
             Operation("DELETE", one, "deleteTenant",
                       "Delete a tenant without topics, groups and principals.",
@@ -138,12 +139,15 @@ class TenantOperations:
     async def _change(self, call: Call) -> Json:
         name, added = call.path["tenant"], call.body.get("add", [])
         removed = call.body.get("remove", [])
-        both = sorted({*added} & {*removed})
+        moved = call.body.get("move", [])
+        both = sorted({*added, *moved} & {*removed})
         if both:
             raise Contradiction(f"{both[0]} is both added and removed: do one of them")
         tenants = self._tenants()
         limits, when_full = call.body.get("limits", {}), call.body.get("when_full")
         await tenants.change(name, added, removed, limits, when_full, is_dry_run=call.is_dry_run)
+        if moved:
+            await tenants.move(name, moved, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:

@@ -305,3 +305,30 @@ def test_while_a_tenant_cannot_be_read_no_unknown_principal_has_rights(value, mo
             assert not may("bob")
 
     asyncio.run(scenario())
+
+
+def test_a_principal_that_is_moved_is_never_one_of_the_default_tenant(monkeypatch):
+    async def scenario() -> None:
+        async with guarded(monkeypatch) as web:
+            web.principal = "root"
+            tenants = web.node.access.tenants
+            for name, user in (("acme", "alice"), ("beta", "carol")):
+                body = {"name": name, "principals": [f"User:{user}"]}
+                await web.ask("POST", "/v1/tenants", body)
+            seen = [tenants.of("User:alice")]
+            tenants.on_change(lambda: seen.append(tenants.of("User:alice")))
+            dry = await web.ask("PATCH", "/v1/tenants/beta?dry_run=true", {"move": ["User:alice"]})
+            assert (dry[0], tenants.of("User:alice")) == (200, "acme")
+            move = {"move": ["User:alice", "User:new"], "limits": {"topics": 3}}
+            status, moved = await web.ask("PATCH", "/v1/tenants/beta", move)
+            expected = ["User:alice", "User:carol", "User:new"]
+            assert (status, moved["tenant"]["principals"]) == (200, expected)
+            assert (await web.ask("GET", "/v1/tenants/acme"))[1]["principals"] == []
+            assert seen == ["acme", "acme", NOBODY, "beta"]
+            for wrong, code in (("User:root", 409), ("Broker:1", 409)):
+                assert (await web.ask("PATCH", "/v1/tenants/beta", {"move": [wrong]}))[0] == code
+            move = {"move": ["User:alice"]}
+            assert (await web.ask("PATCH", "/v1/tenants/gamma", move))[0] == 404
+            assert tenants.of("User:alice") == "beta"
+
+    asyncio.run(scenario())

@@ -8,6 +8,7 @@ every unknown one while a fact cannot be read, is of NOBODY, who has no rights.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from types import MappingProxyType
@@ -67,6 +68,8 @@ TENANTS_MAX: Final = 10_000
 PRINCIPALS_MAX: Final = 1_000
 """Of one tenant: they are one fact."""
 PRINCIPAL_LENGTH_MAX: Final = 500
+FOLLOWED_S: Final = 1.0
+"""After this every broker has followed a change."""
 _NO_LIMITS: Final[Mapping[str, float]] = MappingProxyType({})
 _TENANT: Final = re.compile(TENANT)
 _FORM: Final = (
@@ -329,6 +332,8 @@ class Tenants:
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
             raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
+        for one in principals:
+            self._check(tenant, one)
         change = TenantChange(principals, (), _NO_LIMITS, None, may_create=True)
         await self._change(tenant, change, is_dry_run=is_dry_run)
         return existed
@@ -361,9 +366,38 @@ class Tenants:
                     "the setting headrace.tenants names this tenant: change it there, on every"
                     " broker; nothing was changed"
                 )
+        for one in added:
+            self._check(tenant, one)
         is_configured = self.is_configured(tenant)
         change = TenantChange(added, removed, limits, when_full, may_create=is_configured)
         await self._change(tenant, change, is_dry_run=is_dry_run)
+
+    async def move(
+        self, tenant: str, principals: Sequence[str], *, is_dry_run: bool = False
+    ) -> None:
+        """Move principals from their tenants to this one. Between the two they are of NOBODY at
+        every broker, never of the default tenant; if it is interrupted they stay so until it is
+        repeated. Raises as `change`.
+        """
+        self.principals(tenant)
+        others: set[str] = set()
+        for one in principals:
+            self._check_kind(one)
+            if self._configured.get(one, tenant) != tenant:
+                raise PolicyViolation(
+                    f"the setting headrace.tenants names the tenant of {one}: change it there, on"
+                    " every broker; nothing was changed"
+                )
+            others.update(self._tenants_of.get(one, ()))
+        is_configured = self.is_configured(tenant)
+        added = TenantChange(principals, (), _NO_LIMITS, None, may_create=is_configured)
+        await self._change(tenant, added, is_dry_run=is_dry_run)
+        if is_dry_run or others <= {tenant}:
+            return
+        await asyncio.sleep(FOLLOWED_S)
+        removed = TenantChange((), principals, _NO_LIMITS, None, may_create=False)
+        for other in sorted(others - {tenant}):
+            await self._change(other, removed, is_dry_run=False)
 
     async def delete(self, tenant: str, *, is_forced: bool = False) -> None:
         """Delete a tenant. Unless `is_forced`, one that has principals is refused, also if another
@@ -395,9 +429,6 @@ class Tenants:
         self.principals(tenant)
 
     async def _change(self, tenant: str, change: TenantChange, *, is_dry_run: bool) -> None:
-        for one in change.added:
-            self._check(tenant, one)
-
         def changed(before: TenantFact | None) -> TenantFact:
             if before is None and not change.may_create:
                 raise _unknown(tenant)
@@ -410,6 +441,14 @@ class Tenants:
             await self._store(tenant, changed)
 
     def _check(self, tenant: str, principal: str) -> None:
+        self._check_kind(principal)
+        if self._tenants_of.get(principal, (tenant,)) != (tenant,):
+            raise CredentialDuplicate(
+                f"{principal} is in another tenant: remove it there first, or move it (headrace"
+                " tenant set --move); nothing was changed"
+            )
+
+    def _check_kind(self, principal: str) -> None:
         if not _is_of_a_client(principal) or len(principal) > PRINCIPAL_LENGTH_MAX:
             raise CredentialInvalid(
                 f"{principal[:60]!r} is not the principal of a client that logs in: write"
@@ -418,10 +457,6 @@ class Tenants:
         if principal in self._super_users:
             raise CredentialInvalid(
                 f"{principal} is in super.users, who see all tenants; nothing was changed"
-            )
-        if self._tenants_of.get(principal, (tenant,)) != (tenant,):
-            raise CredentialDuplicate(
-                f"{principal} is in another tenant: remove it there first; nothing was changed"
             )
 
     async def _store(self, tenant: str, change: Callable[[TenantFact | None], TenantFact]) -> None:
