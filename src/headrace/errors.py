@@ -510,5 +510,9 @@ class QuotaExceeded(Retriable):
     """A quota is exhausted; nothing was changed (KIP-599). `throttle_ms`: when to retry."""
 
 
+class WriteDeferred(QuotaExceeded):
+    """A tenant owes so much of its rate that nothing was stored: send it again."""
+
+
 class ShareSessionLimitReached(Retriable):
     """The broker has reached its limit of share sessions: retry later."""

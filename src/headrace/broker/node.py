@@ -632,7 +632,7 @@ def _limit_tenants(node: Node, tenants: Tenants) -> None:
         STORED: storage.measure,
     }
     counts.drop = storage.drop
-    node.appends.full_tenants = counts.full
+    node.appends.refused_tenants = counts.refused
     node.groups.check_new = node.group_configs.check_new = counts.check_group
     connections.exceeded_of_tenant = counts.exceeded_by
 

@@ -97,6 +97,7 @@ DUPLICATE_RESOURCE = 92
 UNACCEPTABLE_CREDENTIAL = 93
 UNKNOWN_TOPIC_ID = 100
 BROKER_ID_NOT_REGISTERED = 102
+NOT_ENOUGH_REPLICAS = 19
 TRANSACTIONAL_ID_NOT_FOUND = 105
 UNKNOWN_SUBSCRIPTION_ID = 117
 TELEMETRY_TOO_LARGE = 118
@@ -198,6 +199,8 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.BrokerUnreachable: NETWORK_EXCEPTION,
     errors.PolicyViolation: POLICY_VIOLATION,
     errors.QuotaExceeded: THROTTLING_QUOTA_EXCEEDED,
+    # Producers know no quota error. This one they all take for "not stored, send it again".
+    errors.WriteDeferred: NOT_ENOUGH_REPLICAS,
     errors.CoordinatorLoading: COORDINATOR_LOAD_IN_PROGRESS,
     errors.CoordinatorUnavailable: COORDINATOR_NOT_AVAILABLE,
     errors.NotCoordinator: NOT_COORDINATOR,

@@ -127,7 +127,8 @@ class Cluster:
                 if next_ms[at] <= self.now_ms:
                     wait_ms = self.rates[broker_id].take(session(), PRODUCER, size)
                     next_ms[at] = self.now_ms + wait_ms
-                    got[at] += size if self.now_ms >= from_ms else 0
+                    is_stored = "acme" not in self.rates[broker_id].counts.refused
+                    got[at] += size if is_stored and self.now_ms >= from_ms else 0
             self.now_ms += 10
         return [one / (to_ms - from_ms) * 1_000 / RATE for one in got]
 
@@ -157,6 +158,20 @@ def test_clients_at_two_brokers_get_about_one_half_each(size, other, count):
         parts = await cluster.used([(0, size), (1, other)], 20_000, 80_000)
         assert all(0.4 <= part <= 0.6 for part in parts), parts
         assert 0.8 < sum(parts) < 1.1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
+    """Each is told to wait for 30 s at most, and all together owe more than that."""
+
+    async def scenario() -> None:
+        cluster = Cluster(count)
+        await cluster.limit({PRODUCER: RATE})
+        clients = [(0, 5_000_000)] * 20
+        parts = await cluster.used(clients, 0, 200_000)
+        assert 0.8 < sum(parts) < 1.25, "over 200 s, with what was owed at the end"
 
     asyncio.run(scenario())
 
@@ -321,11 +336,11 @@ def test_a_tenant_that_is_full_writes_no_more_until_it_has_room():
                 await asyncio.sleep(0.05)  # the limit is looked at once a second
             assert written > 9
             assert not await write(rig, "«acme»b")
-            assert "may store 100000" in counts.full["acme"]
+            assert "may store 100000" in str(counts.refused["acme"]())
             assert await write(rig, "c"), "others are not limited"
             assert rig.node.quotas.take(session(), PRODUCER, 1) == 0
             await rig.node.services.topics.delete("«acme»a")
-            await until(lambda: not counts.full)
+            await until(lambda: not counts.refused)
             assert await write(rig, "«acme»b")
 
     asyncio.run(scenario())
@@ -362,7 +377,7 @@ def test_drop_oldest_makes_room_for_what_is_written():
                 await write(rig, "«acme»a")
             await until(lambda: first.log_start_offset > 0)
             await until(lambda: first.size_bytes + second.size_bytes <= 100_000)
-            await until(lambda: not rig.node.tenant_rates.counts.full)
+            await until(lambda: not rig.node.tenant_rates.counts.refused)
             assert await write(rig, "«acme»a")
             assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
 

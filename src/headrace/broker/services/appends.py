@@ -21,7 +21,6 @@ from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept
 from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
-    PolicyViolation,
     RecordInvalid,
     StorageUnavailable,
     TransactionalIdRefused,
@@ -122,8 +121,8 @@ class Appends:
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
         self._waiting_bytes = 0
-        self.full_tenants: Mapping[str, str] = {}
-        """Whose clients may write no more, and why."""
+        self.refused_tenants: Mapping[str, Callable[[], HeadraceError]] = {}
+        """Whose clients may write nothing now, and why."""
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -141,8 +140,8 @@ class Appends:
 
         Raises HeadraceError.
         """
-        if self.full_tenants:
-            self._check_full(partition)
+        if self.refused_tenants:
+            self._check_tenant(partition)
         config = partition.config
         if not config.is_opaque or header[5] & TRANSACTIONAL or partition in self._queues:
             return None
@@ -177,17 +176,17 @@ class Appends:
 
         If it is refused at once, raises HeadraceError and does not call `then`.
         """
-        if self.full_tenants:
-            self._check_full(partition)
+        if self.refused_tenants:
+            self._check_tenant(partition)
         write = _Write(partition, records, header, then, transaction)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
             return
         self._enqueue(write)
 
-    def _check_full(self, partition: PartitionLog) -> None:
-        why = self.full_tenants.get(tenant_of(partition.name))
-        if why is not None:
-            raise PolicyViolation(why)
+    def _check_tenant(self, partition: PartitionLog) -> None:
+        error = self.refused_tenants.get(tenant_of(partition.name))
+        if error is not None:
+            raise error()
 
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()

@@ -8,8 +8,10 @@ decided once a second, so that a write costs one look at a set. Reads are never 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import (
     CONNECTIONS,
     COUNTS,
@@ -20,13 +22,15 @@ from headrace.coordination.quotas.tenant_limits import (
     full_from,
     slowed_ms,
 )
-from headrace.errors import PolicyViolation
+from headrace.coordination.quotas.token_bucket import WAIT_MS_MAX
+from headrace.errors import PolicyViolation, WriteDeferred
 from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from headrace.broker.services.access_control import AccessControl
+    from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
 
 AGAIN_NS: Final = 100_000_000
@@ -37,6 +41,14 @@ def _above(what: str, count: float, limit: float) -> PolicyViolation:
     return PolicyViolation(
         f"the tenant would have {count:.0f} {what}, and may have {limit:.0f}: end or delete some,"
         " or have the limit raised (headrace tenant set --limit); nothing was changed"
+    )
+
+
+def _deferred() -> WriteDeferred:
+    return WriteDeferred(
+        f"the tenant has exceeded {PRODUCER} by more than clients can be told to wait: nothing was"
+        " stored, send it again later, or have the limit raised (headrace tenant set --limit)",
+        throttle_ms=WAIT_MS_MAX,
     )
 
 
@@ -59,8 +71,8 @@ class TenantCounts:
         """Drops the oldest that a tenant stores at this broker: so many bytes."""
         self._own: dict[tuple[str, str], int] = {}
         self._counted_ns: dict[tuple[str, str], int] = {}
-        self.full: dict[str, str] = {}
-        """Tenants that may store no more, and why."""
+        self.refused: dict[str, Callable[[], HeadraceError]] = {}
+        """Tenants that may write nothing now, and the error that says why."""
 
     def _limit(self, tenant: str, what: str) -> float | None:
         return None if self._access is None else self._access.tenants.limits(tenant).get(what)
@@ -116,18 +128,26 @@ class TenantCounts:
 
     def end_period(self) -> None:
         """Decide which tenants are full."""
-        self.full.clear()
+        self.refused.clear()
         if self._access is None:
             return
         tenants = self._access.tenants
         for tenant in tenants.with_count(STORED):
             limit, stored = tenants.limits(tenant)[STORED], self.total(tenant, STORED)
             if stored >= full_from(limit, tenants.when_full(tenant)):
-                self.full[tenant] = (
+                self.refused[tenant] = partial(
+                    PolicyViolation,
                     f"the tenant stores {stored:.0f} bytes, and may store {limit:.0f}: delete"
                     " topics or records, shorten retention, or have the limit raised (headrace"
-                    " tenant set --limit); nothing was stored"
+                    " tenant set --limit); nothing was stored",
                 )
+
+    def defer_writes(self, tenant: str, *, is_deferred: bool) -> None:
+        """Whether a tenant's writes have to wait until what it owes of its rate is paid."""
+        if is_deferred:
+            self.refused.setdefault(tenant, _deferred)
+        elif self.refused.get(tenant) is _deferred:
+            del self.refused[tenant]
 
     def slowed_ms(self, tenant: str) -> int:
         """For how long a write of the tenant is throttled because of what it stores."""

@@ -18,7 +18,7 @@ from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.tenant_counts import TenantCounts
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import RATES, share_of
-from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, TokenBucket
+from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_MS_MAX, TokenBucket
 from headrace.errors import HeadraceError, RequestInvalid
 
 if TYPE_CHECKING:
@@ -64,7 +64,11 @@ class TenantRates:
         return self._access is not None and self._access.tenants.has_rates
 
     def take(self, session: ClientSession, key: str, amount: float) -> int:
-        """Charge the rate of a client's tenant; returns for how many ms it is throttled."""
+        """Charge the rate of a client's tenant; returns for how many ms it is throttled.
+
+        What a tenant owes longer than a client can be told to wait is paid before it writes more:
+        such a write is not charged, and not stored (`refused` of `counts`).
+        """
         if self._access is None or key not in RATES:
             return 0
         tenant = self._access.tenant(session)
@@ -75,17 +79,21 @@ class TenantRates:
         )
 
     def _charge(self, tenant: str, key: str, rate: float, amount: float) -> int:
-        place = tenant, key
-        self._charged[place] = self._charged.get(place, 0) + amount
-        now_ns = self._now_ns()
+        place, now_ns = (tenant, key), self._now_ns()
         bucket = self._buckets.get(place)
         if bucket is None:
             share = self._share(place, rate)
             bucket = self._buckets[place] = TokenBucket(share, share, now_ns)
-        if not bucket.charge(amount, now_ns):
-            return 0
         # A client that is told to wait does so even if the share grows meanwhile, and it will.
-        wait_ms = bucket.wait_ms(now_ns, share_of(rate, rate, self._used_by_others(place)))
+        soon = share_of(rate, rate, self._used_by_others(place))
+        is_deferred = key == PRODUCER and bucket.wait_ms(now_ns, soon) >= WAIT_MS_MAX
+        if key == PRODUCER:
+            self.counts.defer_writes(tenant, is_deferred=is_deferred)
+        if not is_deferred:
+            self._charged[place] = self._charged.get(place, 0) + amount
+            if not bucket.charge(amount, now_ns):
+                return 0
+        wait_ms = bucket.wait_ms(now_ns, soon)
         to_ns = now_ns + wait_ms * NS_PER_MS
         self._throttled_to_ns[place] = max(to_ns, self._throttled_to_ns.get(place, 0))
         return wait_ms
