@@ -41,8 +41,9 @@ class Broker:
         self.data_dir = folder / "data"
         self.log_path = folder / "broker.log"
         self.options = options
-        self.kafka = self._listen = "127.0.0.1:0"
-        self.http = self._listen_http = "127.0.0.1:0"
+        self.kafka = self.http = "127.0.0.1:0"
+        self._of_workers: tuple[str, str] | None = None
+        """Where workers listen: once they do, `kafka` and `http` are lists."""
         self.process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self.is_damaged = False
@@ -53,7 +54,7 @@ class Broker:
         """One of several workers that can be restarted: they listen at ports in a row."""
         broker = cls(folder, "--workers", str(count), *options)
         first = _free_ports(2 * count)
-        broker._listen, broker._listen_http = f"127.0.0.1:{first}", f"127.0.0.1:{first + count}"
+        broker._of_workers = f"127.0.0.1:{first}", f"127.0.0.1:{first + count}"
         return broker
 
     # --- life --------------------------------------------------------------------------------
@@ -65,8 +66,8 @@ class Broker:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = open(self.log_path, "ab")  # noqa: SIM115 - closed by `_ended`
         command = [sys.executable, "-m", "headrace.cli.main", "serve", "--json"]
-        command += ["--data-dir", str(self.data_dir), "--kafka", self._listen]
-        command += ["--http", self._listen_http]
+        kafka, http = self._of_workers or (self.kafka, self.http)
+        command += ["--data-dir", str(self.data_dir), "--kafka", kafka, "--http", http]
         ready_path = folder / "ready.json"
         with open(ready_path, "wb") as out:
             self.process = subprocess.Popen(
@@ -84,8 +85,6 @@ class Broker:
             raise
         assert ready["ready"] is True
         self.kafka, self.http = ready["kafka"], ready["http"]
-        if "," not in self.kafka:  # of workers these are lists, which the options do not take
-            self._listen, self._listen_http = self.kafka, self.http
         return self
 
     def _wait_ready(self, path: Path) -> str:
