@@ -129,7 +129,7 @@ def java_program(version: str = "") -> tuple[list[str], dict[str, str]]:
         names = [source / "RocketClient.java"]
     else:
         jars = pinned_jars(source / "jars.txt")
-        names = [source / "RocketClient.java", source / "RecentLanes.java"]
+        names = [source / f"{one}.java" for one in ("RocketClient", "RecentLanes", "Steady")]
     classpath = os.pathsep.join(map(str, jars))
     with built_once("rocketmq-java", [compiler, "--version"], [*names, *jars]) as folder:
         if not folder.exists():

@@ -72,7 +72,10 @@ class KafkaQueuePeers:
         try:
             answer = await connections.call(api_key, VERSION, body, timeout_s)
         except BrokerUnreachable as problem:
-            raise BrokerUnreachable(f"broker {broker.id} cannot be asked: {problem}") from problem
+            raise BrokerUnreachable(
+                f"broker {broker.id} cannot be asked, or has not answered whether it did this:"
+                f" {problem}: try again"
+            ) from problem
         error = _error(answer)
         if error is not None:
             raise error

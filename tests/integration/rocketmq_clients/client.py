@@ -217,7 +217,7 @@ def steady() -> dict:
     A receive that fails is repeated, as applications do. The rest is received in the end.
     """
     errors: dict[str, list[str]] = {"send": [], "receive": [], "ack": []}
-    is_over = threading.Event()
+    is_over, all_sent = threading.Event(), threading.Event()
     sent: set[str] = set()
     seen: dict[str, int] = {}
     sending = producer()
@@ -234,7 +234,7 @@ def steady() -> dict:
             time.sleep(0.01)
 
     def receive(from_: SimpleConsumer) -> None:
-        while not (is_over.is_set() and sent <= seen.keys()):
+        while not (all_sent.is_set() and sent <= seen.keys()):
             try:
                 found = from_.receive(16, INVISIBLE_S) or []
             except Exception as error:
@@ -260,11 +260,12 @@ def steady() -> dict:
     print("going", flush=True)
     sys.stdin.read()
     is_over.set()
-    sender.join(WAIT_S)
+    sender.join(3 * WAIT_S)
+    all_sent.set()
     for one in receivers:
         one.join(3 * WAIT_S)
     again = sum(count - 1 for count in seen.values())
-    return {"sent": len(sent), "missing": len(sent - seen.keys()), "again": again} | errors
+    return {"sent": len(sent), "missing": sorted(sent - seen.keys()), "again": again} | errors
 
 
 code = 0

@@ -4,13 +4,9 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Comparator;
 import java.util.List;
-import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiPredicate;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
@@ -59,7 +55,7 @@ public final class RocketClient {
             case "sql" -> sql();
             case "priority", "recall" -> // of its own: older clients have neither
                 (String) Class.forName("RecentLanes").getDeclaredMethod(arguments[1]).invoke(null);
-            case "steady" -> steady();
+            case "steady" -> (String) Class.forName("Steady").getDeclaredMethod("steady").invoke(null);
             case "push" -> push();
             case "push_fifo" -> pushFifo();
             case "dead" -> dead();
@@ -71,7 +67,11 @@ public final class RocketClient {
     }
 
     static Producer producer(TransactionChecker checker) throws Exception {
-        ProducerBuilder made = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topic);
+        return producer(checker, topic);
+    }
+
+    static Producer producer(TransactionChecker checker, String... topics) throws Exception {
+        ProducerBuilder made = PROVIDER.newProducerBuilder().setClientConfiguration(config).setTopics(topics);
         return (checker == null ? made : made.setTransactionChecker(checker)).build();
     }
 
@@ -199,69 +199,6 @@ public final class RocketClient {
         List<String> found = new ArrayList<>(bodies(received(consumer(topic, group, filter), 2)));
         Collections.sort(found);
         return "{\"messages\": " + quoted(found) + "}";
-    }
-
-    private static final AtomicBoolean OVER = new AtomicBoolean();
-    private static final Map<String, List<String>> ERRORS = new ConcurrentHashMap<>();
-    private static final Set<String> SENT = ConcurrentHashMap.newKeySet();
-    private static final Map<String, Integer> SEEN = new ConcurrentHashMap<>();
-
-    private static void failed(String what, Exception error) {
-        ERRORS.get(what).add(String.valueOf(error).replaceAll("[^A-Za-z0-9 .:,=]", " "));
-    }
-
-    private static void send(Producer sending) {
-        for (int number = 0; !OVER.get(); number++) {
-            try {
-                sending.send(message("" + number).setMessageGroup("g" + number % 8).build());
-                SENT.add("" + number);
-                Thread.sleep(10);
-            } catch (Exception error) {
-                failed("send", error);
-            }
-        }
-    }
-
-    private static void receive(SimpleConsumer from) {
-        while (!OVER.get() || !SEEN.keySet().containsAll(SENT)) {
-            try {
-                for (MessageView one : from.receive(16, INVISIBLE)) {
-                    SEEN.merge(body(one), 1, Integer::sum);
-                    try {
-                        from.ack(one);
-                    } catch (Exception error) {
-                        failed("ack", error);
-                    }
-                }
-            } catch (Exception error) {
-                failed("receive", error);
-            }
-        }
-    }
-
-    private static Thread daemon(Runnable work) {
-        Thread made = new Thread(work);
-        made.setDaemon(true);
-        made.start();
-        return made;
-    }
-
-    private static String steady() throws Exception {
-        for (String what : List.of("send", "receive", "ack")) ERRORS.put(what, Collections.synchronizedList(new ArrayList<>()));
-        Producer sending = producer(null);
-        SimpleConsumer first = consumer(topic, group, "*");
-        SimpleConsumer second = consumer(topic, group, "*");
-        List<Thread> all = List.of(daemon(() -> send(sending)), daemon(() -> receive(first)), daemon(() -> receive(second)));
-        while (SEEN.size() < 50) Thread.sleep(50);
-        System.out.println("going");
-        System.out.flush();
-        while (System.in.read() >= 0) { }
-        OVER.set(true);
-        for (Thread one : all) one.join(3 * WAIT_MS);
-        int again = SEEN.values().stream().mapToInt(one -> one - 1).sum();
-        long missing = SENT.stream().filter(one -> !SEEN.containsKey(one)).count();
-        return String.format("{\"sent\": %d, \"missing\": %d, \"again\": %d, \"send\": %s, \"receive\": %s, \"ack\": %s}",
-            SENT.size(), missing, again, quoted(ERRORS.get("send")), quoted(ERRORS.get("receive")), quoted(ERRORS.get("ack")));
     }
 
     private static List<Seen> pushed(int count, BiPredicate<String, Integer> fails) throws Exception {
