@@ -196,12 +196,16 @@ class Clients:
     async def drop(self, key: tuple[str, str], receipts: Sequence[str]) -> None:
         """These messages are not renewed any more, nor while this returns: a renewal that arrives
         after a change of their invisible durations would undo it."""
+        while not self.drop_at_once(key, receipts):
+            await self._known[key].is_renewed.wait()
+
+    def drop_at_once(self, key: tuple[str, str], receipts: Sequence[str]) -> bool:
+        """The same, except that one of them may be renewed just now: returns whether none is."""
         client = self._known.get(key)
         if client is None:
-            return
+            return True
         self.release(client, receipts)
-        while any(receipt in client.renewing for receipt in receipts):
-            await client.is_renewed.wait()
+        return not any(receipt in client.renewing for receipt in receipts)
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()

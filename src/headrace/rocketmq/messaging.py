@@ -98,9 +98,8 @@ class Messaging:
         }
         streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
-        rpcs = [
-            one._replace(start=sending.start) if one.name == "SendMessage" else one for one in rpcs
-        ]
+        starts = {"SendMessage": sending.start, "AckMessage": receiving.start_acknowledge}
+        rpcs = [one._replace(start=starts.get(one.name)) for one in rpcs]
         rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
         self.in_progress = InProgress()
         methods = [

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.rocketmq.caller import Caller
     from headrace.rocketmq.clients import Clients
     from headrace.rocketmq.groups import RocketGroups
+    from headrace.rocketmq.sending import Ended
 
 MESSAGES_MAX: Final = 1_000
 READ: Final = Operation.READ
@@ -48,6 +49,7 @@ POLL_S_DEFAULT: Final = 20.0
 POLL_S_MAX: Final = 120.0
 POLL_MARGIN_S: Final = 0.3
 """Before the client's deadline, for the way of the answer."""
+ACK: Final = wire.response_of("AckMessage")
 REASON: Final = "forwarded by the consumer"
 _Shown = tuple[str, bytes]
 """(receipt, response) of a message that is received."""
@@ -110,26 +112,35 @@ class Receiving:
 
     # --- settling ----------------------------------------------------------------------------
 
+    def start_acknowledge(self, caller: Caller, request: Any, ended: Ended) -> bool:
+        """Begin to acknowledge messages. Returns False if the topic is not known here, so that it
+        has to be looked up first, or one of them is being renewed. Raises Refused."""
+        asked = _acknowledged(request)
+        topic = caller.known_topic(request.topic)
+        if topic is None or not self._clients.drop_at_once(caller.key, asked.receipts):
+            return False
+        group_id = caller.group_id(request.group)
+        ids = [(one.message_id, one.receipt_handle) for one in request.entries]
+
+        def settled(errors: Sequence[HeadraceError | None] | Exception) -> None:
+            try:
+                if isinstance(errors, Exception):
+                    raise errors
+                response = _fill(ACK(), caller, ids, errors)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
+                ended(error)
+            else:
+                ended(response)
+
+        self._queues.settle_soon(topic, group_id, asked, member_id, settled)
+        return True
+
     async def acknowledge(self, caller: Caller, request: Any, response: Any) -> None:
-        """Acknowledge messages; each has its own result."""
-        if not request.entries:
-            raise Refused(codes.BAD_REQUEST, "there is nothing to acknowledge")
-        if len(request.entries) > MESSAGES_MAX:
-            raise Refused(
-                codes.BAD_REQUEST,
-                f"the request has {len(request.entries)} receipts: acknowledge at most"
-                f" {MESSAGES_MAX} at once",
-            )
-        asked = ReceiptSettlements()
-        for entry in request.entries:
-            asked.add(entry.receipt_handle, ACCEPT)
+        """Acknowledge messages as `start_acknowledge`, which could not begin at once."""
+        asked = _acknowledged(request)
         errors = await self._settle(caller, request, asked)
-        for entry, error in zip(request.entries, errors, strict=True):
-            answer = response.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle
-            )
-            set_status(answer.status, error, caller.view)
-        set_common_status(response.status, response.entries)
+        ids = [(one.message_id, one.receipt_handle) for one in request.entries]
+        _fill(response, caller, ids, errors)
 
     async def change_invisible(self, caller: Caller, request: Any, response: Any) -> None:
         """Set when a message is delivered again unless it is settled before."""
@@ -148,6 +159,7 @@ class Receiving:
     ) -> None:
         asked = ReceiptSettlements()
         asked.add(request.receipt_handle, kind, delay_ms, reason)
+        asked.finish()
         (error,) = await self._settle(caller, request, asked)
         if error is not None:
             raise error
@@ -158,9 +170,43 @@ class Receiving:
         topic = await caller.topic(request.topic)
         group_id = caller.group_id(request.group)
         await self._clients.drop(caller.key, asked.receipts)
-        asked.finish()
         errors = await self._queues.settle(topic, group_id, asked, member_id)
-        return [None if isinstance(one, DeliverySettled) else one for one in errors]
+        return [_again_is_ok(one) for one in errors]
+
+
+def _again_is_ok(error: HeadraceError | None) -> HeadraceError | None:
+    return None if isinstance(error, DeliverySettled) else error
+
+
+def _acknowledged(request: Any) -> ReceiptSettlements:
+    """What an AckMessageRequest settles. Raises Refused."""
+    if not request.entries:
+        raise Refused(codes.BAD_REQUEST, "there is nothing to acknowledge")
+    if len(request.entries) > MESSAGES_MAX:
+        raise Refused(
+            codes.BAD_REQUEST,
+            f"the request has {len(request.entries)} receipts: acknowledge at most"
+            f" {MESSAGES_MAX} at once",
+        )
+    asked = ReceiptSettlements()
+    for entry in request.entries:
+        asked.add(entry.receipt_handle, ACCEPT)
+    asked.finish()
+    return asked
+
+
+def _fill(
+    response: Any,
+    caller: Caller,
+    ids: Sequence[tuple[str, str]],
+    errors: Sequence[HeadraceError | None],
+) -> Any:
+    """The response with the result of each acknowledgement."""
+    for (message_id, receipt), error in zip(ids, errors, strict=True):
+        answer = response.entries.add(message_id=message_id, receipt_handle=receipt)
+        set_status(answer.status, _again_is_ok(error), caller.view)
+    set_common_status(response.status, response.entries)
+    return response
 
 
 async def _deliver(

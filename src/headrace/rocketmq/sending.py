@@ -8,7 +8,7 @@ order, never the queue that the client chose.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,7 +130,7 @@ class Sending:
         parsed = self._parsed(topic, request.messages, bodies)
         size = request.ByteSize() if quotas.is_active else 0
 
-        def stored(results: list[Sent | HeadraceError] | Exception) -> None:
+        def stored(results: Sequence[Sent | HeadraceError] | Exception) -> None:
             if isinstance(results, Exception):
                 ended(results)
                 return

@@ -4,13 +4,13 @@ clients can notice.
 Invariants: as in `bugs`. The face is imported when a bug is planted: its libraries may be missing.
 """
 
-# ruff: noqa: SLF001 - a planted bug patches private parts
-
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.queue_service import QueueService
 from headrace.broker.shares import share_reads
 from headrace.records.attributes import DELIVER_AT
 
@@ -77,15 +77,15 @@ def overlook_message_groups(patch: Patch) -> None:
 
 
 def acknowledge_to_rocketmq_without_settling(patch: Patch) -> None:
-    from headrace.rocketmq.receiving import Receiving
+    settle_soon, count = QueueService.settle_soon, 0
 
-    settle, count = Receiving._settle, 0
-
-    async def forgetful(self: Any, caller: Any, request: Any, asked: Any) -> Any:
+    def forgetful(self: Any, topic: Any, group_id: Any, asked: Any, *more: Any) -> None:
         nonlocal count
         count += 1
         if count % SPOILED_OF:
-            return await settle(self, caller, request, asked)
-        return [None] * len(asked.receipts)
+            settle_soon(self, topic, group_id, asked, *more)
+        else:
+            settled = more[-1]
+            asyncio.get_running_loop().call_soon(settled, [None] * len(asked.receipts))
 
-    patch(Receiving, "_settle", forgetful)
+    patch(QueueService, "settle_soon", forgetful)

@@ -17,6 +17,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services.reads import AT_START, Start
 from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
+from headrace.errors import StorageUnavailable
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
@@ -632,6 +633,83 @@ async def test_routes_name_the_address_by_which_the_client_asked(rocket):
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 1
     await rocket.set_group(GROUP, **{"headrace.share.key.order": "true"})
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 2
+
+
+def acknowledgement(topic, *receipts):
+    where = {"group": {"name": GROUP}, "topic": {"name": topic}}
+    entries = [{"receipt_handle": one} for one in receipts]
+    return wire.request_of("AckMessage")(**where, entries=entries)
+
+
+async def codes_of(call):
+    """The code of each acknowledgement."""
+    await asyncio.wait_for(call.over.wait(), 30)
+    response = wire.response_of("AckMessage").FromString(call.sent[0])
+    return [one.status.code for one in response.entries] or response.status.code
+
+
+def commands_of(rocket):
+    """The settlements of each command, from now on."""
+    shares = rocket.node.services.queues._shares
+    settle, seen = shares.settle, []
+
+    async def counted(*arguments, **named):
+        seen.append(arguments[-1])
+        return await settle(*arguments, **named)
+
+    shares.settle = counted
+    return seen
+
+
+@on_rocketmq
+async def test_acknowledgements_that_arrive_together_are_one_command_with_results_of_their_own(
+    rocket,
+):
+    await rocket.create("jobs")
+    for _ in range(6):
+        await rocket.send("jobs")
+    got = await rocket.receive("jobs", GROUP)
+    handles = [one.system_properties.receipt_handle for one in got]
+    commands = commands_of(rocket)
+    asked = [handles[:1], handles[1:3], ["garbage"], handles[3:4], [], handles[4:5] * 2]
+    asked += [handles[:1], handles[5:]]  # the first one again: it must learn that it is settled
+    calls = [rocket.begin("AckMessage", acknowledgement("jobs", *some)) for some in asked]
+    assert [call.is_finished for call in calls] == [not some for some in asked]
+    found = [await codes_of(call) for call in calls]
+    invalid = codes.INVALID_RECEIPT_HANDLE
+    assert found == [
+        *([codes.OK], [codes.OK] * 2, [invalid], [codes.OK], codes.BAD_REQUEST, [invalid] * 2),
+        *([codes.OK], [codes.OK]),
+    ]
+    assert len(commands[0]) == 1, "four neighbours are one range"
+    assert len(commands) == 2
+    assert await rocket.acknowledge("jobs", GROUP, got[4]) == [codes.OK], "twice was not done"
+    assert not rocket.messaging.in_progress.bytes_by_connection
+
+
+@on_rocketmq
+async def test_acknowledgements_that_arrive_together_fail_together_if_they_are_not_stored(rocket):
+    await rocket.create("jobs")
+    for _ in range(2):
+        await rocket.send("jobs")
+    got = await rocket.receive("jobs", GROUP)
+    handles = [one.system_properties.receipt_handle for one in got]
+    shares = rocket.node.services.queues._shares
+    settle, is_stored = shares.settle, asyncio.Event()
+
+    async def failing(*_arguments, **_named):
+        await is_stored.wait()
+        raise StorageUnavailable("for a moment")
+
+    shares.settle = failing
+    calls = [rocket.begin("AckMessage", acknowledgement("jobs", one)) for one in handles]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [call.is_finished for call in calls] == [False] * 2, "nothing is durable yet"
+    is_stored.set()
+    assert [await codes_of(call) for call in calls] == [[codes.INTERNAL_SERVER_ERROR]] * 2
+    shares.settle = settle
+    assert await rocket.acknowledge("jobs", GROUP, *got) == [codes.OK] * 2
 
 
 @on_rocketmq

@@ -72,6 +72,21 @@ class ReceiptSettlements:
                 "this receipt is not one that `receive` gave: settle with receipts as they came"
             )
 
+    @classmethod
+    def joined(cls, calls: Sequence[ReceiptSettlements]) -> ReceiptSettlements:
+        """What several calls do, each of which is finished; no receipt is in two of them."""
+        made = cls()
+        for call in calls:
+            begin = len(made.receipts)
+            made.receipts += call.receipts
+            made.refused.update({begin + place: why for place, why in call.refused.items()})
+            for name, items in call.deliveries.items():
+                placed = [one._replace(place=begin + one.place) for one in items]
+                made.deliveries.setdefault(name, []).extend(placed)
+        for items in made.deliveries.values():
+            items.sort()
+        return made
+
     def _begun(self, partition: str, member: str) -> list[Item]:
         """The items of one member on one partition. Raises ValueError."""
         if not (

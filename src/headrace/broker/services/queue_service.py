@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
+from headrace.broker.services.joined_settlements import JoinedSettlements
 from headrace.broker.services.queue_push import QueuePush
 from headrace.broker.services.queue_receipts import settle_receipts
 from headrace.broker.services.queue_receive import QueueReceive, ReceiveParts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.joined_settlements import Settled
     from headrace.broker.services.queue_deliveries import Show
     from headrace.broker.services.queue_owners import QueueOwners
     from headrace.broker.services.queue_receipts import ReceiptSettlements
@@ -67,6 +69,7 @@ class QueueService:
         self._shares = shares
         self._groups = groups
         self._administration = administration
+        self._settlements = JoinedSettlements(owners, tasks)
         self._parts = ReceiveParts(owners, shares, clock, randomness, tasks)
 
     # --- messages ----------------------------------------------------------------------------
@@ -124,6 +127,17 @@ class QueueService:
     ) -> list[HeadraceError | None]:
         """See `settle_receipts`."""
         return await settle_receipts(self._owners, topic, group_id, asked, member_id)
+
+    def settle_soon(
+        self,
+        topic: Topic,
+        group_id: str,
+        asked: ReceiptSettlements,
+        member_id: Callable[[str], str],
+        settled: Settled,
+    ) -> None:
+        """The same, together with others; see JoinedSettlements."""
+        self._settlements.settle(topic, group_id, asked, member_id, settled)
 
     def terms(self, group_id: str) -> ShareGroupSettings:
         """The group's settings. Raises MetadataUnavailable."""
