@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Condition, Thread
 
+import grpc
 import pytest
 from confluent_kafka import Producer
 from tests.integration.broker import Broker
@@ -18,6 +20,8 @@ pytest.importorskip("opentelemetry.proto")
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from headrace.rocketmq import wire
 
 TIMEOUT_S = 120
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -87,6 +91,15 @@ def collector():
     made.close()
 
 
+def query_route(address: str, topic: str) -> None:
+    """A call of a RocketMQ client."""
+    request = wire.request_of("QueryRoute")(topic={"name": topic})
+    metadata = [("x-mq-client-id", "one"), ("traceparent", PARENT)]
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(f"/{wire.SERVICE}/QueryRoute")
+        call(request.SerializeToString(), timeout=TIMEOUT_S, metadata=metadata)
+
+
 def ask(broker: Broker, path: str, **headers: str) -> str:
     request = urllib.request.Request(f"http://{broker.http}{path}", headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
@@ -98,20 +111,24 @@ def test_spans_and_metrics_reach_a_collector(collector, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "orders-queue")
-    broker = Broker(tmp_path).start()
+    broker = Broker(tmp_path, "--rocketmq", "127.0.0.1:0").start()
     try:
         producer = Producer({"bootstrap.servers": broker.kafka})
         producer.produce("orders", b"1")
         assert producer.flush(TIMEOUT_S) == 0
         ask(broker, "/v1/topics", traceparent=PARENT)
+        query_route(json.loads((tmp_path / "ready.json").read_text())["rocketmq"], "orders")
 
         def spans_by_name() -> dict:
             return {span.name: span for span in collector.spans()}
 
-        collector.wait(lambda: {"Produce", "listTopics"} <= spans_by_name().keys())
-        ours = next(one for one in collector.spans() if one.trace_id.hex() == TRACE_ID)
-        assert ours.parent_span_id.hex() == SPAN_ID
-        assert ours.end_time_unix_nano > ours.start_time_unix_nano
+        traced = {"listTopics", "QueryRoute"}
+        collector.wait(lambda: {"Produce", *traced} <= spans_by_name().keys())
+        ours = [one for one in collector.spans() if one.trace_id.hex() == TRACE_ID]
+        assert {one.name for one in ours} == traced
+        for one in ours:
+            assert one.parent_span_id.hex() == SPAN_ID
+            assert one.end_time_unix_nano > one.start_time_unix_nano
         produced = spans_by_name()["Produce"]
         assert {one.key: one.value.string_value for one in produced.attributes}[
             "client.address"

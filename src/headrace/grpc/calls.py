@@ -67,6 +67,7 @@ class ServerCall:
         "_headers",
         "_is_cancelled",
         "_method",
+        "_on_end",
         "_partial",
         "_request",
         "_sink",
@@ -110,6 +111,7 @@ class ServerCall:
         self._sink: Requests | None = None
         self._callbacks: list[Callable[[], None]] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
+        self._on_end: Callable[[], None] | None = None
         self.received_bytes = 0
         """Of incomplete messages; what it was at the last sweep, and since when it is that."""
         self.swept_bytes = 0
@@ -198,6 +200,10 @@ class ServerCall:
             self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """See Call."""
+        self._on_end = callback
 
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """See Call."""
@@ -431,6 +437,8 @@ class ServerCall:
             self._release()
         if self._waiters is not None:
             self.writable()
+        if self._on_end is not None:
+            self._on_end()
 
     def _release(self) -> None:
         partial, self._partial = self._partial, None

@@ -119,6 +119,11 @@ class Call(Protocol):
         by the client, deadline passed, connection lost. Called at once if it has already."""
         ...
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Have `callback`, which must raise nothing, called once when the call ends, in whatever
+        way. To be set once, before the call can end."""
+        ...
+
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """Wait until the client has read enough of what was sent; return at once if it has.
 

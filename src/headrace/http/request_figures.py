@@ -34,7 +34,10 @@ class HttpFigures:
         """A response has ended; `traceparent`: the client's header."""
         trace_id = _sampled_trace(traceparent) if traceparent else ""
         if took_ns >= self._slow.noted_from_ns:
-            request = Ended("http", operation, client, took_ns, 0, 0, status, traceparent)
+            host, _, port = client.rpartition(":")
+            request = Ended(
+                "http", operation, host, took_ns, 0, 0, status, traceparent, int(port or 0)
+            )
             trace_id = self._slow.note(request) or trace_id
         durations = self._durations.get(operation)
         if durations is None:

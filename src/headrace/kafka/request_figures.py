@@ -40,10 +40,17 @@ class RequestFigures:
         durations.add(took_ns)
         if took_ns - reply.waited_ns >= self.slow.noted_from_ns:
             connection = reply.connection
-            client = f"{connection.peer}:{connection.peer_port}"
             name = self._names[reply.api_key]
             trace_id = self.slow.note(
-                Ended("kafka", name, client, took_ns, reply.waited_ns, reply.throttle_ms)
+                Ended(
+                    "kafka",
+                    name,
+                    connection.peer,
+                    took_ns,
+                    reply.waited_ns,
+                    reply.throttle_ms,
+                    port=connection.peer_port,
+                )
             )
             if trace_id:
                 durations.exemplify(took_ns, trace_id)

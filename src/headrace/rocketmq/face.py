@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
     from headrace.grpc.protocol import GrpcProtocol, Peer
     from headrace.grpc.service import Services as GrpcServices
+    from headrace.runtime.slow_requests import SlowRequests
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -78,12 +79,14 @@ class RocketMqFace:
 
     name = ROCKETMQ
 
-    def __init__(self, services: Services, tasks: Tasks, endpoints: list[Endpoint]) -> None:
+    def __init__(
+        self, services: Services, tasks: Tasks, endpoints: list[Endpoint], slow: SlowRequests
+    ) -> None:
         """`endpoints`: what this broker registers."""
         self._services = services
         self._tasks = tasks
         self._endpoints = endpoints
-        self._messaging = Messaging(services, tasks)
+        self._messaging = Messaging(services, tasks, slow)
         reflection = Reflection(
             [descriptors.HEALTH, *descriptors.REFLECTION, wire.FILE], [wire.SERVICE, HEALTH]
         )

@@ -31,6 +31,7 @@ from headrace.rocketmq.routes import Routes
 from headrace.rocketmq.sending import Sending
 from headrace.rocketmq.telemetry import Telemetry
 from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
+from headrace.runtime.slow_requests import OFF_NS, Ended, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.grpc.service import Call
     from headrace.grpc.service import Services as GrpcServices
     from headrace.rocketmq.in_progress import Held
-    from headrace.rocketmq.sending import Ended
+    from headrace.rocketmq.sending import Ended as SendEnded
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ FIELDS_MAX: Final = 1_008
 """Of the message that a request is: 1,000 messages or receipts, and what goes with them."""
 SCANNED_BYTES_MIN: Final = 16 * 1024
 """A smaller request is decoded at once."""
+TRACE_PARENT: Final = b"traceparent"
+"""The client's own span (W3C Trace Context), in the call's metadata."""
 
 
 class Rpc(NamedTuple):
@@ -63,15 +66,16 @@ class Rpc(NamedTuple):
     access: Access
     is_stream: bool = False
     """Whether the response is a stream."""
-    start: Callable[[Caller, Any, Ended], bool] | None = None
+    start: Callable[[Caller, Any, SendEnded], bool] | None = None
     """Begins a call without a task of its own, if it need not wait for anything first."""
 
 
 class Messaging:
     """See the module."""
 
-    def __init__(self, services: Services, tasks: Tasks) -> None:
+    def __init__(self, services: Services, tasks: Tasks, slow: SlowRequests | None = None) -> None:
         self._services = services
+        self._slow = slow or SlowRequests()
         self._tasks = tasks
         groups = RocketGroups(services)
         self.clients = Clients(services, tasks)
@@ -117,6 +121,8 @@ class Messaging:
         """For the gRPC layer."""
 
     def _begin(self, rpc: Rpc, call: Call, body: bytes) -> None:
+        if self._slow.noted_from_ns != OFF_NS:
+            call.on_end(partial(self._note, rpc, call, self._services.appends.clock.now_ns()))
         try:
             _check_fields(body)
             held = self.in_progress.begin(call.session, len(body))
@@ -130,6 +136,16 @@ class Messaging:
             return
         if rpc.start is None or not self._start(rpc, call, body, held):
             self._tasks.spawn(self._answer_counted(rpc, call, body, held), rpc.name)
+
+    def _note(self, rpc: Rpc, call: Call, begun_ns: int) -> None:
+        """A call has ended. Clients ask for streams to wait for messages."""
+        took_ns = self._services.appends.clock.now_ns() - begun_ns
+        waited_ns = took_ns if rpc.is_stream else 0
+        if took_ns - waited_ns >= self._slow.noted_from_ns:
+            parent = (call.header(TRACE_PARENT) or b"").decode("latin-1")
+            self._slow.note(
+                Ended("rocketmq", rpc.name, call.peer, took_ns, waited_ns, traceparent=parent)
+            )
 
     def close(self) -> None:
         """Drop what waits for a thread."""

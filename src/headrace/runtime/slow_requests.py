@@ -30,6 +30,7 @@ class Ended:
     what: str
     """The operation."""
     client: str
+    """Its address."""
     took_ns: int
     waited_ns: int = 0
     """Of that, as long as the client asked the broker to wait."""
@@ -38,6 +39,8 @@ class Ended:
     """Of HTTP."""
     traceparent: str = ""
     """The client's own span (W3C Trace Context)."""
+    port: int = 0
+    """Of the client; 0: not known."""
 
 
 class SlowRequests:
@@ -79,4 +82,5 @@ class SlowRequests:
             reasons.append(f"a quota throttles the client for {throttle_ms} ms")
         why = f" ({'; '.join(reasons)})" if reasons else ""
         what = f"HTTP {request.what} ({request.status})" if request.status else request.what
-        log.info("%s from %s took %.1f ms%s", what, request.client, took_ns / _MS_NS, why)
+        client = f"{request.client}:{request.port}" if request.port else request.client
+        log.info("%s from %s took %.1f ms%s", what, client, took_ns / _MS_NS, why)

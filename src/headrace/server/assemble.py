@@ -310,7 +310,7 @@ def _faces(
                 f"--rocketmq needs a package that is not installed ({error.name}): pip install"
                 " 'headrace[rocketmq]'"
             ) from error
-        faces.append(RocketMqFace(node.services, node.tasks, node.cluster.endpoints))
+        faces.append(RocketMqFace(node.services, node.tasks, node.cluster.endpoints, slow))
     return faces
 
 

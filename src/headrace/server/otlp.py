@@ -75,7 +75,7 @@ class SpanSender:
             {
                 "rpc.system": request.protocol,
                 "rpc.method": request.what,
-                "client.address": request.client.rpartition(":")[0],
+                "client.address": request.client,
                 "headrace.waited_ms": request.waited_ns / _MS_NS,
                 "headrace.throttle_ms": request.throttle_ms,
             },

@@ -44,6 +44,7 @@ class TestCall:
         self.reading.set()
         self.status = 0
         self._callbacks: list[Callable[[], None]] = []
+        self._on_end: list[Callable[[], None]] = []
 
     @property
     def is_finished(self) -> bool:
@@ -60,7 +61,12 @@ class TestCall:
     def finish(self, status: int = 0, message: str = "", trailers: Sequence[Any] = ()) -> None:
         if not self.is_finished:
             self.status = status
-            self.over.set()
+            self._end()
+
+    def _end(self) -> None:
+        self.over.set()
+        while self._on_end:
+            self._on_end.pop()()
 
     def respond(self, message: bytes) -> None:
         self.send(message)
@@ -69,13 +75,16 @@ class TestCall:
     def on_cancel(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._on_end.append(callback)
+
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         if not self.is_finished:
             await self.reading.wait()
 
     def cancel(self) -> None:
         """The client resets the call, or its connection is lost."""
-        self.over.set()
+        self._end()
         self.reading.set()
         for callback in self._callbacks:
             callback()

@@ -121,8 +121,8 @@ _PLACES = (
         Whole(-1, 86_400_000),
         "Log requests that take at least this long, with the client and what they waited for:"
         " logger headrace.runtime.slow_requests, level info. The time that a Fetch waits for data"
-        " is not counted; HTTP requests and others that wait on request include it. 0 logs every"
-        " request, -1 none.",
+        " is not counted, nor are receives of RocketMQ's clients; HTTP requests and others that"
+        " wait on request include it. 0 logs every request, -1 none.",
         "-1",
         **LIVE,
     ),
