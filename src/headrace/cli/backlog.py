@@ -28,7 +28,7 @@ from headrace.cli.positions import (
     PositionSpec,
     log_bounds,
 )
-from headrace.cli.transfer import messages_until
+from headrace.cli.transfer import UNTIL_ENDS, messages_until
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -151,7 +151,9 @@ def _sampled(
     found: list[Any] = []
     if not ends:
         return found
-    consumer = session.consumer({"group.id": "headrace-cli", "enable.auto.commit": False})
+    consumer = session.consumer(
+        {"group.id": "headrace-cli", "enable.auto.commit": False, **UNTIL_ENDS}
+    )
     try:
         consumer.assign(
             [library.TopicPartition(topic, p.number, at) for p, at in places.items()

@@ -23,6 +23,7 @@ from headrace.cli.failures import CommandFailed, from_kafka
 from headrace.cli.progress import counting
 from headrace.cli.transfer import (
     BATCH_RECORDS,
+    UNTIL_ENDS,
     TransactionalMove,
     begin_transactions,
     messages_until,
@@ -165,7 +166,7 @@ def assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[
             "group.id": group,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
-            "enable.partition.eof": False,
+            **UNTIL_ENDS,
             "auto.offset.reset": "earliest",
         }
     )

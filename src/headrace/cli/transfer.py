@@ -28,13 +28,23 @@ QUIET_S_MAX: Final = 30.0
 _FENCED: Final = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 
 
+UNTIL_ENDS: Final[Mapping[str, Any]] = MappingProxyType({"enable.partition.eof": True})
+"""What the consumer of `messages_until` needs: batches without records, which half messages and
+delayed ones leave, move its position only when it reaches the log's end."""
+
+
 def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Message]]:
     """Yield bundles of records up to `ends`; raises CommandFailed if nothing arrives for long."""
     library = kafka()
     quiet_since_s = time.monotonic()
     open_ = dict(ends)
     while open_:
-        bundle = [m for m in consumer.consume(BATCH_RECORDS, POLL_S) if _is_record(m)]
+        bundle = []
+        for message in consumer.consume(BATCH_RECORDS, POLL_S):
+            if _is_record(message):
+                bundle.append(message)
+            elif _is_end(message) and message.offset() >= open_.get(message.partition(), 0):
+                open_.pop(message.partition(), None)
         parts = [library.TopicPartition(_topic_of(consumer), number) for number in open_]
         if bundle:
             quiet_since_s = time.monotonic()
@@ -45,7 +55,7 @@ def messages_until(consumer: Client, ends: dict[int, int]) -> Iterator[list[Mess
                 del open_[part.partition]
         if time.monotonic() - quiet_since_s > QUIET_S_MAX:
             raise CommandFailed(
-                f"no records for {QUIET_S_MAX:g} s before the topic's end; the rest was not moved",
+                f"no records for {QUIET_S_MAX:g} s before the topic's end; the rest was not read",
                 "Check that its partitions are served: headrace topic describe",
             )
 
@@ -58,9 +68,14 @@ def _is_record(message: Message) -> bool:
     error = message.error()
     if error is None:
         return True
-    if error.retriable():
+    if error.retriable() or _is_end(message):
         return False
     raise from_kafka(error, "read records")
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.name() == "_PARTITION_EOF"
 
 
 def begin_transactions(session: CliSession, producer: Client) -> None:
@@ -207,7 +222,7 @@ class SpanMove(NamedTuple):
         if not self.ends:
             return 0
         config = {"group.id": self.group, "enable.auto.commit": False,
-                  "isolation.level": "read_committed"}  # fmt: skip
+                  "isolation.level": "read_committed", **UNTIL_ENDS}  # fmt: skip
         consumer = session.consumer({**config, **consumer_config})
         move = TransactionalMove(session, consumer, producer, self.name, self.doing)
         count, throttle = 0, Throttle(rate_per_s)

@@ -28,7 +28,7 @@ class Contradiction(errors.Rejected):
 
 
 PROBLEM: Final = "application/problem+json"
-_SAME: Final = "change the request: the same one gets the same answer"
+_SAME: Final = "correct the request before you retry it"
 _AS_SAID: Final = "do what the detail says; if it names no step, no request of this kind is allowed"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),

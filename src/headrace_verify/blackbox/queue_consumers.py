@@ -37,7 +37,7 @@ EXTEND_MS = 5_000
 KEEP_NS = int((LOCK_MS + 800) * 1e6)
 """How long an extended message is held: longer than its lock would have lasted."""
 FIELDS = {"accept": "ack", "release": "nack", "renew": "extend", "dead": "dead_letter"}
-FINAL_STEP = "change the request: the same one gets the same answer"
+FINAL_STEP = "correct the request before you retry it"
 """Final rejections by the broker; after any other error, the effect is unknown."""
 NOWHERE_S = 0.3
 
