@@ -53,7 +53,7 @@ class Broker:
     def of_workers(cls, folder: Path, count: int, *options: str) -> Broker:
         """One of several workers that can be restarted: they listen at ports in a row."""
         broker = cls(folder, "--workers", str(count), *options)
-        first = _free_ports(2 * count)
+        first = free_ports(2 * count)
         broker._of_workers = f"127.0.0.1:{first}", f"127.0.0.1:{first + count}"
         return broker
 
@@ -189,7 +189,7 @@ class Broker:
         return connection
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of so many ports in a row, below those that the system gives to others."""
     for first in random.sample(range(12_000, 32_000, count), 1_000):
         with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import shlex
@@ -17,7 +18,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from tests.integration.broker import Broker
+from tests.integration.broker import Broker, free_ports
 from tests.integration.certificates import LOOPBACK, Certificates
 
 TIMEOUT_S = 30
@@ -221,6 +222,83 @@ def test_listeners_differ_by_their_own_settings(tmp_path, certificates) -> None:
         round_trip(ready["OPEN"], certificates.anonymous(), "open")
         round_trip(ready["CLOSED"], certificates.client("alice"), "closed")
         assert is_refused(ready["CLOSED"], certificates.anonymous())
+    finally:
+        broker.stop()
+
+
+def certificate_for(address: str, server_name: str, context: ssl.SSLContext) -> bytes | None:
+    """What a listener shows to a client that asks for a server name."""
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), TIMEOUT_S) as connection,
+        context.wrap_socket(connection, server_hostname=server_name) as secured,
+    ):
+        return secured.getpeercert(binary_form=True)
+
+
+def test_a_listener_and_a_server_name_are_for_one_tenant(tmp_path, certificates) -> None:
+    """With librdkafka and over HTTP: alice is of acme, bob of beta, and carol of no tenant, who is
+    of acme at a listener for acme, whose CA vouches for her, but not by a server name alone."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    named = certificates.authority.sign("named", ("localhost", "acme.test"))
+    path = certificates.write("named.pem", named.key + named.certificate)
+    of_listeners = {
+        "team.headrace.tenant": "acme",
+        "http.headrace.tenant": "acme",
+        "names.headrace.sni.tenants": "localhost=acme;acme.test=acme",
+        "names.headrace.sni.certificates": f"localhost={path};acme.test={path}",
+    }
+    broker = Broker(
+        tmp_path / "broker",
+        *certificates.options("required"),
+        *("--authorizer", "acl", "--super-users", "User:ANONYMOUS"),
+        *("--tenants", "acme=User:CN=alice;beta=User:CN=bob"),
+        *("--listener-security-protocol-map", "INSIDE:PLAINTEXT,TEAM:SSL,NAMES:SSL"),
+        *("--http-security-protocol", "SSL"),
+        *(f"--listener-setting=listener.name.{one}={value}" for one, value in of_listeners.items()),
+    )
+    port = free_ports(3)
+    listeners = f"INSIDE://127.0.0.1:{port},TEAM://127.0.0.1:{port + 1}"
+    broker.kafka = f"{listeners},NAMES://127.0.0.1:{port + 2}"
+    # Clients ask for the name at which they connect.
+    broker.options += ("--advertise", f"{listeners},NAMES://localhost:{port + 2}")
+    broker.start()
+    try:
+        ready = json.loads((broker.log_path.parent / "ready.json").read_text())["listeners"]
+        clients = {name: certificates.client(name) for name in ("alice", "bob", "carol")}
+
+        @functools.cache  # one that is dropped ends its requests
+        def admin(listener: str, name: str) -> AdminClient:
+            more = clients.get(name, {})
+            return AdminClient({"bootstrap.servers": ready[listener], "log_level": 0, **more})
+
+        def seen(listener: str, name: str) -> set[str]:
+            return set(admin(listener, name).list_topics(timeout=TIMEOUT_S).topics)
+
+        admin("TEAM", "alice").create_topics([NewTopic("orders", 1)])["orders"].result(TIMEOUT_S)
+        assert seen("INSIDE", "") == {"«acme»orders"}
+        for listener, name, expected in (
+            ("TEAM", "alice", {"orders"}),
+            ("TEAM", "carol", {"orders"}),
+            ("TEAM", "bob", set()),
+            ("NAMES", "alice", {"orders"}),
+            ("NAMES", "carol", set()),
+            ("NAMES", "bob", set()),
+        ):
+            assert seen(listener, name) == expected, (listener, name)
+        made = admin("NAMES", "bob").create_topics([NewTopic("x", 1)])["x"]
+        assert "AUTHORIZATION_FAILED" in str(made.exception(TIMEOUT_S))
+        for name, topics in (("alice", ["orders"]), ("carol", ["orders"]), ("bob", [])):
+            context = ssl.create_default_context(cafile=certificates.ca)
+            files = clients[name]["ssl.certificate.location"], clients[name]["ssl.key.location"]
+            context.load_cert_chain(*files)
+            _, body = get(f"https://{broker.http}/v1/topics", context)
+            assert [one["name"] for one in json.loads(body)["topics"]] == topics, name
+        shown = {one: certificate_for(ready["NAMES"], one, context) for one in LOOPBACK}
+        assert shown["localhost"] == ssl.PEM_cert_to_DER_cert(named.certificate.decode())
+        assert shown["127.0.0.1"] not in {None, shown["localhost"]}
+        assert certificate_for(ready["NAMES"], "ACME.test", context) == shown["localhost"]
     finally:
         broker.stop()
 
@@ -534,6 +612,11 @@ def test_an_encrypted_key_and_inline_pem_come_from_a_file_of_settings(
         (["--listener-setting", "listener.name.a.num.partitions=3"], "unknown broker setting"),
         (["--inter-broker-listener-name", "OTHER"], "is no Kafka listener"),
         (["--ssl-keystore-type", "JKS"], "PEM"),
+        (["--listener-setting", "listener.name.plaintext.headrace.tenant=acme"], "authorizer=acl"),
+        (
+            ["--authorizer=acl", "--listener-setting=listener.name.plaintext.headrace.tenant=A!"],
+            "is no tenant's name",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(tmp_path, certificates, options, message) -> None:

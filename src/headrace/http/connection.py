@@ -18,7 +18,7 @@ from headrace.broker.security.listener import OPEN
 from headrace.errors import AuthenticationFailed
 from headrace.http.joined_writes import JoinedWrites
 from headrace.http.problems import problem
-from headrace.runtime.tls import certificate_of
+from headrace.runtime.tls import certificate_of, server_name_of
 
 if TYPE_CHECKING:
     from headrace.broker.security.connection_limits import ConnectionLimits
@@ -39,6 +39,7 @@ BARREN_BYTES_MAX: Final = 64 * 1024
 """Of input in a row that completes no head, no message and no part of a body: a page token or a
 name of the longest kind, percent-encoded, fits."""
 PRINCIPAL: Final = "principal"
+PLACE: Final = "place"
 """The key of a request's state that holds the principal of the client's certificate."""
 LOGIN: Final = "login"
 """The key of a request's state that holds how it was authenticated, an HttpLogin."""
@@ -90,7 +91,8 @@ class HttpConnection(HttpToolsProtocol):
             transport.abort()
             return
         # Read by the operations: whoever the client's certificate names.
-        self.app_state = {**self.app_state, PRINCIPAL: principal}
+        place = self.listener.place_of(server_name_of(transport))
+        self.app_state = {**self.app_state, PRINCIPAL: principal, PLACE: place}
         if len(self.connections) > CONNECTIONS_MAX:
             others = cast("set[HttpConnection]", self.connections) - {self}
             idle = (one for one in others if one.is_idle)

@@ -32,7 +32,7 @@ from headrace.http.access import ACCESS
 from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
 from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
-from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
+from headrace.http.connection import LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
@@ -358,7 +358,7 @@ def session_of(request: Request) -> ClientSession:
     session = ClientSession("HTTP", host, principal)
     name = request.headers.get(CLIENT_ID, CLIENT_ID_DEFAULT)
     session.client_id = name[:NAME_LENGTH_MAX]
-    session.scope = state.get(SCOPE)
+    session.scope, session.place = state.get(SCOPE), state.get(PLACE)
     return session
 
 

@@ -97,6 +97,7 @@ from headrace.kafka.wire.schema import read_request, write_response
 from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
+from headrace.runtime.tls import server_name_of
 from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 if TYPE_CHECKING:
@@ -298,6 +299,8 @@ class KafkaFace:
         self.connections[connection] = None
         connection.last_request_ns = self.now_ns()
         session = self._admission.open(connection.listener, connection.peer, connection.certified)
+        if connection.transport is not None:
+            session.place = connection.listener.place_of(server_name_of(connection.transport))
         connection.session = session
         if not self._may_connect(connection):
             return

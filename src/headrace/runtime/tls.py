@@ -19,7 +19,7 @@ from headrace.runtime.memory_file import close_memory_file, memory_file, write_p
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Self
 
@@ -231,6 +231,24 @@ def report_handshakes(context: ssl.SSLContext, listener: str) -> None:
                 raise
 
     context.sslobject_class = Reported
+
+
+def serve_names(context: ssl.SSLContext, of_names: Mapping[str, ssl.SSLContext]) -> None:
+    """Give clients the certificate of the server name that they ask for (SNI), where there is one,
+    and note the name."""
+
+    def chosen(connection: Any, name: str | None, _context: ssl.SSLContext) -> None:
+        connection.asked_name = name or ""
+        found = of_names.get(connection.asked_name.lower())
+        if found is not None:
+            connection.context = found
+
+    context.sni_callback = chosen
+
+
+def server_name_of(transport: asyncio.BaseTransport) -> str:
+    """The server name that a client has asked for, if its listener serves names."""
+    return getattr(transport.get_extra_info("ssl_object"), "asked_name", "")
 
 
 def _check_resumed(connection: ssl.SSLObject) -> None:

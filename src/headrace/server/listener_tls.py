@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.broker_config import ACL
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal_rules import parse_rules
 from headrace.errors import RequestInvalid
+from headrace.metadata.endpoints import ROCKETMQ
+from headrace.records.tenant_names import TENANT
 from headrace.runtime.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
 from headrace.runtime.figures import Figures
 from headrace.runtime.security_protocols import SASL_SSL, SSL
@@ -26,6 +30,7 @@ from headrace.runtime.tls import (
     TlsMaterial,
     peer_context,
     report_handshakes,
+    serve_names,
     server_context,
 )
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Mapping, Sequence
 
+    from headrace.broker.broker_config import BrokerConfig
     from headrace.metadata.endpoints import Endpoint
     from headrace.runtime.clock import Clock
     from headrace.server.settings import Settings
@@ -63,6 +69,7 @@ class ListenerTls:
         """Read what the settings name. Raises RequestInvalid."""
         self._settings = settings
         self.listener = listener
+        self._names = by_server_name(self._value("headrace.sni.certificates"))
         self._stamps = self._read_stamps()
         material = self.read()
         self.server = CurrentContext.of(self._server_context(material))
@@ -93,7 +100,20 @@ class ListenerTls:
     def _server_context(self, material: TlsMaterial) -> ssl.SSLContext:
         context = server_context(material)
         report_handshakes(context, self.listener)
+        if self._names or self._value("headrace.sni.tenants"):
+            given = material._replace(key=b"")
+            of_names = {
+                name: server_context(given._replace(chain=self._contents_of(path)))
+                for name, path in self._names.items()
+            }
+            serve_names(context, of_names)
         return context
+
+    def _contents_of(self, path: str) -> bytes:
+        try:
+            return _contents(path)
+        except RequestInvalid as error:
+            raise RequestInvalid(f"TLS of listener {self.listener}: {error}") from error
 
     def _value(self, name: str) -> str:
         return self._settings.of_listener(self.listener, name) or ""
@@ -133,7 +153,39 @@ class ListenerTls:
         return material
 
     def _read_stamps(self) -> list[_Stamp | None]:
-        return [_stamp(path) for name in _LOCATIONS if (path := self._value(name))]
+        paths = [path for name in _LOCATIONS if (path := self._value(name))]
+        return [_stamp(path) for path in (*paths, *self._names.values())]
+
+
+def by_server_name(text: str) -> Mapping[str, str]:
+    """What is set for each server name: `acme.example.com=acme;beta.example.com=beta`. Raises
+    RequestInvalid."""
+    found: dict[str, str] = {}
+    for part in filter(None, (one.strip() for one in text.split(";"))):
+        name, _, value = part.partition("=")
+        if not name or not value or name.lower() in found:
+            raise RequestInvalid(
+                f"{part[:60]!r} in headrace.sni.certificates or headrace.sni.tenants is not"
+                " NAME=VALUE with a name of its own; nothing was started"
+            )
+        found[name.lower()] = value
+    return found
+
+
+def check_bound(tenant: str, listener: str, config: BrokerConfig, *, is_possible: bool) -> None:
+    """Raise RequestInvalid unless a listener can be bound to a tenant."""
+    if re.fullmatch(TENANT, tenant) is None:
+        problem = "is no tenant's name: use 1 to 32 of a-z 0-9 and -, but not - first"
+    elif config.authorizer != ACL:
+        problem = "needs headrace.authorizer=acl"
+    elif not is_possible:
+        problem = "is not possible: RocketMQ's clients are of the tenant of their access key"
+    else:
+        return
+    raise RequestInvalid(
+        f"the tenant {tenant!r} of listener {listener} (headrace.tenant, headrace.sni.tenants)"
+        f" {problem}; nothing was started"
+    )
 
 
 def _contents(path: str) -> bytes:
@@ -187,10 +239,17 @@ class Certificates:
     def _listener(self, endpoint: Endpoint) -> ListenerSecurity:
         name = endpoint.listener
         found = self.tls.get(name)
+        of_listener = self._settings.of_listener
+        tenant = of_listener(name, "headrace.tenant") or ""
+        names = by_server_name(of_listener(name, "headrace.sni.tenants") or "")
+        for one in filter(None, (tenant, *names.values())):
+            check_bound(
+                one, name, is_possible=endpoint.face != ROCKETMQ, config=self._settings.broker
+            )
         if found is None:
-            return ListenerSecurity(name, endpoint.security)
-        text = self._settings.of_listener(name, "ssl.principal.mapping.rules") or ""
-        return ListenerSecurity(name, endpoint.security, found.server, parse_rules(text))
+            return ListenerSecurity(name, endpoint.security, tenant=tenant)
+        rules = parse_rules(of_listener(name, "ssl.principal.mapping.rules") or "")
+        return ListenerSecurity(name, endpoint.security, found.server, rules, tenant, names)
 
     def _peers(self) -> ssl.SSLContext | None:
         """Raises RequestInvalid if there may be other brokers, and no CAs that their certificates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from headrace.broker.security.api_keys import Scope
-    from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.security.listener import ListenerSecurity, TenantPlace
     from headrace.broker.security.logins import Identity, Login
     from headrace.broker.security.principal import Principal
 
@@ -36,6 +36,7 @@ class ClientSession:
         "lifetime_ms",
         "listener",
         "login",
+        "place",
         "principal",
         "reauthenticated_ns",
         "rights",
@@ -50,6 +51,8 @@ class ClientSession:
     def __init__(self, listener: str, client_host: str, principal: Principal | None = None) -> None:
         self.listener = listener
         """the listener that accepted it, which metadata responses describe"""
+        self.place: TenantPlace | None = None
+        """Which tenant the connection is for, as of its listener or server name; None: any."""
         self.client_host = client_host
         self.principal = principal
         """None: not authenticated yet"""

@@ -52,6 +52,7 @@ from headrace.records.tenant_names import DEFAULT, TENANT, tenant_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from headrace.broker.security.listener import TenantPlace
     from headrace.metadata.store import MetadataStore
 
 OF_TENANTS: Final = frozenset(
@@ -221,6 +222,14 @@ class Tenants:
         if found is None:
             return NOBODY if self._damaged else DEFAULT
         return found[0] if len(found) == 1 else NOBODY
+
+    def at(self, principal: str, place: TenantPlace | None) -> str:
+        """The tenant of a principal whose connection is for one; NOBODY if it is another's."""
+        own = self.of(principal)
+        if place is None or own == place.tenant:
+            return own
+        is_known = place.tenant in self._stored or self.is_configured(place.tenant)
+        return place.tenant if own == DEFAULT and place.is_given and is_known else NOBODY
 
     def names(self) -> Sequence[str]:
         """All tenants, sorted."""

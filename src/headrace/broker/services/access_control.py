@@ -28,7 +28,6 @@ from headrace.broker.security.acls import (
     explain,
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
-from headrace.broker.security.principal import BROKER
 from headrace.broker.security.tenants import (
     NOBODY,
     OF_ALL_TENANTS,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
+    from headrace.broker.security.principal import Principal
     from headrace.broker.security.sessions import ClientSession
     from headrace.metadata.store import MetadataEntry, MetadataStore
 
@@ -278,7 +278,9 @@ class AccessControl:
 
     def tenant(self, session: ClientSession) -> str:
         """See Authorizer."""
-        return self.tenants.of(str(session.principal)) if self.has_tenants else DEFAULT
+        if not self.has_tenants or (session.place is not None and self.sees_all(session)):
+            return DEFAULT
+        return self.tenants.at(str(session.principal), session.place)
 
     def sees_all(self, session: ClientSession) -> bool:
         """See Authorizer."""
@@ -296,21 +298,17 @@ class AccessControl:
 
     def _decide(self, session: ClientSession, kind: ResourceType, name: str) -> int:
         principal = session.principal
-        if principal is None:
-            bits = 0
-        else:
-            bits = self._bits(str(principal), principal.type, session.client_host, kind, name)
+        bits = 0 if principal is None else self._bits(session, principal, kind, name)
         if len(session.rights) >= RIGHTS_MAX:
             session.rights.clear()
         session.rights[kind, name] = bits
         return bits
 
-    def _bits(
-        self, principal: str, principal_type: str, host: str, kind: ResourceType, name: str
-    ) -> int:
-        if principal_type == BROKER or principal in self._super_users:
+    def _bits(self, session: ClientSession, known: Principal, kind: ResourceType, name: str) -> int:
+        principal = str(known)
+        if known.is_broker or principal in self._super_users:
             return ALL_OPERATIONS
-        own = self.tenants.of(principal)
+        own = self.tenants.at(principal, session.place)
         if own == NOBODY:
             return 0
         if kind in OF_TENANTS:
@@ -320,7 +318,7 @@ class AccessControl:
                 return 0
         elif own != DEFAULT:
             return 0
-        denied, allowed = self._index.decide(principal, host, kind, name)
+        denied, allowed = self._index.decide(principal, session.client_host, kind, name)
         if own != DEFAULT:
             return ALL_OPERATIONS & ~denied
         if self._is_open_without_acl and not self._index.touches(kind, name):

@@ -104,6 +104,30 @@ OF_ONE_LISTENER: Final[Mapping[str, Any]] = {"can_differ": True}
 
 TLS_OF_LISTENERS = (
     BrokerSetting(
+        "headrace.tenant",
+        Text("TENANT"),
+        "The tenant that a listener is for, as listener.name.<name>.headrace.tenant. Principals of"
+        " another tenant have no rights there. Without logins (PLAINTEXT, SSL) those of no tenant"
+        " are of this one there; with logins they have no rights.",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "headrace.sni.certificates",
+        Text("NAME=PATH;..."),
+        "Certificates of TLS listeners by the server name that clients ask for (SNI): PEM files"
+        " with key and certificate, as ssl.keystore.location, which others get. Read again when"
+        " they change.",
+        is_sensitive=True,
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
+        "headrace.sni.tenants",
+        Text("NAME=TENANT;..."),
+        "The tenants that connections are for, by the server name that clients ask for (SNI):"
+        " principals that are not of that tenant have no rights there.",
+        **OF_ONE_LISTENER,
+    ),
+    BrokerSetting(
         "ssl.client.auth",
         OneOf((NONE, REQUESTED, REQUIRED)),
         "Whether clients of SSL and https listeners must show a certificate that"
