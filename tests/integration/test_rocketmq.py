@@ -259,6 +259,14 @@ def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
     goes_through(PROGRAMS[language](), address(rocketmq), rocketmq, lane)
 
 
+def test_a_client_is_told_that_there_are_no_lite_topics(rocketmq):
+    topic, group = fresh(rocketmq, "lite", "mixed")
+    shown = output_of(java_program(), address(rocketmq), "lite", topic, group)
+    assert shown["came"] == [], "what it has not subscribed to"
+    assert [one.partition(":")[0] for one in shown["refused"]] == ["send", "subscribe"]
+    assert "no lite topics" in shown["refused"][1], "the client itself refuses to send"
+
+
 OF_OLDER_CLIENTS = [
     pytest.param(*pins[:2], lane, marks=() if lane == "normal" else pytest.mark.long)
     for pins, lane in product(OLDER, LANES_OF_OLDER)

@@ -73,6 +73,7 @@ class Client:
     __slots__ = (
         "held",
         "id",
+        "is_lite",
         "is_renewed",
         "published",
         "renewing",
@@ -94,6 +95,8 @@ class Client:
         """By receipt: what is renewed for it."""
         self.renewing: Collection[str] = ()
         """Receipts that are renewed at the moment."""
+        self.is_lite = False
+        """Whether it says that it consumes lite topics."""
         self.is_renewed = asyncio.Event()
         """Set when those are."""
 

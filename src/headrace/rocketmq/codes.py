@@ -53,6 +53,9 @@ HA_NOT_AVAILABLE: Final = 50002
 UNSUPPORTED: Final = 50500
 
 SUCCESS: Final = "OK"
+NO_LITE_TOPICS: Final = "this broker has no lite topics: use topics, or message groups"
+"""A lite topic has an offset of each group, and goes to the clients that name it: a share group has
+one position in a partition, and its messages go to any of its clients."""
 
 
 class Refused(Rejected):

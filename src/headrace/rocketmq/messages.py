@@ -141,6 +141,8 @@ def _checked_type(system: Any, accepted: Collection[int]) -> int:
             " set a message group (FIFO), a delivery time (DELAY) or a priority (PRIORITY), and"
             " only one of them",
         )
+    if stated == wire.LITE:
+        raise Refused(codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, codes.NO_LITE_TOPICS)
     if stated not in accepted:
         shown = ", ".join(map(type_name, sorted(accepted)))
         raise Refused(

@@ -249,9 +249,5 @@ def _path(rpc: str) -> str:
 
 
 async def _no_lite_topics(caller: Caller, request: Any, response: Any) -> None:
-    topic = await caller.topic(request.topic)
-    raise Refused(
-        codes.ILLEGAL_TOPIC,
-        f"topic {topic.name} has no lite topics: this broker does not have any; use topics, or"
-        " message groups",
-    )
+    await caller.topic(request.topic)
+    raise Refused(codes.ILLEGAL_TOPIC, codes.NO_LITE_TOPICS)

@@ -70,6 +70,8 @@ class Receiving:
         if quotas.is_active:
             quotas.check(caller.session, CONSUMER)
         client = self._clients.seen(caller)
+        if client.is_lite:  # it would get messages that it has not subscribed to
+            raise Refused(codes.ILLEGAL_TOPIC, codes.NO_LITE_TOPICS)
         resource = resource_of(request.message_queue.topic)
         topic = await caller.topic(resource)
         group_id = caller.group_id(request.group)

@@ -31,19 +31,12 @@ SEND_ATTEMPTS: Final = 3
 SEND_BACKOFF_MS: Final = (10, 1_000)
 RECEIVE_BATCH: Final = 32
 LONG_POLL_MS: Final = 20_000
+LITE: Final = frozenset({wire.LITE_PUSH_CONSUMER, wire.LITE_SIMPLE_CONSUMER})
 LITE_QUOTA, LITE_TOPIC_LENGTH = 2_000, 64
 FIFO_BACKOFF_MS: Final = (1_000, 60_000)
 """Of retries inside the client, which are the ones in order; Node's client ends after one attempt
 unless they are exponential."""
-CONSUMERS: Final = frozenset(
-    {
-        wire.PUSH_CONSUMER,
-        wire.SIMPLE_CONSUMER,
-        wire.PULL_CONSUMER,
-        wire.LITE_PUSH_CONSUMER,
-        wire.LITE_SIMPLE_CONSUMER,
-    }
-)
+CONSUMERS: Final = LITE | {wire.PUSH_CONSUMER, wire.SIMPLE_CONSUMER, wire.PULL_CONSUMER}
 
 
 class Telemetry:
@@ -102,6 +95,7 @@ class Telemetry:
             caller = await self._caller(stream)
             client = self._clients.seen(caller)
             stream.joins(client)
+            client.is_lite = settings.client_type in LITE
             answer.settings.CopyFrom(settings)
             await self._complete(caller, client, answer.settings)
             set_status(answer.status, None)

@@ -27,10 +27,10 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** RocketMQ's official client for Java: ENDPOINT LANE TOPIC GROUP; see ../client.py. */
 public final class RocketClient {
-    private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final long WAIT_MS = 40_000;
     private static final Duration INVISIBLE = Duration.ofSeconds(15);
-    private static ClientConfiguration config;
+    static ClientConfiguration config;
     static String topic;
     static String group;
 
@@ -53,7 +53,7 @@ public final class RocketClient {
             case "transaction" -> transaction();
             case "filters" -> filters();
             case "sql" -> sql();
-            case "priority", "recall" -> // of its own: older clients have neither
+            case "priority", "recall", "lite" -> // of its own: older clients have neither
                 (String) Class.forName("RecentLanes").getDeclaredMethod(arguments[1]).invoke(null);
             case "steady" -> (String) Class.forName("Steady").getDeclaredMethod("steady").invoke(null);
             case "push" -> push();
@@ -90,6 +90,10 @@ public final class RocketClient {
             .setAwaitDuration(Duration.ofSeconds(5))
             .setSubscriptionExpressions(Collections.singletonMap(of, filter))
             .build();
+    }
+
+    static String plain(Exception error) {
+        return String.valueOf(error).replaceAll("[^A-Za-z0-9 .:,=]", " ");
     }
 
     static List<MessageView> received(SimpleConsumer from, int count) throws Exception {

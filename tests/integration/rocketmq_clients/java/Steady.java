@@ -38,7 +38,7 @@ final class Steady {
     private Steady() {}
 
     private static void failed(String what, Exception error) {
-        ERRORS.get(what).add(String.valueOf(error).replaceAll("[^A-Za-z0-9 .:,=]", " "));
+        ERRORS.get(what).add(RocketClient.plain(error));
     }
 
     private static void send(Step step, long pauseMs) {
