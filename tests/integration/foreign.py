@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
+JAVA_FAMILY = HERE / "java_family"
+JAVA_VERSIONS = [
+    line.split()[0].rpartition(":")[2]
+    for line in (JAVA_FAMILY / "jars.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
 BUILD_TIMEOUT_S = 900
 
 
@@ -127,7 +133,7 @@ def rust_program() -> list[str]:
             "no Rust compiler with cargo on the PATH or in ~/.cargo/bin (packages rustc, cargo)"
         )
     source = HERE / "rust_clients"
-    names = ("src/main.rs", "Cargo.toml", "Cargo.lock")
+    names = ("src/main.rs", "src/login.rs", "Cargo.toml", "Cargo.lock")
     with built_once("rust", [cargo, "--version"], [source / name for name in names]) as program:
         if not program.exists():
             target = program.parent / "rust-target"  # what was compiled before is used again
@@ -157,6 +163,27 @@ def pinned_jars(path: Path) -> list[Path]:
     """The jars that a file pins, one a line, in its order."""
     lines = path.read_text().splitlines()
     return ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
+
+
+def java_family_program(main: str) -> tuple[list[str], list[Path]]:
+    """The command of a program of `java_family`, and the jar of each version, oldest first."""
+    runtime, compiler = require_javac()
+    jars = pinned_jars(JAVA_FAMILY / "jars.txt")
+    # The libraries that the clients load are those of 2.8: none of them changed its interface.
+    libraries = [jar for jar in pinned_jars(HERE / "java_2_8" / "jars.txt") if jar not in jars]
+    sources = [JAVA_FAMILY / "Family.java", JAVA_FAMILY / "FamilyLogin.java"]
+    with built_once("java-family", [compiler, "--version"], sources) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run(
+                [compiler, "-nowarn", "-d", str(partial), "-cp", str(jars[0]), *map(str, sources)],
+                HERE,
+            )
+            partial.replace(folder)
+    classpath = os.pathsep.join(map(str, [folder, *libraries]))
+    flags = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return [runtime, *flags, "-cp", classpath, main], jars
 
 
 def old_java_program() -> tuple[list[str], dict[str, str]]:

@@ -21,12 +21,25 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    load_pem_private_key,
+    pkcs12,
+)
+from cryptography.x509 import load_pem_x509_certificate
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 from tests.integration.broker import Broker, wait_until
 from tests.integration.certificates import Certificates
-from tests.integration.foreign import go_program, node_program
+from tests.integration.foreign import (
+    JAVA_VERSIONS,
+    go_program,
+    java_family_program,
+    node_program,
+    require_javac,
+    rust_program,
+)
 from tests.integration.test_sasl import AUDIENCE, ISSUER, headrace
 from tests.integration.test_transactions import fresh
 
@@ -38,7 +51,9 @@ USER, PASSWORD = "admin", "of the admin"
 CERTIFICATE = "certificate"
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 WAYS = (*PASSWORDS, "OAUTHBEARER", CERTIFICATE)
+JAVA_CLIENTS = (JAVA_VERSIONS[0], "3.3.2", JAVA_VERSIONS[-1])
 TIMEOUT_S = 120
+JAVA_TIMEOUT_S = 400
 
 
 class Entrance:
@@ -197,6 +212,12 @@ def with_node(entrance: Entrance, way: str, topic: str, library: str) -> str:
     return read_by([node, program, *where], entrance.secret(way), **environment)
 
 
+def with_rust(entrance: Entrance, way: str, topic: str) -> str:
+    mechanism = "none" if way == CERTIFICATE else way
+    where = ["login", mechanism, entrance.address(way), topic, *entrance.files(way)]
+    return read_by([*rust_program(), *where], entrance.secret(way))
+
+
 CLIENTS: dict[str, Any] = {
     "librdkafka": with_librdkafka,
     "kafka-python": with_kafka_python,
@@ -205,6 +226,7 @@ CLIENTS: dict[str, Any] = {
     "sarama": lambda *given: with_go(*given, "sarama"),
     "kafkajs": lambda *given: with_node(*given, "kafkajs"),
     "platformatic": lambda *given: with_node(*given, "platformatic"),
+    "rskafka": with_rust,
 }
 
 
@@ -215,3 +237,92 @@ def test_a_client_enters_writes_and_reads(entrance: Entrance, client: str, way: 
     topic = fresh("entered")
     entrance.create_topic(topic)
     assert CLIENTS[client](entrance, way, topic) == "v"
+
+
+class Stores:
+    """Java's files: clients before 2.7 read no PEM."""
+
+    def __init__(self, entrance: Entrance, folder: Path) -> None:
+        self._entrance, self._folder = entrance, folder
+        self._trusted, self._own = folder / "trusted.p12", folder / "own.p12"
+        keytool = str(Path(require_javac()[1]).with_name("keytool"))
+        kind = ("-storetype", "PKCS12", "-storepass", PASSWORD, "-keystore", str(self._trusted))
+        ca, certificate, key = entrance.files(CERTIFICATE)
+        subprocess.run(
+            [keytool, "-importcert", "-noprompt", "-alias", "ca", *kind, "-file", ca],
+            capture_output=True, check=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        own = pkcs12.serialize_key_and_certificates(
+            b"own",
+            load_pem_private_key(Path(key).read_bytes(), None),  # type: ignore[arg-type]
+            load_pem_x509_certificate(Path(certificate).read_bytes()),
+            None,
+            BestAvailableEncryption(PASSWORD.encode()),
+        )
+        self._own.write_bytes(own)
+
+    def settings(self, way: str) -> Path:
+        """A file of a client's properties."""
+        is_login = way != CERTIFICATE
+        lines = {
+            "bootstrap.servers": self._entrance.address(way),
+            "security.protocol": "SASL_SSL" if is_login else "SSL",
+            "ssl.truststore.type": "PKCS12",
+            "ssl.truststore.location": str(self._trusted),
+            "ssl.truststore.password": PASSWORD,
+        }
+        modules = {"PLAIN": "plain.Plain", "OAUTHBEARER": "oauthbearer.OAuthBearer"}
+        module = f"org.apache.kafka.common.security.{modules.get(way, 'scram.Scram')}LoginModule"
+        if is_login:
+            user = f'username="{USER}" password="{PASSWORD}"' if way in PASSWORDS else ""
+            lines |= {"sasl.mechanism": way, "sasl.jaas.config": f"{module} required {user};"}
+        else:
+            lines |= {
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.location": str(self._own),
+                "ssl.keystore.password": PASSWORD,
+                "ssl.key.password": PASSWORD,
+            }
+        if way == "OAUTHBEARER":
+            lines["sasl.login.callback.handler.class"] = "FamilyLogin$Tokens"
+        path = self._folder / f"{way}.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        return path
+
+
+@pytest.fixture(scope="module")
+def java_outcomes(entrance: Entrance, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one JVM says of each version and way; they run one after the other."""
+    command, jars = java_family_program("FamilyLogin")
+    stores = Stores(entrance, tmp_path_factory.mktemp("stores"))
+    by_version = dict(zip(JAVA_VERSIONS, jars, strict=True))
+    topics = {way: fresh(f"java-{way}").lower() for way in WAYS}
+    for topic in topics.values():
+        entrance.create_topic(topic)
+    versions = [f"{version}={by_version[version]}" for version in JAVA_CLIENTS]
+    ways = [f"{topics[way]}={stores.settings(way)}" for way in WAYS]
+    done = subprocess.run(
+        [*command, *versions, "--", *ways],
+        env={**os.environ, "TOKEN": entrance.secret("OAUTHBEARER")},
+        capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    said = {}
+    for line in done.stdout.splitlines():
+        version, topic, what = line.split(" ", 2)
+        said[version, topic] = what
+    found = {
+        f"{version} {way}": said.get((version, topic), "nothing")
+        for version in JAVA_CLIENTS
+        for way, topic in topics.items()
+    }
+    return found | {"": done.stderr[-6000:]}
+
+
+@pytest.mark.java
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("version", JAVA_CLIENTS)
+def test_a_java_client_enters_writes_and_reads(
+    java_outcomes: dict[str, str], version: str, way: str
+) -> None:
+    assert java_outcomes[f"{version} {way}"] == "ok", java_outcomes[""]

@@ -3,7 +3,10 @@
 //!     clients BOOTSTRAP IN OUT none|gzip|snappy DELETE_BEFORE
 //!
 //! It copies partition 0 of IN from its start to the end that the broker reports. The last line of
-//! its output is {"copied": N, "start": OFFSET, "end": OFFSET}, of OUT.
+//! its output is {"copied": N, "start": OFFSET, "end": OFFSET}, of OUT. With `login` as the first
+//! argument it does what login.rs says.
+
+mod login;
 
 use rskafka::client::error::Result;
 use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
@@ -32,8 +35,11 @@ async fn copy(source: &PartitionClient, target: &PartitionClient, codec: Compres
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "login") {
+        return login::login(&arguments[1..]).await;
+    }
     let [bootstrap, from, to, codec, delete_before] = &arguments[..] else {
         panic!("usage: clients BOOTSTRAP IN OUT none|gzip|snappy DELETE_BEFORE");
     };
