@@ -105,7 +105,6 @@ GUIDES = {
         """
         headrace topic create orders
         echo '{"value": "1", "headers": {"routing-key": "a"}}' > messages.jsonl
-        echo '{"id": 1}' > entries.ndjson
         """,
     ),
     "QUEUES": Guide(
