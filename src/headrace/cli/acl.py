@@ -284,7 +284,8 @@ def _show(bindings: Sequence[Any], *, as_json: bool, key: str) -> None:
         print_json({key: rows})
     else:
         columns = ["permission", "principal", "operation", "resource", "name", "pattern", "host"]
-        print_table(columns, [[row[column] for column in columns] for row in rows])
+        table = [[row[column] for column in columns] for row in rows]
+        print_table(columns, table, empty="no rules: headrace acl add --help shows how to add one")
 
 
 @acl.command()

@@ -57,7 +57,9 @@ def parked(session: CliSession, /, group: str, topic: str, as_json: bool) -> Non
     else:
         rows = [[one["key"], one["partition"], one["records"], iso_time(one["parked_ms"])]
                 for one in found]  # fmt: skip
-        print_table(["key", "partition", "messages", "since"], rows)
+        columns = ["key", "partition", "messages", "since"]
+        empty = f"no keys are parked: headrace backlog park {group} {topic} KEY sets one aside"
+        print_table(columns, rows, empty=empty)
     require_none_failed(answers[-1], "their parked keys are not listed")
 
 

@@ -49,11 +49,12 @@ def connections(
     elif is_counted:
         titles = ["software", "version", "principal", "connections", "throttled ms"]
         names = ("software", "software_version", "principal", "connections", "throttled_ms")
-        print_table(titles, [[one[name] for name in names] for one in found])
+        table = [[one[name] for name in names] for one in found]
+        print_table(titles, table, empty="no such connections")
     else:
         titles = ["address", "client id", "software", "version", "principal", "quotas",
                   "throttled ms"]  # fmt: skip
-        print_table(titles, [_row(one) for one in found])
+        print_table(titles, [_row(one) for one in found], empty="no such connections")
 
 
 def _row(one: dict[str, Any]) -> list[Any]:

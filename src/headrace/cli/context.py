@@ -92,7 +92,10 @@ def list_contexts() -> None:
         )
         for name, one in sorted(contexts.by_name.items())
     ]
-    print_table(("", "name", "bootstrap", "tls", "user or certificate"), rows)
+    columns = ("", "name", "bootstrap", "tls", "user or certificate")
+    print_table(
+        columns, rows, empty="no contexts: headrace context add --help shows how to add one"
+    )
 
 
 @context.command()

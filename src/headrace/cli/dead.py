@@ -92,7 +92,7 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table([*names], rows)
+    print_table([*names], rows, empty=f"{topic} has no dead letters")
 
 
 @dead.command()
@@ -131,7 +131,7 @@ def show(session: CliSession, /, topic: str, count: int, as_json: bool, **wanted
         print_json(found)
         return
     columns = ["dead letter", "origin", "group", "deliveries", "reason", "key", "value"]
-    print_table(columns, [_row(one) for one in found])
+    print_table(columns, [_row(one) for one in found], empty=f"no such dead letters in {topic}")
 
 
 def _is_wanted(

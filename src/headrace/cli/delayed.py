@@ -58,7 +58,8 @@ def list_(
         ]
         for one in found
     ]
-    print_table(["partition", "due", "message id", "key", "bytes", "receipt"], rows)
+    columns = ["partition", "due", "message id", "key", "bytes", "receipt"]
+    print_table(columns, rows, empty=f"no messages of {topic} are waiting for their time")
 
 
 @delayed.command()
@@ -83,7 +84,8 @@ def refused(session: CliSession, /, topic: str, as_json: bool) -> None:
         [one["partition"], one["offset"], iso_time(one["refused_ms"]), one["reason"]]
         for one in found
     ]
-    print_table(["partition", "offset", "refused", "reason"], rows)
+    columns = ["partition", "offset", "refused", "reason"]
+    print_table(columns, rows, empty=f"no delayed message of {topic} was refused")
 
 
 @delayed.command()

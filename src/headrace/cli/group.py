@@ -76,7 +76,11 @@ def list_(session: CliSession, /, lag: bool, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table([_heading(c) for c in columns], [[row[c] for c in columns] for row in rows])
+    print_table(
+        [_heading(c) for c in columns],
+        [[row[c] for c in columns] for row in rows],
+        empty="no groups: consumers make them, such as headrace consume TOPIC --group NAME",
+    )
 
 
 def _heading(column: str) -> str:

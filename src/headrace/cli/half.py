@@ -53,10 +53,12 @@ def list_(session: CliSession, /, topic: str, is_settled: bool, count: int, as_j
         print_json(found)
     elif is_settled:
         rows = [[*_names(one), iso_time(one["settled_ms"]), one["reason"]] for one in found]
-        print_table(["partition", "message id", "group", "outcome", "settled", "reason"], rows)
+        columns = ["partition", "message id", "group", "outcome", "settled", "reason"]
+        print_table(columns, rows, empty=f"no half message of {topic} was settled lately")
     else:
         rows = [[*_names(one), iso_time(one["next_check_ms"]), one["checks"]] for one in found]
-        print_table(["partition", "message id", "group", "state", "next check", "checks"], rows)
+        columns = ["partition", "message id", "group", "state", "next check", "checks"]
+        print_table(columns, rows, empty=f"no half messages of {topic} are pending")
 
 
 def _names(one: dict[str, Any]) -> list[Any]:

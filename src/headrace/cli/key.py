@@ -139,6 +139,7 @@ def list_(session: CliSession, as_json: bool) -> None:
              _scope_text(one)]
             for one in found
         ],
+        empty="no keys: headrace key create makes one",
     )  # fmt: skip
 
 

@@ -44,9 +44,15 @@ def confirm(question: str, *, is_sure: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
-    """Print a table on stdout; numbers are right-aligned."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", *, empty: str = ""
+) -> None:
+    """Print a table on stdout; numbers are right-aligned. `empty`: what to say on stderr if there
+    are no rows, and how there would be some."""
     rows = [list(row) for row in rows]
+    if empty and not rows:
+        click.echo(empty, err=True)
+        return
     numeric = [
         bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
         for index in range(len(columns))

@@ -128,7 +128,8 @@ def list_(session: CliSession, /, as_json: bool, **options: Any) -> None:
         for entity, rates in found
         for key, value in sorted(rates.items())
     ]
-    print_table(["entity", "quota", "value"], rows)
+    columns = ["entity", "quota", "value"]
+    print_table(columns, rows, empty="no quotas: headrace quota set --help shows how to set one")
 
 
 @quota.command("set")

@@ -87,7 +87,8 @@ def list_(session: CliSession, *, as_json: bool) -> None:
         [one["name"], ", ".join(one["principals"]), _limits(one), one["in_setting"]]
         for one in found
     ]
-    print_table(["tenant", "principals", "limits", "in setting"], rows)
+    columns = ["tenant", "principals", "limits", "in setting"]
+    print_table(columns, rows, empty="no tenants: headrace tenant create NAME makes one")
 
 
 def _limits(one: dict[str, Any]) -> str:

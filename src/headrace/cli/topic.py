@@ -146,7 +146,11 @@ def list_(
         print_json(rows)
         return
     columns = ["topic", "partitions", "replication_factor", *(["records"] if records else [])]
-    print_table([c.replace("_", " ") for c in columns], [[r[c] for c in columns] for r in rows])
+    print_table(
+        [c.replace("_", " ") for c in columns],
+        [[r[c] for c in columns] for r in rows],
+        empty="no topics: headrace topic create NAME makes one",
+    )
 
 
 def _config_of(session: CliSession, name: str) -> list[dict[str, Any]]:

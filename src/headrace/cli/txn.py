@@ -62,7 +62,8 @@ def list_(session: CliSession, /, states: tuple[str, ...], as_json: bool) -> Non
         print_json(rows)
     else:
         headings = [column.replace("_", " ") for column in COLUMNS]
-        print_table(headings, [[row[column] for column in COLUMNS] for row in rows])
+        table = [[row[column] for column in COLUMNS] for row in rows]
+        print_table(headings, table, empty="no transactional producers are known")
 
 
 @txn.command()

@@ -254,6 +254,7 @@ def list_(place: UserPlace, /, as_json: bool) -> None:
             for name, of in found.items()
             for mechanism, iterations in of.items()
         ],
+        empty="no users: headrace user add NAME makes one",
     )
 
 

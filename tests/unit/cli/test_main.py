@@ -186,6 +186,13 @@ def test_tables_in_a_pipe_are_plain_columns(capsys):
     ]
 
 
+def test_an_empty_list_says_what_is_empty_and_leaves_the_output_empty(capsys):
+    print_table(["name"], [], empty="no topics: headrace topic create NAME makes one")
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "headrace topic create" in shown.err
+
+
 def test_figures_in_words():
     assert [cell_text(c) for c in (1234, 0.5, None, True)] == ["1,234", "0.500", "-", "yes"]
     assert [size_text(s) for s in (5, 2048, 3 << 30)] == ["5 B", "2.0 KiB", "3.0 GiB"]
