@@ -81,6 +81,17 @@ def chromium(base: str) -> Iterator[Browser]:
             started.close()
 
 
+def browser_of(broker: str, scope: Any = "module") -> Any:
+    """The fixture `browser`: Chromium with the console of the broker that this fixture makes."""
+
+    @pytest.fixture(scope=scope)
+    def browser(request: Any) -> Iterator[Browser]:
+        with chromium(f"http://{request.getfixturevalue(broker).http}") as started:
+            yield started
+
+    return browser
+
+
 def accessibility_violations(page: Any) -> list[str]:
     """What axe-core finds against WCAG 2.2 A and AA."""
     source = (files("axe_playwright_python") / "axe.min.js").read_text()

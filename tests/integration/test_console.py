@@ -12,7 +12,7 @@ from tests.integration.broker import Broker, wait_until
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
-    chromium,
+    browser_of,
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -103,10 +103,7 @@ def console_broker(tmp_path_factory):
     broker.stop()
 
 
-@pytest.fixture(scope="module")
-def browser(console_broker):
-    with chromium(f"http://{console_broker.http}") as started:
-        yield started
+browser = browser_of("console_broker")
 
 
 def run(form: str, broker) -> str:
@@ -528,6 +525,15 @@ def test_a_broker_that_stops_is_said_and_followed_again(browser, make_broker):
         page.get_by_text("Not live").wait_for()
         broker.start()
         page.get_by_text("Live", exact=True).wait_for()
+
+
+def test_charts_are_drawn_once_their_script_comes(browser):
+    """A broker that stops while a page loads leaves no fault, and the page needs no reload."""
+    with browser.page("topics") as page:
+        page.route("**/uplot.js", lambda route: route.abort(), times=1)
+        with page.expect_event("requestfailed", lambda one: one.url.endswith("uplot.js")):
+            page.get_by_role("link", name="Overview").click()
+        page.locator("main canvas").first.wait_for()
 
 
 def test_a_tail_continues_after_its_connection_was_lost(browser, make_broker):

@@ -10,7 +10,7 @@ from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
-    chromium,
+    browser_of,
     overflow_px,
 )
 from tests.integration.clients import create_topic
@@ -31,10 +31,7 @@ def acl_broker(tmp_path_factory):
     broker.stop()
 
 
-@pytest.fixture(scope="module")
-def browser(acl_broker):
-    with chromium(f"http://{acl_broker.http}") as started:
-        yield started
+browser = browser_of("acl_broker")
 
 
 def rules(broker, principal: str) -> list[tuple[str, str, str, str]]:

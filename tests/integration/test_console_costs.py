@@ -10,7 +10,7 @@ import contextlib
 import psutil
 import pytest
 from tests.integration.broker import Broker
-from tests.integration.browser import NEEDS_CHROMIUM, chromium
+from tests.integration.browser import NEEDS_CHROMIUM, browser_of
 from tests.integration.clients import Confluent, Rec, create_topic
 
 pytestmark = NEEDS_CHROMIUM
@@ -33,10 +33,7 @@ def idle_broker(tmp_path_factory):
     broker.stop()
 
 
-@pytest.fixture(scope="module")
-def browser(idle_broker):
-    with chromium(f"http://{idle_broker.http}") as started:
-        yield started
+browser = browser_of("idle_broker")
 
 
 def test_the_first_page_is_small_and_drawn_with_little_cpu_time(browser):

@@ -10,7 +10,7 @@ from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
-    chromium,
+    browser_of,
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -67,10 +67,7 @@ def letters_broker(tmp_path):
     broker.stop()
 
 
-@pytest.fixture
-def browser(letters_broker):
-    with chromium(f"http://{letters_broker.http}") as started:
-        yield started
+browser = browser_of("letters_broker", scope="function")
 
 
 def listed(broker) -> list[dict]:

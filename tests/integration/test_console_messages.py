@@ -12,7 +12,7 @@ from tests.integration.broker import Broker, wait_until
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
-    chromium,
+    browser_of,
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -42,10 +42,7 @@ def message_broker(tmp_path_factory):
     broker.stop()
 
 
-@pytest.fixture(scope="module")
-def browser(message_broker):
-    with chromium(f"http://{message_broker.http}") as started:
-        yield started
+browser = browser_of("message_broker")
 
 
 def receive(broker) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.broker import Broker
-from tests.integration.browser import NEEDS_CHROMIUM, chromium
+from tests.integration.browser import NEEDS_CHROMIUM, browser_of
 from tests.integration.clients import create_topic
 from tests.integration.test_console import ask, commit
 
@@ -127,10 +127,7 @@ def pictured(tmp_path_factory):
     broker.stop()
 
 
-@pytest.fixture(scope="module")
-def browser(pictured):
-    with chromium(f"http://{pictured.http}") as started:
-        yield started
+browser = browser_of("pictured")
 
 
 def data_url(data: bytes, kind: str) -> str:

@@ -26,6 +26,7 @@ export async function ask(method, path, { query, body, signal } = {}) {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   if (credentials.csrf && method !== "GET") headers["X-CSRF-Token"] = credentials.csrf;
   let answer;
+  let text;
   try {
     answer = await fetch(address(path, query), {
       method,
@@ -33,11 +34,11 @@ export async function ask(method, path, { query, body, signal } = {}) {
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
     });
+    text = await answer.text(); // a broker may stop in the middle of its answer
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, t("the broker does not answer"), t("check that it runs, then try again"));
   }
-  const text = await answer.text();
   let data = null;
   try {
     data = text ? JSON.parse(text) : null;

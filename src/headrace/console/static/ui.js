@@ -3,6 +3,8 @@ import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { asCurl, asPython } from "./api.js";
 import { t } from "./words.js";
 
+const RETRY_MS = 5_000;
+
 export function Title({ text, children }) {
   return html`<div class="title"><h1 tabindex="-1">${text}</h1><div class="tools">${children}</div></div>`;
 }
@@ -111,9 +113,12 @@ export function Chart({ title, points, series, format }) {
   useEffect(() => {
     let isOver = false;
     let observer;
-    (async () => {
-      const { default: uPlot } = await import("./vendor/uplot.js");
-      if (isOver) return; // the page was left meanwhile
+    let timer = 0;
+    const load = (tries = 0) => import(tries ? `./vendor/uplot.js?${tries}` : "./vendor/uplot.js").then(
+      ({ default: uPlot }) => isOver || draw(uPlot), // unless the page was left meanwhile
+      () => isOver || (timer = setTimeout(load, RETRY_MS, tries + 1)), // a browser keeps the failure of an address
+    );
+    const draw = (uPlot) => {
       const style = getComputedStyle(document.documentElement);
       const colour = (name) => style.getPropertyValue(name).trim();
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
@@ -128,9 +133,11 @@ export function Chart({ title, points, series, format }) {
       }, data(), box);
       observer = new ResizeObserver(() => drawn.current?.setSize(sized()));
       observer.observe(box);
-    })();
+    };
+    load();
     return () => {
       isOver = true;
+      clearTimeout(timer);
       observer?.disconnect();
       drawn.current?.destroy();
       drawn.current = null;
