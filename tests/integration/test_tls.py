@@ -21,7 +21,7 @@ import pytest
 from tests.integration.broker import Broker, free_ports
 from tests.integration.certificates import LOOPBACK, Certificates
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
 
 

@@ -217,6 +217,12 @@ def forget_the_limits_of_tenants(patch: Patch) -> None:
     patch(TopicChecks, "check_room", lambda *_asked: None)
 
 
+def let_tenants_store_without_end(patch: Patch) -> None:
+    from headrace.broker.services.tenant_counts import TenantCounts
+
+    patch(TenantCounts, "end_period", lambda _self: None)
+
+
 BUGS = (
     Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
     Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
@@ -234,6 +240,7 @@ BUGS = (
         ("another tenants names",),
         says="names another tenant's",
     ),
+    Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
     Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(

@@ -142,6 +142,8 @@ THREATS = (
            "the same answer whether another tenant has it or nobody; lists without it; 403"),
     Threat(MACHINE, tenants.a_tenant_takes_no_more_than_its_limits, "CVE-2026-66067",
            "403 for topics and partitions above its limits"),
+    Threat(MACHINE, tenants.a_tenant_does_not_fill_the_disk_of_others, "CVE-2026-66067",
+           "403 for writes above its stored bytes; others write on"),
     Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
            "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
            "not in logs at debug, arguments, metrics, settings, errors"),

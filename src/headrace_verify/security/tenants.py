@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from headrace.records.tenant_names import prefix_of
-from headrace_verify.security.secured import ADMIN, MALLORY, Secured, basic
+from headrace_verify.security.secured import ADMIN, MALLORY, HttpAnswer, Secured, basic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,10 @@ _VICTIM, _ATTACKER = "victim", "attacker"
 _HELD, _ABSENT = "ledgerline", "absentline"
 """Of one length: no text has them by chance."""
 _TOPICS_MAX: Final = 2
+_STORED_MAX: Final = 50_000
+_STORED: Final = 0
+_WRITES_MAX: Final = 2_000
+"""Each of 5 KB: they take far longer than the second in which a broker notices."""
 _REQUESTS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("GET", "/v1/topics/{}", None),
     ("GET", "/v1/topics/{}/config", None),
@@ -133,3 +137,35 @@ def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
         status = secured.ask("POST", "/v1/topics", client, new).status
         abuse.expect(status == 403, f"a topic beyond the limit of partitions is made: {status}")
         _is_untouched(abuse, secured)
+
+
+def _written(answer: HttpAnswer) -> int:
+    """What became of the one record of a request: _STORED, or the status of its error."""
+    if answer.status != 200:
+        return answer.status
+    (result,) = answer.json()["results"]
+    return _STORED if result["ok"] else int(result["error"]["status"])
+
+
+def a_tenant_does_not_fill_the_disk_of_others(abuse: Abuse) -> None:
+    admin = basic(ADMIN)
+    with _tenants(abuse) as secured:
+        key = secured.ask("POST", "/v1/keys", basic(MALLORY), {"name": "of a tenant"}).json()
+        client = {"Authorization": f"Bearer {key.get('key', '')}"}
+        path = f"/v1/tenants/{_ATTACKER}"
+        limits = {"limits": {"stored_bytes": _STORED_MAX}}
+        status = secured.ask("PATCH", path, admin, limits).status
+        abuse.expect(status == 200, f"an operator cannot set limits: {status}")
+        status = secured.ask("PATCH", path, client, {"when_full": "slow"}).status
+        abuse.expect(status == 403, f"a tenant changes what happens when it is full: {status}")
+        secured.ask("POST", "/v1/topics", client, {"name": "f0", "partitions": 1})
+        records = {"records": [{"value": "f" * 5_000}]}
+        written, result = 0, _STORED
+        while result == _STORED and written < _WRITES_MAX:
+            result = _written(secured.ask("POST", "/v1/topics/f0/records", client, records))
+            written += 1
+        abuse.expect(result == 403, f"after {written} writes it may store more: {result}")
+        of_victim = f"/v1/topics/{quote(prefix_of(_VICTIM) + _HELD)}/records"
+        result = _written(secured.ask("POST", of_victim, admin, records))
+        abuse.expect(result == _STORED, f"a tenant that is full keeps others out: {result}")
+        secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
