@@ -176,6 +176,8 @@ def consume(session: CliSession, /, topics: tuple[str, ...], **options: Any) -> 
     if options["summary"]:
         meter.summary("consumed", f" from {label}")
     meter.stop()
+    if not (meter.records or options["summary"] or options["quiet"]):
+        say(f"no records from {label}")
     sys.stdout.flush()
     if interrupted and not options["follow"]:
         raise KeyboardInterrupt

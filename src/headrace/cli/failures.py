@@ -142,7 +142,8 @@ _MEANINGS = {
 def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
     """Convert a client error that occurred while `doing` something into a message and exit code."""
     meaning = _MEANINGS.get(error.name())
-    said = error.str().rstrip(".")
+    said = error.str()
+    said = said if said.endswith("..") else said.removesuffix(".")  # ".." is a name
     if meaning is None:
         is_local = error.name().startswith("_")
         step = "Check the command and -X" if is_local else "See the broker's log"
