@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -407,6 +408,15 @@ def test_a_group_with_a_hostile_name_is_text_and_can_be_opened(browser, console_
         page.get_by_role("link", name="Why is it slow?").click()
         page.get_by_text("The group has no members").wait_for()
         assert page.locator("main img, main script").count() == 0
+
+
+def test_a_queue_says_how_old_its_oldest_message_is(browser):
+    with browser.page("queues/orders/workers") as page:
+        oldest = page.locator(".figure", has_text="Oldest").locator("dd")
+        oldest.wait_for()
+        assert re.match(r"[\d.]+ (ms|s|min|h)\b", oldest.inner_text())
+    with browser.page("queues/orders/nobody") as page:
+        page.locator(".figure", has_text="Oldest").get_by_text("\N{EN DASH}").wait_for()
 
 
 def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):

@@ -27,6 +27,8 @@ def acl_broker(tmp_path_factory):
     create_topic(broker.kafka, "orders")
     rule = {"permission": "deny", "principal": f"User:{HOSTILE}", "operation": "ALL"}
     ask(broker, "POST", "/v1/acls", {**rule, "resource": "group", "name": HOSTILE})
+    ask(broker, "POST", "/v1/tenants", {"name": "acme", "principals": ["User:dora"]})
+    ask(broker, "PATCH", "/v1/tenants/acme", {"limits": {"topics": 7, "stored_bytes": 2**20}})
     yield broker
     broker.stop()
 
@@ -96,7 +98,27 @@ def test_a_refusal_is_explained_and_the_link_asks_again(browser, acl_broker):
     assert said.startswith("denied: this rule decides: deny User:bob WRITE")
 
 
-PAGES = ["acls", "acls/add", "acls/explain?principal=User:x&name=orders&asked=1"]
+def test_a_tenant_is_shown_with_its_limits_and_what_it_uses_and_the_command_says_the_same(
+    browser, acl_broker
+):
+    with browser.page("acls/tenants") as page:
+        page.get_by_role("link", name="acme").click()
+        page.get_by_text("User:dora").wait_for()
+        limits = page.get_by_role("region", name="Limits").locator("tbody tr")
+        assert limits.all_inner_texts() == ["stored_bytes\t0 B\t1.0 MiB", "topics\t0\t7"]
+        page.locator("details.foot summary").click()
+        said = run(page.locator("details.foot .forms pre").first.inner_text(), acl_broker)
+    assert "User:dora" in said
+    assert "stored_bytes" in said
+
+
+PAGES = [
+    "acls",
+    "acls/add",
+    "acls/explain?principal=User:x&name=orders&asked=1",
+    "acls/tenants",
+    "acls/tenants/acme",
+]
 
 
 @pytest.mark.parametrize("path", PAGES)

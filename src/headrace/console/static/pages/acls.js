@@ -1,10 +1,11 @@
-// Access: who may do what, rules added and removed, and why something is refused.
+// Access: who may do what, rules added and removed, why something is refused, and tenants.
 import { html, useState } from "../vendor/preact.js";
 import { ask, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Field, Forms, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Tenants } from "./tenants.js";
 import { t } from "../words.js";
 
 const PATH = "/v1/acls";
@@ -15,15 +16,15 @@ const ON_CLI = ["topic", "group", "transactional-id", "cluster"];
 const OPERATIONS = ["ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION",
   "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT"];
 const OPERATIONS_ON_CLI = OPERATIONS.slice(0, 11);
-const TABS = () => [["rules", t("Rules")], ["add", t("Add a rule")], ["explain", t("Why was this refused?")]];
-const PARTS = { add: Add, explain: Explain };
+const TABS = () => [["rules", t("Rules")], ["add", t("Add a rule")], ["explain", t("Why was this refused?")], ["tenants", t("Tenants")]];
+const PARTS = { add: Add, explain: Explain, tenants: Tenants };
 
 export function Page({ path, query }) {
   const tab = path[0] ?? "rules";
   const Part = PARTS[tab] ?? Rules;
   return html`<${Title} text=${t("Access")} />
     <${Tabs} label=${t("Access")} tabs=${TABS()} chosen=${tab} href=${(name) => link(name === "rules" ? ["acls"] : ["acls", name])} />
-    <${Part} query=${query} />`;
+    <${Part} query=${query} path=${path.slice(1)} />`;
 }
 
 // The options of `headrace acl` for a rule or a question; undefined: it cannot say this.

@@ -34,11 +34,22 @@ function List() {
     <${PageForms} cli="headrace group list" path="/v1/groups?type=share" />`;
 }
 
+// By partition, how old the first unfinished message is, in ms; none for a group that received nothing yet.
+async function agesOf(topic, group, signal) {
+  try {
+    const { offsets } = await get(at("groups", group, "offsets"), { times: true }, signal);
+    return new Map(offsets.filter((one) => one.topic === topic).map((one) => [one.partition, one.lag_ms]));
+  } catch (problem) {
+    if (problem.status === 404) return new Map();
+    throw problem;
+  }
+}
+
 function Queue({ topic, group }) {
   const path = at("queues", topic, group);
   const state = useData((signal) => Promise.all([
-    get(path, {}, signal), get(`${path}/parked`, { limit: 100 }, signal),
-  ]).then(([queue, { parked }]) => ({ ...queue, parked })), [path]);
+    get(path, {}, signal), get(`${path}/parked`, { limit: 100 }, signal), agesOf(topic, group, signal),
+  ]).then(([queue, { parked }, ages]) => ({ ...queue, parked, ages })), [path]);
   const [dialog, start] = useAction();
   const unpark = (one) => start({
     title: t("Unpark the key"), method: "POST", path: `${path}/unpark`,
@@ -55,6 +66,7 @@ function Queue({ topic, group }) {
       <dl class="figures">
         <${Figure} name=${t("Waiting")} value=${count(sum("lag", data.partitions) - sum("in_flight", data.partitions))} />
         <${Figure} name=${t("In flight")} value=${count(sum("in_flight", data.partitions))} />
+        <${Figure} name=${t("Oldest")} value=${span(Math.max(-1, ...[...data.ages.values()].map((one) => one ?? -1)))} note=${t("age of the oldest unfinished message")} />
         <${Figure} name=${t("Deliveries at most")} value=${count(data.delivery_count_limit)} />
         <${Figure} name=${t("Dead letters")} value=${data.dead_letter_topic ? html`<a href=${link(["dead-letters", data.dead_letter_topic])}>${data.dead_letter_topic}</a>` : t("none")} />
       </dl>
@@ -63,6 +75,7 @@ function Queue({ topic, group }) {
         { name: t("First unfinished"), isNumber: true, cell: (one) => html`<a href=${link(["topics", topic], { from: "offset", partition: one.partition, offset: one.start_offset })}>${count(one.start_offset)}</a>` },
         { name: t("In flight"), isNumber: true, cell: (one) => count(one.in_flight) },
         { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
+        { name: t("Lag in time"), isNumber: true, cell: (one) => span(data.ages.get(one.partition)) },
       ]} />
       <h2>${t("Parked keys")}</h2>
       ${data.parked.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Parked keys")} rows=${data.parked} keyOf=${(one) => `${one.partition} ${one.key}`} columns=${[
