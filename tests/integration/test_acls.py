@@ -336,7 +336,8 @@ def test_clients_of_a_tenant_see_kafkas_errors_at_its_limits():
 
         def is_answered() -> bool:
             message = consumer.poll(0.2)
-            if message is not None:
+            # Errors below 0 are the client's own, as of a broker that answers late.
+            if message is not None and (message.error() is None or message.error().code() > 0):
                 found.append(message.error())
             return bool(found)
 
@@ -344,12 +345,12 @@ def test_clients_of_a_tenant_see_kafkas_errors_at_its_limits():
         consumer.close()
         return None if found[0] is None else str(found[0].name())
 
-    assert send("gus", "payments") is None
+    wait_until(lambda: send("gus", "payments") is None, LONG_S)
     limit("groups=1")
     assert read("one") is None
     wait_until(lambda: used("groups") == 1, LONG_S)
     assert read("two") == "POLICY_VIOLATION"
-    assert send("gus", "payments") is None
+    wait_until(lambda: send("gus", "payments") is None, LONG_S)
     assert read("one") is None
     limit("stored_bytes=10")
     wait_until(lambda: used("stored_bytes") > 10, LONG_S)
@@ -361,7 +362,7 @@ def test_clients_of_a_tenant_see_kafkas_errors_at_its_limits():
     refused = send("gus", "payments")
     assert refused in {"_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_TRANSPORT"}, refused
     add_user("tina")
-    AdminClient(settings_of("tina")).list_topics(timeout=TIMEOUT_S)  # others are not limited
+    AdminClient(settings_of("tina")).list_topics(timeout=LONG_S)  # others are not limited
     limit("connections=")
     wait_until(lambda: send("gus", "payments") is None, LONG_S)
-    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"payments"}
+    assert set(admin.list_topics(timeout=LONG_S).topics) == {"payments"}
