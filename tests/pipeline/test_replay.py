@@ -71,9 +71,13 @@ def test_a_range_is_replayed_in_order_of_keys_and_only_once(broker, topic, targe
     assert read(target).count() == len(expected)
 
 
-def test_a_job_is_continued_only_with_its_own_options(broker, topic, target, spark):
+def test_a_job_is_continued_only_with_its_own_options(broker, topic, target, spark, read):
+    """Also at a speed, in the middle of which it stops; times are shifted all the same."""
     publish(broker, topic, 100)
-    config = ReplayConfig(Connection(broker), topic, target, job=target, chunk_records=30)
+    shift_ms = -90_500
+    config = ReplayConfig(
+        Connection(broker), topic, target, job=target, speed=2.5, times=shift_ms
+    )  # fmt: skip
     stopped = run_replay(config, spark=spark, should_stop=iter([False, True, True]).__next__)
     assert not stopped.is_done
     with pytest.raises(OptionInvalid, match="other options"):
@@ -81,6 +85,12 @@ def test_a_job_is_continued_only_with_its_own_options(broker, topic, target, spa
             ReplayConfig(Connection(broker), topic, target, job=target, times="now"), spark=spark
         )
     assert run_replay(config, spark=spark).is_done
+    rows = read(target).collect()
+    times = {int(bytes(row.value)): round(row.timestamp.timestamp() * 1000) for row in rows}
+    assert times == {number: START_MS + number * 100 + shift_ms for number in range(100)}
+    for key, all_ in by_key(rows).items():
+        numbers = [int(bytes(row.value)) for row in all_]
+        assert numbers == sorted(numbers), key
 
 
 @pytest.mark.parametrize(
