@@ -220,7 +220,7 @@ def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progr
             raise StorageUnavailable("the process dies here")
 
         monkeypatch.setattr(node.groups, "topic_deleted", crash)
-        await node.topics.delete(node.topics.get("t"))
+        await node.services.topics.delete("t")
         await node.tasks.close()
         await abandon(store)
         store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -38,15 +38,14 @@ from headrace.broker.ownership.metadata_cache import MetadataCache
 from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.security.authentication import without_listeners
 from headrace.broker.security.connection_limits import ConnectionLimits
-from headrace.broker.security.issuers import Issuers
 from headrace.broker.security.tenants import refuse_tenants
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
-from headrace.broker.services.audit import Audit
+from headrace.broker.services.audit import Audit, AuditLines
 from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
-from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
+from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings, nothing_to_read
 from headrace.broker.services.client_figures import (
     append_figures,
     login_figures,
@@ -125,14 +124,14 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
-    from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.authorizer import Authorizer
+    from headrace.broker.services.decoded_values import DecodedValues
     from headrace.broker.shares.queue_peers import QueuePeerCalls
     from headrace.broker.topics.ownership import OpenLine
     from headrace.broker.topics.topic import Topic
@@ -141,6 +140,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.figures import Source
     from headrace.runtime.randomness import Randomness
+    from headrace.storage.ledger import ReportsSpace
     from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -170,6 +170,22 @@ class PeerClients(Protocol):
         ...
 
 
+class Machine(NamedTuple):
+    """What the process around a node offers it."""
+
+    disk: ReportsSpace | None = None
+    """None if the ledgers are not on this machine."""
+    cpu_ns: Callable[[], int] | None = None
+    """The CPU time used so far; None if it is not measured."""
+    read_certificates: Callable[[], Awaitable[None]] = nothing_to_read
+    """Reads the files of certificates again. Raises RequestInvalid."""
+    decoded_values: DecodedValues | None = None
+    """None: this broker knows no schemas."""
+
+
+_NOTHING = Machine()
+
+
 class Node:
     """A running broker without its protocol faces."""
 
@@ -185,6 +201,7 @@ class Node:
         slots: Sequence[int] = (),
         tier: Tier | None = None,
         given: Mapping[str, str] | None = None,
+        machine: Machine = _NOTHING,
     ) -> None:
         """A stand-alone broker, unless the arguments say otherwise.
 
@@ -194,8 +211,9 @@ class Node:
         """
         # A copy, because dynamic settings change it.
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
-        self.settings = BrokerSettings(config, metadata, given or {})
-        self.audit, self.access = Audit(clock), access_of(config, metadata)
+        self.settings = BrokerSettings(config, metadata, given or {}, machine.read_certificates)
+        self.audit = Audit(clock, AuditLines() if config.audit_topic else None)
+        self.access = access_of(config, metadata)
         self.tenant_rates = TenantRates(self.access, clock, config.broker_id)
         self.quotas = ClientQuotas(metadata, clock, self.tenant_rates)
         self.authorizer: Authorizer = self.access or AllowAll()
@@ -211,17 +229,40 @@ class Node:
         """None if only this broker sees its ledgers."""
         parts = store, metadata, clock, self.tasks, is_storage_shared, tier, LoadedIndexes()
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
-        self.topics = Topics(environment, config, randomness, is_standalone=is_standalone)
         self.coordinators = CoordinatorRegistry()
-        self.ownership = self._make_ownership(randomness.uuid().hex)
-        self.topics.ownership = self.ownership
+        own = partial(self._make_ownership, incarnation=randomness.uuid().hex)
+        limits_of = None if self.access is None else self.access.tenants.limits
+        self.topics = Topics(
+            environment, config, randomness, own, limits_of, is_standalone=is_standalone
+        )
+        self.ownership = self.topics.ownership
         self.cluster = Cluster(config, self.topics, self.ownership, clock)
-        groups = self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get)
+        self._check_group = None if self.access is None else self.tenant_rates.counts.check_group
+        self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get, self._check_group)
+        self._prepare_storage(shared_ledgers, tier, machine)
+        self.producer_ids = ProducerIds(metadata, clock)
+        self._prepare_shares()
+        self._prepare_coordinators()
+        self.verifications = Verifications(self.tasks, self.transaction_checks)
+        refused = self.tenant_rates.counts.refused
+        self.appends = Appends(clock, self.verifications, self.timers.delayed, refused)
+        self.tenant_storage = TenantStorage(self.topics, self.ownership)
+        self._prepare_housekeeping()
+        self.services = _services_of(self, machine)
+        self.figures = _figures_of(self, self.services)
+        if self.access is not None:
+            _count_of_tenants(self, self.access.tenants)
+        self.settings.attach(self.topics.defaults_changed, self._advertised)
+
+    def _prepare_storage(
+        self, shared_ledgers: SharedLedgers | None, tier: Tier | None, machine: Machine
+    ) -> None:
+        config, metadata, clock = self.config, self.metadata, self.clock
         self.tiering: Tiering | None = None
         """None without object storage."""
         if tier is not None:
             self.tiering = Tiering(
-                self.topics, store, tier, metadata, clock, config, PartitionLog.wait_loaded
+                self.topics, self.store, tier, metadata, clock, config, PartitionLog.wait_loaded
             )
         self.ledger_garbage: LedgerGarbageCollector | None = None  # for shared ledgers only
         if shared_ledgers is not None:
@@ -229,27 +270,20 @@ class Node:
                 config, shared_ledgers, metadata, self.topics, self.ownership, clock
             )
         lost = {} if self.ledger_garbage is None else self.ledger_garbage.problems
-        self.health = Health(self.topics, self.ownership, metadata, groups.lost_facts, lost)
+        self.health = Health(
+            self.topics, self.ownership, metadata, self.group_configs.lost_facts, lost
+        )
         self.balance: Balance | None = None  # None if partitions do not move
         if shared_ledgers is not None and isinstance(self.ownership, SharedOwnership):
-            self.balance = Balance(config, metadata, self.topics, self.ownership, clock)
+            self.balance = Balance(
+                config, metadata, self.topics, self.ownership, clock, machine.cpu_ns
+            )
         self.replication: Replication | None = None
         """None if ledgers are not replicated."""
         if isinstance(shared_ledgers, ReplicatesLedgers):
             self.replication = Replication(
                 shared_ledgers, self.topics, self.ownership, metadata.session, clock
             )
-        self.producer_ids = ProducerIds(metadata, clock)
-        self._prepare_shares()
-        self._prepare_coordinators()
-        self.verifications = Verifications(self.tasks, self.transaction_checks)
-        self.appends = Appends(clock, self.verifications, self.timers.delayed)
-        self._prepare_housekeeping()
-        self.services = _services_of(self)
-        self.services.figures += _figures_of(self, self.services)
-        if self.access is not None:
-            _limit_tenants(self, self.access.tenants)
-        self.settings.attach(self.topics.defaults_changed, self._advertised)
 
     def _advertised(self) -> dict[str, str]:
         endpoints = self.cluster.endpoints
@@ -264,7 +298,6 @@ class Node:
             self.groups,
             self.tasks,
         )
-        self.topics.forget_progress = self.deleted_topics.forget
         self.compactor = Compactor(
             self.topics, self._environment, self.config, PartitionLog.wait_loaded
         )
@@ -315,13 +348,13 @@ class Node:
             self.tasks,
         )
 
-    def _make_ownership(self, incarnation: str) -> Ownership:
+    def _make_ownership(self, topics: Topics, incarnation: str) -> Ownership:
         if self._is_standalone:
             return SoleOwnership(self.config.broker_id, self.metadata)
         return SharedOwnership(
             self.config,
             self.metadata,
-            self.topics,
+            topics,
             Events(
                 self.coordinators.preload,
                 self.coordinators.shrink,
@@ -377,14 +410,13 @@ class Node:
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
-        rates = self.tenant_rates.run(self.services.calls, self.cluster.brokers)
+        calls, drop = self.services.calls, self.tenant_storage.drop
+        rates = self.tenant_rates.run(calls, self.cluster.brokers, drop)
         self.tasks.spawn(rates, "rates of tenants")
-        if self.config.audit_topic:
-            services = self.services
-            self.audit.topic = AuditTopic(
-                self.config.audit_topic, services.topics, services.sends, self.clock
-            )
-            self.tasks.spawn(self.audit.topic.run(), "audit topic")
+        if (lines := self.audit.lines) is not None:
+            topics, sends = self.services.topics, self.services.sends
+            audit_topic = AuditTopic(self.config.audit_topic, lines, topics, sends, self.clock)
+            self.tasks.spawn(audit_topic.run(), "audit topic")
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         if self.evidence is not None:
@@ -417,6 +449,7 @@ class Node:
                 self.share_groups.exists,
                 self.tasks,
             ),
+            check_new=self._check_group,
         )
         self.markers = MarkerWriter(self.topics, self.groups)
         self.marker_sender = MarkerSender(
@@ -546,24 +579,21 @@ class Node:
         await collect_orphans(*parts, has_neighbours=bool(self._slots))
 
 
-def _services_of(node: Node) -> Services:
+def _services_of(node: Node, machine: Machine) -> Services:
     """Put together what faces may use."""
     owners, topics, configs = node.queue_owners, node.topics, node.group_configs
     broker_id, cluster = node.config.broker_id, node.cluster
     calls = OwnerCalls(owners, cluster.brokers, broker_id)
-    authentication, issuers = _authentication_of(node)
+    shared = node.metadata, node.clock, node.randomness
+    authentication, issuers = without_listeners(*shared, broker_id)
     reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
-    search = Search(
-        topics,
-        node.shares,
-        node.timers,
-        partial(configs.values, "errors.deadletterqueue.topic.name"),
-    )
+    dead_letter_topics = partial(configs.values, "errors.deadletterqueue.topic.name")
+    search = Search(topics, node.shares, node.timers, dead_letter_topics)
     return Services(
-        topics=TopicService(topics, node.ownership, broker_id),
+        topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         cluster=cluster,
         appends=node.appends,
         sends=sends,
@@ -590,7 +620,7 @@ def _services_of(node: Node) -> Services:
         ),
         quotas=node.quotas,
         reassignments=Reassignments(topics, node.metadata, broker_id),
-        telemetry=ClientTelemetry(node.metadata, node.clock, node.randomness),
+        telemetry=ClientTelemetry(*shared),
         health=node.health,
         replication=node.replication,
         dead_letters=node.dead_letters,
@@ -599,22 +629,23 @@ def _services_of(node: Node) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=authentication,
-        connections=ConnectionLimits(node.config, node.clock.now_ns),
+        connections=ConnectionLimits(
+            node.config, node.clock.now_ns, node.tenant_rates.counts.exceeded_by
+        ),
         issuers=issuers,
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
         clock=node.clock,
         randomness=node.randomness,
+        decoded_values=machine.decoded_values,
         lags=partial(measured_lags, node.groups, topics, node.shares, node.ownership),
     )
 
 
-def _limit_tenants(node: Node, tenants: Tenants) -> None:
-    """Have what tenants use counted and limited where it is used."""
-    node.topics.checks.limits_of = tenants.limits
+def _count_of_tenants(node: Node, tenants: Tenants) -> None:
+    """Have what tenants use counted where it is used."""
     tenants.on_change(node.quotas.tenants_changed)
     counts, connections = node.tenant_rates.counts, node.services.connections
-    storage = TenantStorage(node.topics, node.ownership)
 
     def count_connections(counted: Collection[str]) -> Mapping[str, int]:
         return {one: connections.of_users(tenants.principals(one)) for one in counted}
@@ -626,15 +657,9 @@ def _limit_tenants(node: Node, tenants: Tenants) -> None:
             found += Counter(map(tenant_of, node.group_configs.share_groups()))
         return {one: found[one] for one in counted}
 
-    counts.measures = {
-        CONNECTIONS: count_connections,
-        GROUP_COUNT: count_groups,
-        STORED: storage.measure,
-    }
-    counts.drop = storage.drop
-    node.appends.refused_tenants = counts.refused
-    node.groups.check_new = node.group_configs.check_new = counts.check_group
-    connections.exceeded_of_tenant = counts.exceeded_by
+    counts.add(CONNECTIONS, count_connections)
+    counts.add(GROUP_COUNT, count_groups)
+    counts.add(STORED, node.tenant_storage.measure)
 
 
 def _figures_of(node: Node, services: Services) -> list[Source]:
@@ -661,13 +686,3 @@ def _figures_of(node: Node, services: Services) -> list[Source]:
     if node.ledger_garbage is not None:
         sources.append(partial(garbage_figures, node.ledger_garbage))
     return sources
-
-
-def _authentication_of(node: Node) -> tuple[Authentication, Issuers]:
-    authentication = without_listeners(
-        node.metadata, node.clock, node.randomness, node.config.broker_id
-    )
-    logins = authentication.logins
-    issuers = Issuers(node.metadata, logins.users, logins.secret, node.clock, node.randomness)
-    logins.delegation, logins.keys = issuers.tokens, issuers.keys
-    return authentication, issuers

@@ -45,7 +45,7 @@ class Rendering:
         self._face = face
         self.http = HttpFigures(face.connection_count, face.slow)
         """Counted by the operations."""
-        self._metrics = Metrics([*face.services.figures, self.http.figures, *face.sources])
+        self._metrics = Metrics([*face.sources, self.http.figures])
         face.metrics = self._metrics
         self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
         """By content type: at most the few that the client library writes."""

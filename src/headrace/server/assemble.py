@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.broker_config import ACL
-from headrace.broker.node import Node
+from headrace.broker.node import Machine, Node
 from headrace.broker.services.storage_figures import counter_figures
 from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.errors import FactMissing, RequestInvalid
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from headrace.broker.face import Face
     from headrace.metadata.endpoints import Endpoint
     from headrace.metadata.store import MetadataStore
+    from headrace.runtime.clock import Clock
     from headrace.runtime.figures import Source
     from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.settings import ClusterSettings, Settings
@@ -135,13 +136,23 @@ async def start_embedded(settings: Settings) -> Broker:
             slots=slots,
             tier=tier,
             given=settings.given,
+            machine=_machine(broker, settings, certificates, clock)._replace(disk=store.room),
         )
-        node.services.topics.disk = store.room
         await _open(broker, node, settings, certificates, store.counters)
     except BaseException:
         await broker.stop()
         raise
     return broker
+
+
+def _machine(
+    broker: Broker, settings: Settings, certificates: Certificates, clock: Clock
+) -> Machine:
+    """What this process offers its node. Raises RequestInvalid."""
+    decoder = decoded_values(settings, clock)
+    if decoder is not None:
+        broker.on_stop(decoder.close)
+    return Machine(None, process_cpu_ns, certificates.reload, decoder)
 
 
 def _refuse_ledgers_without_metadata(store: FileLedgerStore, data_dir: Path) -> None:
@@ -200,9 +211,8 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
             shared_ledgers=store,
             tier=tier,
             given=settings.given,
+            machine=_machine(broker, settings, certificates, clock),
         )
-        if node.balance is not None:
-            node.balance.meter.cpu_ns = process_cpu_ns
         await _open(broker, node, settings, certificates, None)
     except BaseException:
         await broker.stop()
@@ -292,7 +302,12 @@ def _faces(
     lag = LoopLag(node.clock)
     node.tasks.spawn(lag.run(), "lag of the event loop")
     slow.name_causes(lag, counters)
-    sources: list[Source] = [partial(kafka_figures, kafka), lag.figures, certificates.figures]
+    sources: list[Source] = [
+        *node.figures,
+        partial(kafka_figures, kafka),
+        lag.figures,
+        certificates.figures,
+    ]
     if counters is not None:
         sources.append(partial(counter_figures, counters))
     http = HttpFace(node.services, node.tasks, kafka, sources)
@@ -336,9 +351,6 @@ async def _open(
         PeerLogin(node.services.authentication),
     )
     broker.on_stop(call_peers(node, way).close)
-    node.services.decoded_values = decoder = decoded_values(settings, node.clock)
-    if decoder is not None:
-        broker.on_stop(decoder.close)
     faces = _faces(broker, node, settings, counters, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:
@@ -346,7 +358,6 @@ async def _open(
                 await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
     broker.certificates = certificates
-    node.settings.read_certificates = certificates.reload
     node.cluster.helper_access = helper_access(node, settings, certificates)
     certificates.start()
     broker.on_stop(certificates.close)

@@ -90,7 +90,7 @@ class _Later:
             )
         await node.topics.create(LATER_TOPIC, 1, 1, {})
         if DELETED_TOPIC in node.topics.by_name:
-            await node.topics.delete(node.topics.get(DELETED_TOPIC))
+            await node.services.topics.delete(DELETED_TOPIC)
             self._data.pop(f"{DELETED_TOPIC}-0")
             self._committed.pop(f"{DELETED_TOPIC}-0")
         self._data[f"{LATER_TOPIC}-0"] = b""

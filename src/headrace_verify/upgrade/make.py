@@ -122,11 +122,11 @@ async def _fill(found: Opened) -> _Writer:
     await topics.create("trimmed", 1, 1, SMALL_SEGMENT)
     await topics.create("empty", 3, 1, {})
     await topics.ensure_internal(OFFSETS_TOPIC)
-    first = await topics.create("again", 1, 1, {})
+    await topics.create("again", 1, 1, {})
     for number in range(3):
         await append(node, "again", 0, batch_of("gone", number))
     await _commit(node, SIMPLE, "again", 0, 3)
-    await topics.delete(topics.get_by_id(first.id))
+    await node.services.topics.delete("again")
     await topics.create("again", 2, 1, {"max.message.bytes": "2000000"})
     await writer.append("again", 1, batch_of("again", 1))
     for number in range(12):

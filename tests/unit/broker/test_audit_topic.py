@@ -12,7 +12,7 @@ from headrace.broker.node import Node
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services import audit_topic
+from headrace.broker.services import audit, audit_topic
 from headrace.errors import DiskFull
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import decode_batch
@@ -42,12 +42,12 @@ async def node() -> AsyncIterator[Node]:
 
 async def written(one: Node, count: int) -> list[dict[str, Any]]:
     """The records of the topic, once there are so many."""
-    topic = one.audit.topic
-    assert topic is not None
     async with asyncio.timeout(10):
-        while topic.written_total < count:
+        while (topic := one.topics.by_name.get(NAME)) is None:
             await asyncio.sleep(0.01)
-    log = one.topics.by_name[NAME].require_log(0)
+        log = topic.require_log(0)
+        while log.high_watermark < count:
+            await asyncio.sleep(0.01)
     found = []
     at = 0
     while at < log.high_watermark:
@@ -76,7 +76,7 @@ def test_denials_and_changes_are_written_in_their_order():
 
 
 def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_are_counted(monkeypatch):
-    monkeypatch.setattr(audit_topic, "WAITING_MAX", 5)
+    monkeypatch.setattr(audit, "WAITING_MAX", 5)
     monkeypatch.setattr(audit_topic, "RETRY_S", 0.01)
 
     async def scenario() -> None:
@@ -94,8 +94,8 @@ def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_are_cou
             for n in range(8):
                 deny(one, f"t{n}")
             await asyncio.sleep(0.2)
-            assert one.audit.topic is not None
-            assert one.audit.topic.dropped_total == 3
+            assert one.audit.lines is not None
+            assert one.audit.lines.dropped_total == 3
             is_full = False
             assert [line["resource"] for line in await written(one, 5)] == [
                 f"TOPIC:t{n}" for n in range(5)

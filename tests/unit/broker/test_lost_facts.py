@@ -487,7 +487,7 @@ def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> 
         await until(lambda: cluster.agree("t", {1}))
         assert node.topics.get("t").id == fact.id
         assert await cluster.values("t", 0) == values
-        await node.topics.delete(node.topics.get("t"))
+        await node.services.topics.delete("t")
         await node.topics.create("t", 1)
 
     run(scenario)
@@ -506,7 +506,7 @@ def test_a_lost_topic_keeps_the_progress_of_its_groups() -> None:
         await lose(cluster, topic_key("t"))
         await until(lambda: "t" not in node.topics.by_name)
         await filled(cluster, "u")
-        await node.topics.delete(node.topics.get("u"))
+        await node.services.topics.delete("u")
         await until(lambda: "u" in forgotten)
         assert "t" not in forgotten
 
@@ -658,7 +658,7 @@ def test_a_topic_that_comes_or_goes_while_facts_are_read_has_lost_nothing(
             if prefix == PARTITIONS and is_made:
                 await node.topics.create("t", 3)
             elif prefix == PARTITIONS:
-                await node.topics.delete(node.topics.get("goes"))
+                await node.services.topics.delete("goes")
                 await until(lambda: is_deletion_over(cluster))
             return found
 

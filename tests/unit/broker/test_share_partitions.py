@@ -166,7 +166,7 @@ async def test_nothing_of_a_journal_is_left_when_its_topic_is_deleted():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
         await settle(rig, topic, everything(await rig.node.shares.receive(topic, 0, ask())))
-        await rig.node.topics.delete(topic)
+        await rig.node.topics.delete(topic, rig.node.deleted_topics.forget)
         async with asyncio.timeout(5):
             while await rig.metadata.list(partitions_prefix(topic.id)):
                 await asyncio.sleep(0.001)

@@ -568,7 +568,7 @@ def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
         owner = two if cluster.owners("t")[0] == 2 else one
         log = owner.topics.get("t").require_log(0)
         await until(lambda: log.config.retention_ms == 2000)
-        await two.topics.delete(two.topics.get("t"))
+        await two.services.topics.delete("t")
         await until(lambda: "t" not in one.topics.by_name)
         assert isinstance(log.failure, NotOwner)
         await one.topics.create("t", 1)
@@ -598,7 +598,7 @@ def test_a_broker_that_has_not_heard_of_a_deletion_takes_no_record_once_it_is_an
             await append_at(two, topic, number, b"old")
         deaf_to_topics(two)
         monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
-        await one.topics.delete(one.topics.get("t"))
+        await one.services.topics.delete("t")
         await one.topics.create("t", 4)
         assert two.topics.get("t") is topic
         for number in served:
@@ -622,7 +622,7 @@ def test_a_broker_that_has_not_heard_of_a_deletion_cannot_take_over_what_was_del
         topic = two.topics.get("t")
         deaf_to_topics(two)
         monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
-        await one.topics.delete(one.topics.get("t"))
+        await one.services.topics.delete("t")
         await cluster.kill(3)
         await until(lambda: all(two.ownership.is_mine(topic, number) for number in range(6)))
         for number in range(6):
@@ -644,7 +644,7 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_
         await append_at(two, topic, served, b"old")
         missed: list[tuple[str, MetadataEntry | None]] = []
         hear, two.topics.apply = two.topics.apply, lambda *news: missed.append(news)  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        deleting = asyncio.ensure_future(one.services.topics.delete("t"))
         await until(lambda: bool(missed))
         await append_at(two, topic, served, b"late, and gone with the rest")
         await asyncio.sleep(0.05)
@@ -676,7 +676,7 @@ def test_an_owner_that_never_heard_of_a_topic_keeps_nobody_waiting_for_its_end(
         assert 2 in cluster.owners("t", one)
         two.topics.apply = hear  # type: ignore[method-assign]
         async with asyncio.timeout(deletion.HEARD_WAIT_S * 0.9):
-            await one.topics.delete(topic)
+            await one.topics.delete(topic, one.deleted_topics.forget)
         left = {one.topics.get("kept").id}
 
         def is_seen(node: Node) -> bool:
@@ -740,7 +740,7 @@ def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
         one.store.recover = out_of_reach  # type: ignore[method-assign]
         monkeypatch.setattr(deletion, "RETRY_S", 0.01)
         with pytest.raises(StorageUnavailable, match=r"'t' is deleted, but .*no bookie"):
-            await one.topics.delete(one.topics.get("t"))
+            await one.services.topics.delete("t")
         assert "t" not in one.topics.by_name
         with pytest.raises(StorageUnavailable, match=r"'t' is deleted, but .*no bookie"):
             await one.topics.create("t", 1)
@@ -770,7 +770,7 @@ def test_what_a_broker_that_died_has_begun_to_delete_is_finished_by_who_wants_th
         deaf_to_topics(two)
         monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
         one.topics.deletions.finish = stuck  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        deleting = asyncio.ensure_future(one.services.topics.delete("t"))
         await until(lambda: "t" in three.topics.deletions)
         await cluster.kill(1)
         deleting.cancel()
@@ -794,7 +794,7 @@ def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> N
         one = await cluster.start(1, slots=slots)
         await one.topics.create("t", 2)
         one.topics.deletions.finish = stuck  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(one.topics.delete(one.topics.get("t")))
+        deleting = asyncio.ensure_future(one.services.topics.delete("t"))
         await until(lambda: "t" not in one.topics.by_name)
         await cluster.kill(1)
         deleting.cancel()
@@ -814,7 +814,7 @@ def test_news_from_before_a_deletion_do_not_bring_the_topic_back() -> None:
         await node.topics.create("t", 1)
         before = await node.metadata.get(topic_key("t"))
         node.topics.deletions.finish = stuck  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(node.topics.delete(node.topics.get("t")))
+        deleting = asyncio.ensure_future(node.services.topics.delete("t"))
         await until(lambda: "t" in node.topics.deletions)
         node.topics.apply(topic_key("t"), before)
         assert "t" not in node.topics.by_name
@@ -1030,7 +1030,7 @@ def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> No
         orphan = await node.store.create()
         gone = node.topics.get("gone")
         dead = gone.partitions[0].segments[0].ledger
-        await node.topics.delete(gone)
+        await node.topics.delete(gone, node.deleted_topics.forget)
         assert await node.ledger_garbage.collect() == 0, "it was only just seen"
         node.config.sweep_grace_ms = 0
         assert await node.ledger_garbage.collect() >= 3, "two ledgers, the chain, the owner"
@@ -1519,12 +1519,12 @@ def test_a_broker_that_has_not_heard_of_a_deletion_cannot_change_the_next_topic_
         old = two.topics.get("t")
         deaf_to_topics(two)
         monkeypatch.setattr(deletion, "HEARD_WAIT_S", 0.05)
-        await one.topics.delete(one.topics.get("t"))
+        await one.services.topics.delete("t")
         made = await one.topics.create("t", 1)
         for change in (
             lambda: two.topics.change_configs(old, lambda _: {"retention.ms": "1"}),
             lambda: two.topics.add_partitions(old, 2),
-            lambda: two.topics.delete(old),
+            lambda: two.topics.delete(old, two.deleted_topics.forget),
         ):
             with pytest.raises(HeadraceError):
                 await change()
@@ -1548,7 +1548,7 @@ def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -
         for _ in range(3):  # by either broker, which knows of the other's deletion or not
             await one.topics.create("t", 1)
             await until(lambda: "t" in two.topics.by_name)
-            await two.topics.delete(two.topics.get("t"))
+            await two.services.topics.delete("t")
         assert await one.metadata.get(topic_key("t")) is not None
         await one.topics.finish_deletions()
         assert await one.metadata.get(topic_key("t")) is not None

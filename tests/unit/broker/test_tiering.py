@@ -343,7 +343,7 @@ def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_re
             )
             await b.node.open()
             assert len(await b.objects()) == 3
-            await b.node.topics.delete(b.node.topics.by_name["t"])
+            await b.node.topics.delete(b.node.topics.by_name["t"], b.node.deleted_topics.forget)
             for _ in range(200):
                 await asyncio.sleep(0.005)
                 if not await b.objects():

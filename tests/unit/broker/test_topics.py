@@ -113,7 +113,7 @@ def test_a_change_of_a_topic_that_was_made_again_meanwhile_leaves_the_new_one_al
         await node.topics.create("t")
         old = node.topics.get("t")
         outcomes = await asyncio.gather(
-            node.topics.delete(old),
+            node.topics.delete(old, node.deleted_topics.forget),
             node.topics.create("t"),
             node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
             node.topics.add_partitions(old, 4),
@@ -140,7 +140,7 @@ def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
         topic = node.topics.get("t")
         metadata.is_refusing = True
         with pytest.raises(MetadataUnavailable):
-            await node.topics.delete(topic)
+            await node.topics.delete(topic, node.deleted_topics.forget)
         assert node.topics.get("t") is topic
         assert not topic.partitions[0].is_deleted
         await node.close()
@@ -198,10 +198,10 @@ def test_a_topic_that_another_broker_has_deleted_is_unknown_and_one_it_changed_i
         fact = replace(changed.fact, configs={"segment.ms": "7"})
         await metadata.put(topic_key("changed"), fact.encode(), changed.version)
         with pytest.raises(TopicUnknown):
-            await node.topics.delete(gone)
+            await node.topics.delete(gone, node.deleted_topics.forget)
         with pytest.raises(MetadataUnavailable, match="try again"):
-            await node.topics.delete(changed)
-        await node.topics.delete(changed)
+            await node.topics.delete(changed, node.deleted_topics.forget)
+        await node.topics.delete(changed, node.deleted_topics.forget)
         assert await metadata.get(topic_key("changed")) is None
         await node.close()
 

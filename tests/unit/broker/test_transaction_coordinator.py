@@ -211,7 +211,7 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_end():
             producer = await w.init()
             await w.add(producer, ("a", 0), ("b", 0))
             await w.write(producer, "b")
-            await w.node.topics.delete(w.node.topics.get("a"))
+            await w.node.services.topics.delete("a")
             await w.end(producer)
             await w.wait_for_state("CompleteCommit")
             assert w.node.marker_sender.waiting_count == 0

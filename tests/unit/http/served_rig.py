@@ -44,7 +44,6 @@ class BareFace:
         services.authorizer = AllowAll()
         services.appends = SimpleNamespace(clock=SystemClock(), records_total=0, bytes_total=0)
         services.dead_letters = SimpleNamespace(copied_total=0)
-        services.figures = []
         self.services, self.tasks = services, Tasks()
 
 

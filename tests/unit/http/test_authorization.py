@@ -179,7 +179,7 @@ def test_the_rights_of_a_row_suffice(name, monkeypatch):
             for principal in ("somebody", "root"):
                 web.principal = principal
                 if name == "followTopic":  # its answer does not end
-                    await web.node.topics.delete(web.node.topics.get(TOPIC))
+                    await web.node.services.topics.delete(TOPIC)
                 status, answer = await web.call(name)
                 assert status != 403, (principal, answer)
                 if TOPIC not in web.node.topics.by_name:

@@ -95,7 +95,7 @@ def test_records_and_bytes_of_a_topic_count_in_both_directions() -> None:
             assert found["headrace_topic_in_bytes_total", "t"] == 2 * len(data)
             assert found["headrace_topic_out_records_total", "t"] == 9
             assert found["headrace_topic_out_bytes_total", "t"] == 3 * len(data)
-            await rig.node.topics.delete(rig.node.topics.get("t"))
+            await rig.node.services.topics.delete("t")
             assert ("headrace_topic_in_records_total", "t") not in await _samples(rig)
 
     asyncio.run(scenario())

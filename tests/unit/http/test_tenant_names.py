@@ -82,7 +82,7 @@ async def fill(web: NamedWeb) -> None:
 async def filled(monkeypatch: pytest.MonkeyPatch, **more: Any) -> AsyncIterator[NamedWeb]:
     """A broker where alice has filled her names."""
     async with guarded(monkeypatch, **more) as web:
-        await web.node.topics.delete(web.node.topics.get(TOPIC))
+        await web.node.services.topics.delete(TOPIC)
         rules = [
             Acl(Pattern(kind, "*"), Entry(f"User:{who}", "*", Operation.ALL, Permission.ALLOW))
             for kind in OF_TENANTS

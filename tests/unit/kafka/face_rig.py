@@ -186,7 +186,7 @@ async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
 def metrics_of(rig: Rig, *sources: Source) -> Metrics:
     """The metrics of a broker with files, as the server puts them together."""
     counted = partial(kafka_figures, rig.face), partial(counter_figures, Counters())
-    return Metrics([*rig.node.services.figures, *counted, *sources])
+    return Metrics([*rig.node.figures, *counted, *sources])
 
 
 def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:

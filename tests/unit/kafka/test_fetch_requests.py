@@ -262,7 +262,7 @@ def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_id(
             client.send(
                 apis.FETCH, version, _fetch({}, session=(first.session_id, 1), wait_ms=60_000)
             )
-            await rig.node.topics.delete(rig.node.topics.get("t"))
+            await rig.node.services.topics.delete("t")
             await _topics(rig, "t")
             for _ in range(50):
                 await _settle()
@@ -360,7 +360,7 @@ def test_a_topic_that_is_deleted_while_it_is_fetched_is_no_warning(
             await _topics(rig, "t", "u")
             client = rig.client()
             client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0, ("u", 0): 0}, wait_ms=60_000))
-            await rig.node.topics.delete(rig.node.topics.get("t"))
+            await rig.node.services.topics.delete("t")
             await _settle()
             (answer,) = client.answers()
             assert _told(answer)["t", 0][0] == UNKNOWN_TOPIC_OR_PARTITION

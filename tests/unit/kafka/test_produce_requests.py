@@ -74,7 +74,7 @@ def test_who_wants_no_answers_is_disconnected_when_a_batch_fails_and_only_then()
             assert log.high_watermark == 1
             # One that failed when its log was asked, later than the request was read.
             client = rig.client()
-            await rig.node.topics.delete(rig.node.topics.get("t"))
+            await rig.node.services.topics.delete("t")
             client.send(apis.PRODUCE, 9, _request(batch(b"for nobody"), acks=0))
             for _ in range(20):
                 await asyncio.sleep(0)

@@ -115,7 +115,7 @@ def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_copy_ther
         before = await running.produce(4)
         await running.commit(before)
         # appends to ledgers that no chain names any more are no reason to end the copy
-        await running.node.topics.delete(running.node.topics.get("deleted"))
+        await running.node.services.topics.delete("deleted")
 
         async def rolls() -> None:
             end = await running.produce(2)
@@ -149,7 +149,7 @@ def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_copy(
         async def deletes_and_rolls() -> None:
             await running.node.topics.create("brief", 1, 1, {})
             await running.produce(2, "brief")
-            await running.node.topics.delete(running.node.topics.get("brief"))
+            await running.node.services.topics.delete("brief")
             await running.node.topics.get(TOPIC).require_log(0).roll_now()
             await running.commit(await running.produce(3))
 

@@ -176,11 +176,13 @@ class GroupCoordinator:
         config: GroupConfig | None = None,
         topics: TopicIds | None = None,
         consumers: ConsumerGroupDependencies | None = None,
+        check_new: Callable[[str], None] | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) if this broker does not own the partition. `topics`:
         the existing topics; without it, offsets are kept by name alone. `consumers`: dependencies
-        of groups of the new protocol; without it, their members get no partitions."""
+        of groups of the new protocol; without it, their members get no partitions. `check_new`
+        raises the error that refuses a new group."""
         self.config = config or GroupConfig()
         self.shards: GroupShards = CoordinatorShards(
             OFFSETS_TOPIC,
@@ -197,8 +199,7 @@ class GroupCoordinator:
         self._streams = None if consumers is None else consumers.streams
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
-        self.check_new: Callable[[str], None] | None = None
-        """Raises the error that refuses a new group."""
+        self._check_new = check_new
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
@@ -213,8 +214,10 @@ class GroupCoordinator:
         try:
             await self._prepare(command)
             self._check_id(command.group_id, command)
-            if self.check_new is not None and isinstance(command, _CREATING):
-                self._check_new(command.group_id, self.check_new)
+            if self._check_new is not None and isinstance(command, _CREATING):
+                machine = self.shards.machine_of(command.group_id)
+                if isinstance(machine, GroupMachine) and command.group_id not in machine.groups:
+                    self._check_new(command.group_id)
         except HeadraceError as error:
             return command.refused(error)
         reply = await self.shards.submit(command.group_id, command)
@@ -309,11 +312,6 @@ class GroupCoordinator:
             CommitCommand | TransactionalCommitCommand | FetchOffsetsCommand | DeleteOffsetsCommand,
         ):
             raise GroupIdInvalid("a group id must not be empty")
-
-    def _check_new(self, group_id: str, check: Callable[[str], None]) -> None:
-        machine = self.shards.machine_of(group_id)
-        if isinstance(machine, GroupMachine) and group_id not in machine.groups:
-            check(group_id)
 
     def group_ids(self) -> Iterator[str]:
         """Of the groups that are loaded here."""

@@ -63,9 +63,13 @@ class ConfiguredGroups:
     """All groups that have settings of their own."""
 
     def __init__(
-        self, metadata: MetadataStore, topic: Callable[[str], Topic | None] = lambda _: None
+        self,
+        metadata: MetadataStore,
+        topic: Callable[[str], Topic | None] = lambda _: None,
+        check_new: Callable[[str], None] | None = None,
     ) -> None:
-        """`topic(name)`: the topic of that name, if there is one."""
+        """`topic(name)`: the topic of that name, if there is one. `check_new` raises the error that
+        refuses a new share group."""
         self._topic = topic
         self._metadata = metadata
         self._facts: dict[str, GroupFact] = {}
@@ -78,8 +82,7 @@ class ConfiguredGroups:
         """The keys of settings that vanished while this broker knew them, with the next step."""
         self._default = share_config({})
         self._changing = asyncio.Lock()
-        self.check_new: Callable[[str], None] | None = None
-        """Raises the error that refuses a new share group."""
+        self._check_new = check_new
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a group's key. Raises DataCorrupt, FormatUnsupported."""
@@ -253,8 +256,8 @@ class ConfiguredGroups:
         """
         if topic_id not in self.share_topics(group_id):
             _check_id(group_id)
-            if self.check_new is not None and group_id not in self._topics:
-                self.check_new(group_id)
+            if self._check_new is not None and group_id not in self._topics:
+                self._check_new(group_id)
             counts = {topic_id: partitions} if partitions else {}
             await self._change_topics(group_id, lambda known: (*known, topic_id), counts)
         fact = self._facts.get(group_id)

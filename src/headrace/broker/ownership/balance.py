@@ -38,6 +38,8 @@ from headrace.metadata.load_facts import (
 from headrace.metadata.store import ABSENT, ANY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.ownership.shared_ownership import SharedOwnership
     from headrace.broker.topics.topics import Topics
@@ -65,6 +67,7 @@ class Balance:
         topics: Topics,
         ownership: SharedOwnership,
         clock: Clock,
+        cpu_ns: Callable[[], int] | None = None,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -72,7 +75,7 @@ class Balance:
         self._view = ownership.view
         self._placement = ownership.placement
         self._clock = clock
-        self.meter = LoadMeter(topics, ownership, clock)
+        self.meter = LoadMeter(topics, ownership, clock, cpu_ns)
         self._load_versions: dict[int, tuple[int, int]] = {}
         """Broker -> version of its latest load fact, and the number of evaluations that have seen
         it."""

@@ -35,9 +35,15 @@ class _Seen(NamedTuple):
 class LoadMeter:
     """The load of one broker."""
 
-    def __init__(self, topics: Topics, ownership: Ownership, clock: Clock) -> None:
-        self.cpu_ns: Callable[[], int] = lambda: 0
-        """The CPU time used so far; set by code that can measure it."""
+    def __init__(
+        self,
+        topics: Topics,
+        ownership: Ownership,
+        clock: Clock,
+        cpu_ns: Callable[[], int] | None = None,
+    ) -> None:
+        """`cpu_ns`: the CPU time used so far; None if it is not measured."""
+        self._used_ns = cpu_ns or (lambda: 0)
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
@@ -50,7 +56,7 @@ class LoadMeter:
 
     def measure(self, incarnation: str) -> LoadFact:
         """The load since the previous call, averaged with the one before."""
-        now_ns, cpu_ns = self._clock.now_ns(), self.cpu_ns()
+        now_ns, cpu_ns = self._clock.now_ns(), self._used_ns()
         elapsed_ns = max(now_ns - self._measured_ns, 1)
         permille = (cpu_ns - self._cpu_ns) * 1000 // elapsed_ns
         self._cpu_permille = (self._cpu_permille + permille) // 2

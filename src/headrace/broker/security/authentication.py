@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.broker_secret import BROKER_MECHANISM, BrokerSecret
 from headrace.broker.security.failed_logins import FailedLogins
+from headrace.broker.security.issuers import Issuers
 from headrace.broker.security.logins import Logins
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.users import Users
@@ -193,8 +194,11 @@ class Authentication:
 
 def without_listeners(
     metadata: MetadataStore, clock: Clock, randomness: Randomness, broker_id: int
-) -> Authentication:
-    """Authentication before any listener is known: of no client, only of other brokers."""
-    secret = BrokerSecret(metadata, randomness, broker_id)
+) -> tuple[Authentication, Issuers]:
+    """Authentication before any listener is known: of no client, only of other brokers; and what
+    issues credentials."""
+    secret, users = BrokerSecret(metadata, randomness, broker_id), Users(metadata)
+    issuers = Issuers(metadata, users, secret, clock, randomness)
     threads = SlowCalls("headrace-logins")
-    return Authentication(Logins(Users(metadata), secret, clock, randomness, threads))
+    parts = users, secret, issuers.tokens, issuers.keys
+    return Authentication(Logins(*parts, clock, randomness, threads)), issuers

@@ -65,8 +65,15 @@ def parse_overrides(text: str) -> Mapping[str, int]:
 class ConnectionLimits:
     """See the module."""
 
-    def __init__(self, config: BrokerLimits, now_ns: Callable[[], int]) -> None:
-        """`config` may change: each new connection is compared with its values of that time."""
+    def __init__(
+        self,
+        config: BrokerLimits,
+        now_ns: Callable[[], int],
+        exceeded_of_tenant: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """`config` may change: each new connection is compared with its values of that time.
+        `exceeded_of_tenant`: counts one more connection of a user's tenant, or returns the limit
+        that it exceeds."""
         self._config = config
         self._now_ns = now_ns
         self.of_listeners: dict[str, ListenerLimits] = {}
@@ -79,8 +86,7 @@ class ConnectionLimits:
         self._buckets: dict[str, TokenBucket] = {}
         self._overrides: tuple[str, Mapping[str, int]] = ("", {})
         self.refused_total = 0
-        self.exceeded_of_tenant: Callable[[str], str] | None = None
-        """Counts one more connection of a user's tenant, or says which limit that exceeds."""
+        self._exceeded_of_tenant = exceeded_of_tenant
 
     def __len__(self) -> int:
         return len(self._open)
@@ -141,7 +147,7 @@ class ConnectionLimits:
         if self._of_users.get(user, 0) >= most:
             self.refused_total += 1
             return f"headrace.max.connections.per.user, {most}"
-        if self.exceeded_of_tenant is not None and (exceeded := self.exceeded_of_tenant(user)):
+        if exceeded := self._exceeded_of_tenant(user):
             self.refused_total += 1
             return exceeded
         counted.user = user

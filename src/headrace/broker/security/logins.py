@@ -100,6 +100,8 @@ class Logins:
         self,
         users: Users,
         secret: BrokerSecret,
+        delegation: DelegationTokens,
+        keys: ApiKeys,
         clock: Clock,
         randomness: Randomness,
         threads: SlowCalls,
@@ -109,11 +111,10 @@ class Logins:
         first login."""
         self.users = users
         self.secret = secret
+        self._delegation, self._keys = delegation, keys
         self.clock = clock
         self.helpers = HelperLogins(users, secret, clock)
         self.figures = LoginFigures()
-        self.delegation: DelegationTokens | None = None
-        self.keys: ApiKeys | None = None
         self._randomness = randomness
         self.threads = threads
         self._tokens = tokens
@@ -122,9 +123,8 @@ class Logins:
 
     def with_tokens(self, tokens: Tokens) -> Logins:
         """The same, with bearer tokens."""
-        made = Logins(self.users, self.secret, self.clock, self._randomness, self.threads, tokens)
-        made.delegation, made.keys = self.delegation, self.keys
-        return made
+        parts = self.users, self.secret, self._delegation, self._keys, self.clock
+        return Logins(*parts, self._randomness, self.threads, tokens)
 
     def begin(
         self, mechanism: str, enabled: Sequence[str], *, takes_helpers: bool = False
@@ -173,7 +173,7 @@ class Logins:
         """As `_credential`, of a delegation token."""
         if not is_enabled:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
-        found = None if self.delegation is None else self.delegation.login(id_, mechanism)
+        found = self._delegation.login(id_, mechanism)
         return (self._absent(mechanism, id_), False) if found is None else (found[1], True)
 
     def _absent(self, mechanism: str, user: str) -> ScramCredential:
@@ -225,9 +225,7 @@ class Logins:
         """Who has just proven its credential. Raises AuthenticationFailed if it has changed
         since the login began."""
         if scram.is_token:
-            found = (
-                None if self.delegation is None else self.delegation.login(scram.user, mechanism)
-            )
+            found = self._delegation.login(scram.user, mechanism)
             if found is not None and found[1] == scram.credential:
                 token = found[0]
                 return Identity(token.owner, token.expires_ms, token_id=token.id)
@@ -245,9 +243,9 @@ class Logins:
     def is_valid(self, identity: Identity) -> bool:
         """Whether an earlier login still holds: the user still has the credential."""
         if identity.key_id:
-            return self.keys is not None and self.keys.is_valid(identity.key_id)
+            return self._keys.is_valid(identity.key_id)
         if identity.token_id:
-            return self.delegation is not None and self.delegation.is_valid(identity.token_id)
+            return self._delegation.is_valid(identity.token_id)
         credential = identity.credential
         return credential is None or credential in _credentials_of(
             self.users, identity.principal.name

@@ -111,18 +111,24 @@ class Appends:
     """The appends of one broker."""
 
     def __init__(
-        self, clock: Clock, verifications: Verifications, delays: Delays | None = None
+        self,
+        clock: Clock,
+        verifications: Verifications,
+        delays: Delays | None = None,
+        refused_tenants: Mapping[str, Callable[[], HeadraceError]] | None = None,
     ) -> None:
+        """`delays`: stores delayed records. `refused_tenants`: whose clients may write nothing now,
+        and why."""
         self.clock = clock
         self._verifications = verifications
         self._admission = BatchAdmission(clock)
         self.delays: Delays = NoDelays() if delays is None else delays
-        """Stores delayed records."""
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
         self._waiting_bytes = 0
-        self.refused_tenants: Mapping[str, Callable[[], HeadraceError]] = {}
-        """Whose clients may write nothing now, and why."""
+        self._refused_tenants: Mapping[str, Callable[[], HeadraceError]] = (
+            {} if refused_tenants is None else refused_tenants
+        )
         self.records_total = 0
         self.bytes_total = 0
         self.batches_total = 0
@@ -140,7 +146,7 @@ class Appends:
 
         Raises HeadraceError.
         """
-        if self.refused_tenants:
+        if self._refused_tenants:
             self._check_tenant(partition)
         config = partition.config
         if not config.is_opaque or header[5] & TRANSACTIONAL or partition in self._queues:
@@ -176,7 +182,7 @@ class Appends:
 
         If it is refused at once, raises HeadraceError and does not call `then`.
         """
-        if self.refused_tenants:
+        if self._refused_tenants:
             self._check_tenant(partition)
         write = _Write(partition, records, header, then, transaction)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
@@ -184,7 +190,7 @@ class Appends:
         self._enqueue(write)
 
     def _check_tenant(self, partition: PartitionLog) -> None:
-        error = self.refused_tenants.get(tenant_of(partition.name))
+        error = self._refused_tenants.get(tenant_of(partition.name))
         if error is not None:
             raise error()
 

@@ -7,8 +7,10 @@ cut, and beyond a rate only the number of lines is logged.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.coordination.quotas.token_bucket import TokenBucket
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.authorizer import Operation, ResourceType
     from headrace.broker.security.sessions import ClientSession
-    from headrace.broker.services.audit_topic import AuditTopic
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger("headrace.audit")
@@ -28,23 +29,49 @@ CHANGES_PER_S: Final = 1_000
 BURST_S: Final = 10
 """Denials have a limit of their own, so that a flood of them hides no change."""
 NAME_LENGTH_MAX: Final = 300
+WAITING_MAX: Final = 10_000
+"""Lines that wait for a topic; one has at most some 8 KiB."""
 RESOURCES_MAX: Final = 20
 """Named in one line; of further ones the number."""
+
+
+class AuditLines:
+    """Lines that wait for a topic to take them; one that finds the queue full is counted, which the
+    next line says."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[str] = deque()
+        self.has_some = asyncio.Event()
+        self._dropped = 0
+        self.dropped_total = 0
+
+    def put(self, line: str) -> None:
+        """Have a line written soon."""
+        if len(self.waiting) >= WAITING_MAX:
+            self._dropped += 1
+            self.dropped_total += 1
+            return
+        if self._dropped:
+            fields = {**json.loads(line), "dropped_before": self._dropped}
+            line = json.dumps(fields, separators=(",", ":"))
+            self._dropped = 0
+        self.waiting.append(line)
+        self.has_some.set()
 
 
 class Audit:
     """See the module."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, lines: AuditLines | None = None) -> None:
+        """`lines`: where they go besides the log file."""
         self._clock = clock
+        self.lines = lines
         now_ns = clock.now_ns()
         self._buckets = {
             event: TokenBucket(rate, rate * BURST_S, now_ns)
             for event, rate in (("denied", DENIALS_PER_S), ("changed", CHANGES_PER_S))
         }
         self._omitted = dict.fromkeys(self._buckets, 0)
-        self.topic: AuditTopic | None = None
-        """Where lines go besides the log file; None: nowhere."""
         self.denied_total = 0
         self.changed_total = 0
 
@@ -94,5 +121,5 @@ class Audit:
         }
         text = json.dumps(line, separators=(",", ":"))
         log.info("%s", text)
-        if self.topic is not None:
-            self.topic.take(text)
+        if self.lines is not None:
+            self.lines.put(text)

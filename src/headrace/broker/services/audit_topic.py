@@ -9,17 +9,17 @@ ordinary one: who may read it or write to it is what its access control lists sa
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.services.audit import WAITING_MAX
 from headrace.broker.services.record_sends import Outgoing
 from headrace.broker.services.topic_service import NewTopic
 from headrace.errors import HeadraceError, TopicExists, TopicUnknown
 from headrace.records.codec import Record
 
 if TYPE_CHECKING:
+    from headrace.broker.services.audit import AuditLines
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.topic_service import TopicService
     from headrace.broker.topics.topic import Topic
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WAITING_MAX: Final = 10_000
-"""Lines; one has at most some 8 KiB."""
 BATCH_MAX: Final = 500
 RETRY_S: Final = 1.0
 LINGER_S: Final = 0.05
@@ -38,36 +36,20 @@ LINGER_S: Final = 0.05
 class AuditTopic:
     """See the module."""
 
-    def __init__(self, name: str, topics: TopicService, sends: RecordSends, clock: Clock) -> None:
+    def __init__(
+        self, name: str, lines: AuditLines, topics: TopicService, sends: RecordSends, clock: Clock
+    ) -> None:
         self._name = name
+        self._lines = lines
         self._topics = topics
         self._sends = sends
         self._clock = clock
-        self._waiting: deque[str] = deque()
-        self._has_lines = asyncio.Event()
-        self._dropped = 0
         self._is_reported = False
-        self.dropped_total = 0
-        self.written_total = 0
-
-    def take(self, line: str) -> None:
-        """Write a line soon."""
-        if len(self._waiting) >= WAITING_MAX:
-            self._dropped += 1
-            self.dropped_total += 1
-            return
-        if self._dropped:
-            line = json.dumps(
-                {**json.loads(line), "dropped_before": self._dropped}, separators=(",", ":")
-            )
-            self._dropped = 0
-        self._waiting.append(line)
-        self._has_lines.set()
 
     async def run(self) -> None:
-        """Write what is taken, for ever."""
+        """Write the lines, for ever."""
         while True:
-            await self._has_lines.wait()
+            await self._lines.has_some.wait()
             await asyncio.sleep(LINGER_S)
             try:
                 await self._write()
@@ -84,23 +66,23 @@ class AuditTopic:
 
     async def _write(self) -> None:
         """Write all that waits. Raises what creating the topic and appending raise."""
-        while self._waiting:
-            count = min(len(self._waiting), BATCH_MAX)
-            lines = [self._waiting[at] for at in range(count)]
+        waiting = self._lines.waiting
+        while waiting:
+            count = min(len(waiting), BATCH_MAX)
+            lines = [waiting[at] for at in range(count)]
             now_ms = self._clock.now_ms()
             records = [Outgoing(Record(0, now_ms, None, line.encode()), 0) for line in lines]
             topic = await self._topic()
             results = await self._sends.send(topic, records)
             failed = [at for at, found in enumerate(results) if isinstance(found, HeadraceError)]
             for _ in range(count):
-                self._waiting.popleft()
-            self._waiting.extendleft(lines[at] for at in reversed(failed))
-            self.written_total += count - len(failed)
+                waiting.popleft()
+            waiting.extendleft(lines[at] for at in reversed(failed))
             if failed:
                 error = results[failed[0]]
                 assert isinstance(error, HeadraceError)
                 raise error
-        self._has_lines.clear()
+        self._lines.has_some.clear()
 
     async def _topic(self) -> Topic:
         """The topic, which is created if it is missing, with one partition, for the order."""

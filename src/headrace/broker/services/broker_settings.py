@@ -78,9 +78,14 @@ class BrokerSettings:
     """See the module."""
 
     def __init__(
-        self, config: BrokerConfig, metadata: MetadataStore, given: Mapping[str, str]
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        given: Mapping[str, str],
+        read_certificates: Callable[[], Awaitable[None]],
     ) -> None:
-        """`given`: start-up settings by name; BrokerConfig has its own part."""
+        """`given`: start-up settings by name; BrokerConfig has its own part. `read_certificates`
+        reads their files again; raises RequestInvalid."""
         self.current = config
         """Read by every use: dynamic changes are made in place."""
         self._metadata = metadata
@@ -89,8 +94,7 @@ class BrokerSettings:
         self._facts: dict[str, tuple[Mapping[str, str], int]] = {}
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""
         self._topic_defaults_changed: Callable[[], None] = lambda: None
-        self.read_certificates: Callable[[], Awaitable[None]] = _nothing_to_read
-        """Reads the files of certificates again. Raises RequestInvalid."""
+        self._read_certificates = read_certificates
         self._advertised: Callable[[], Mapping[str, str]] = dict[str, str]
         of_listeners = [setting_named(name) for name in given if name not in SETTINGS]
         self._shown = [*SETTINGS.values(), *of_listeners]
@@ -227,7 +231,7 @@ class BrokerSettings:
                     f" not by broker {broker[:50]!r}: send the request to that broker"
                 )
             if not is_dry_run:
-                await self.read_certificates()
+                await self._read_certificates()
             changes = rest
         change = partial(changed, changes, definitions=SETTINGS, check=_check)
         await self._change(broker, change, is_dry_run=is_dry_run)
@@ -278,7 +282,7 @@ class BrokerSettings:
         )
 
 
-async def _nothing_to_read() -> None:
+async def nothing_to_read() -> None:
     """Of a broker without certificates."""
 
 

@@ -6,7 +6,7 @@ these (`tests/test_tidy.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.runtime.clock import Clock
-    from headrace.runtime.figures import Source
     from headrace.runtime.randomness import Randomness
 
 
@@ -120,7 +119,5 @@ class Services:
     randomness: Randomness
     lags: Callable[[], Sequence[Lag]]
     """Of all groups on the partitions served here, as far as they are loaded."""
-    figures: list[Source] = field(default_factory=list)
-    """For metrics: what the parts of this broker count."""
-    decoded_values: DecodedValues | None = None
+    decoded_values: DecodedValues | None
     """None: this broker knows no schemas."""

@@ -65,14 +65,15 @@ class TenantCounts:
         self._access = access
         self._now_ns = clock.now_ns
         self._others = others
-        self.measures: dict[str, Callable[[Collection[str]], Mapping[str, int]]] = {}
-        """Counts what this broker has of these tenants, by what it counts."""
-        self.drop: Callable[[str, float], Awaitable[None]] | None = None
-        """Drops the oldest that a tenant stores at this broker: so many bytes."""
+        self._measures: dict[str, Callable[[Collection[str]], Mapping[str, int]]] = {}
         self._own: dict[tuple[str, str], int] = {}
         self._counted_ns: dict[tuple[str, str], int] = {}
         self.refused: dict[str, Callable[[], HeadraceError]] = {}
         """Tenants that may write nothing now, and the error that says why."""
+
+    def add(self, what: str, measure: Callable[[Collection[str]], Mapping[str, int]]) -> None:
+        """`measure` counts what this broker has of tenants."""
+        self._measures[what] = measure
 
     def _limit(self, tenant: str, what: str) -> float | None:
         return None if self._access is None else self._access.tenants.limits(tenant).get(what)
@@ -84,8 +85,8 @@ class TenantCounts:
         self._counted_ns.clear()
         for what in COUNTS:
             tenants = self._access.tenants.with_count(what)
-            if tenants and what in self.measures:
-                for tenant, count in self.measures[what](tenants).items():
+            if tenants and what in self._measures:
+                for tenant, count in self._measures[what](tenants).items():
                     self._own[tenant, what] = count
         return dict(self._own)
 
@@ -102,7 +103,7 @@ class TenantCounts:
         place, now_ns = (tenant, what), self._now_ns()
         if self.total(tenant, what) >= limit:
             if now_ns - self._counted_ns.get(place, -AGAIN_NS) >= AGAIN_NS:
-                self._own[place] = self.measures[what]({tenant}).get(tenant, 0)
+                self._own[place] = self._measures[what]({tenant}).get(tenant, 0)
                 self._counted_ns[place] = now_ns
             if self.total(tenant, what) >= limit:
                 raise _above(what, self.total(tenant, what) + 1, limit)
@@ -156,13 +157,14 @@ class TenantCounts:
             return 0
         return slowed_ms(self.total(tenant, STORED), limit)
 
-    async def drop_oldest(self) -> None:
-        """Drop this broker's part of what tenants store above their limits, if they want that."""
+    async def drop_oldest(self, drop: Callable[[str, float], Awaitable[None]]) -> None:
+        """Drop this broker's part of what tenants store above their limits, if they want that.
+        `drop` drops the oldest that a tenant stores here: so many bytes."""
         assert self._access is not None, "there are tenants"
         tenants = self._access.tenants
         for tenant in sorted(tenants.with_count(STORED)):
             limit, stored = self._limit(tenant, STORED), self.total(tenant, STORED)
             is_dropped = tenants.when_full(tenant) == DROP_OLDEST
-            if limit is not None and self.drop is not None and is_dropped and stored > limit:
+            if limit is not None and is_dropped and stored > limit:
                 own = self._own.get((tenant, STORED), 0)
-                await self.drop(tenant, (stored - limit) * own / stored)
+                await drop(tenant, (stored - limit) * own / stored)

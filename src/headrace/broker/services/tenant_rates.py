@@ -22,7 +22,7 @@ from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_M
 from headrace.errors import HeadraceError, RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
@@ -119,14 +119,19 @@ class TenantRates:
 
     # --- what other brokers know -------------------------------------------------------------
 
-    async def run(self, calls: OwnerCalls, brokers: Callable[[], Sequence[BrokerFact]]) -> None:
-        """Compute shares for ever."""
+    async def run(
+        self,
+        calls: OwnerCalls,
+        brokers: Callable[[], Sequence[BrokerFact]],
+        drop: Callable[[str, float], Awaitable[None]],
+    ) -> None:
+        """Compute shares for ever. `drop` is that of `TenantCounts.drop_oldest`."""
         calls.offer_of_broker(_USED, self._answer)
         while True:
             await asyncio.sleep(PERIOD_S)
             if self._access is not None and self._access.tenants.has_shared:
                 await self._exchange(calls, [one.id for one in brokers()])
-                await self.counts.drop_oldest()
+                await self.counts.drop_oldest(drop)
             elif self._buckets or self._used:
                 for known in (self._buckets, self._throttled_to_ns, self._used, self._others):
                     known.clear()

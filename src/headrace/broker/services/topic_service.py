@@ -25,10 +25,10 @@ from headrace.errors import (
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
-    from headrace.broker.topics.ownership import Leader, Ownership
+    from headrace.broker.topics.ownership import Leader
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
@@ -97,12 +97,20 @@ class TopicLookup(Protocol):
 class TopicService:
     """See the module."""
 
-    def __init__(self, topics: Topics, ownership: Ownership, broker_id: int) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        broker_id: int,
+        forget_progress: Callable[[str, UUID], Awaitable[None]],
+        disk: ReportsSpace | None = None,
+    ) -> None:
+        """`forget_progress`: deletes what this broker's groups keep for a deleted topic. `disk`:
+        None if the ledgers are not on this machine."""
         self._topics = topics
-        self._ownership = ownership
+        self._ownership = topics.ownership
         self._broker_id = broker_id
-        self.disk: ReportsSpace | None = None
-        """None if the ledgers are not on this machine."""
+        self._forget_progress = forget_progress
+        self.disk = disk
         self.lookup: TopicLookup = topics
         self.get = topics.get
         """The topic of a name. Raises TopicUnknown."""
@@ -348,5 +356,5 @@ class TopicService:
             topic = topics.get(name)
         topics.check_deletable(topic)
         if not is_dry_run:
-            await topics.delete(topic)
+            await topics.delete(topic, self._forget_progress)
         return topic.name, topic.id

@@ -41,13 +41,18 @@ class TopicChecks:
     """The checks of one broker."""
 
     def __init__(
-        self, environment: Environment, config: BrokerConfig, *, is_standalone: bool
+        self,
+        environment: Environment,
+        config: BrokerConfig,
+        limits_of: Callable[[str], Mapping[str, float]] | None,
+        *,
+        is_standalone: bool,
     ) -> None:
+        """`limits_of`: of a tenant; None: there are no tenants."""
         self._environment = environment
         self._config = config
         self._is_standalone = is_standalone
-        self.limits_of: Callable[[str], Mapping[str, float]] = _no_limits
-        """The limits of a tenant."""
+        self._limits_of = limits_of or _no_limits
 
     def check_new(
         self,
@@ -87,7 +92,7 @@ class TopicChecks:
     def check_room(self, name: str, added: int, topics: Mapping[str, Topic]) -> None:
         """Raise PolicyViolation unless the tenant of a topic, one of `topics` or a new one, may
         have so many more partitions."""
-        limits = self.limits_of(tenant_of(name))
+        limits = self._limits_of(tenant_of(name))
         if TOPICS not in limits and PARTITIONS not in limits:
             return
         tenant = tenant_of(name)

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataEntry
     from headrace.runtime.randomness import Randomness
 
+    ForgetProgress = Callable[[str, UUID], Awaitable[None]]
+
 log = logging.getLogger(__name__)
 
 
@@ -84,20 +86,19 @@ class Topics:
         environment: Environment,
         config: BrokerConfig,
         randomness: Randomness,
+        own: Callable[[Topics], Ownership],
+        limits_of: Callable[[str], Mapping[str, float]] | None = None,
         *,
         is_standalone: bool = True,
     ) -> None:
-        """`is_standalone`: this broker serves every partition, so each has its log from the
-        start."""
+        """`own`: makes what says who serves these topics. `limits_of`: those of a tenant.
+        `is_standalone`: this broker serves every partition, so each has its log from the start."""
         self._environment = environment
         self.companions: dict[PartitionKey, PartitionLog] = {}  # as opened last
         self._config = config
         self._is_standalone = is_standalone
-        self.checks = TopicChecks(environment, config, is_standalone=is_standalone)
-        self.ownership: Ownership
+        self.checks = TopicChecks(environment, config, limits_of, is_standalone=is_standalone)
         self.randomness = randomness
-        self.forget_progress: Callable[[str, UUID], Awaitable[None]]
-        """Deletes the offsets that this broker's groups have committed for a deleted topic."""
         self._changing = asyncio.Lock()
         self.deletions = Deletions(environment)
         self.by_name: dict[str, Topic] = {}
@@ -109,6 +110,7 @@ class Topics:
         self.damaged_facts: dict[str, str] = {}
         self._vanished: dict[str, UUID] = {}
         """Topics whose fact disappeared without a mark: deleted, or lost."""
+        self.ownership = own(self)
 
     def apply(self, key: str, entry: MetadataEntry | None) -> Topic | None:
         """Apply the entry stored under a topic's key, None if the key was deleted. Returns the
@@ -367,8 +369,9 @@ class Topics:
                 "of coordinators"
             )
 
-    async def delete(self, topic: Topic) -> None:
+    async def delete(self, topic: Topic, forget_progress: ForgetProgress) -> None:
         """Delete the topic and all its records; on return no broker accepts records for it.
+        `forget_progress` deletes the offsets that this broker's groups have committed for it.
 
         Raises StorageUnavailable if it is deleted but that cannot be confirmed.
         """
@@ -385,13 +388,12 @@ class Topics:
             if self.by_id.get(topic.id) is topic:  # the store's own event may have been faster
                 self._remove(topic)
             try:
-                await self.forget_progress(topic.name, topic.id)
+                await forget_progress(topic.name, topic.id)
             except HeadraceError as error:
                 log.warning(
-                    "cannot delete offsets committed for deleted topic %s; they are dropped when "
-                    "read: %s",
-                    topic.name,
-                    error,
+                    "cannot delete offsets committed for deleted topic %s; they are dropped when"
+                    " read: %s",
+                    *(topic.name, error),
                 )
         log.info("deleted topic %s", topic.name)
         if self._is_standalone:
