@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 LOG: Final = "log"
 TRANSACTIONS: Final = "transactions"
 QUEUES: Final = "queues"
+COMPACTED: Final = "compacted"
 _GROUP: Final = {
     "share.auto.offset.reset": "earliest",
     "share.record.lock.duration.ms": "3000",

@@ -28,7 +28,7 @@ from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
 from headrace_verify.crash import bugs as planted
 from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs
-from headrace_verify.workloads import QUEUES
+from headrace_verify.workloads import COMPACTED, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,6 +216,7 @@ BUGS: tuple[ClientBug, ...] = (
     ClientBug(rocketmq_bugs.commit_what_rocketmq_rolls_back, _ROLLED_BACK, 72, QUEUES),
     ClientBug(rocketmq_bugs.overlook_message_groups, _KEYS, 73, QUEUES),
     ClientBug(rocketmq_bugs.acknowledge_to_rocketmq_without_settling, _AGAIN, 74, QUEUES),
+    ClientBug(queue_bugs.stop_at_a_gap_of_compaction, ("not alive",), 75, COMPACTED),
 )
 NOT_PLANTED: dict[int, str] = {}
 

@@ -6,16 +6,33 @@ only by this interface. `PARTS` in `all_parts` lists them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from headrace_verify.blackbox.context import Context
-    from headrace_verify.blackbox.crew import Crew
 
 RECORDS = "records"
 """The clients of plain records, which are not a `Part`."""
+
+
+class Clients(Protocol):
+    """The running clients, as far as a part needs them to finish."""
+
+    @property
+    def folder(self) -> Path:
+        """Where their histories are."""
+        ...
+
+    def of_part(self, part: str) -> list[Any]:
+        """Those of one part."""
+        ...
+
+    def end(self, chosen: Iterable[Any], timeout_s: float) -> list[str]:
+        """Ask them to end; returns the names of those that did not in time."""
+        ...
 
 
 class Role(NamedTuple):
@@ -49,7 +66,7 @@ class Part(NamedTuple):
     """If one of these events never happened, the run has not tested the part."""
     prepare: Callable[[Context], None]
     """Called when the topics exist, before the clients start. Raises OSError."""
-    settle: Callable[[Crew, Context, float], Iterator[str]]
+    settle: Callable[[Clients, Context, float], Iterator[str]]
     """Called after the last fault: let its clients finish within this many seconds; returns
     complaints."""
     read_back: Callable[[Context], Iterator[str]]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.shares.dead_letters import DeadLetters
+from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.delivery import RowDelivery
 from headrace.coordination.shares.settlements import decide_settle
@@ -91,3 +92,15 @@ def answer_settlements_that_are_not_made(patch: Patch) -> None:
         return (errors, runs, locks, letters) if count % LOST_OF else (errors, [], [], [])
 
     patch(share_machine, "decide_settle", forgetful)
+
+
+def stop_at_a_gap_of_compaction(patch: Patch) -> None:
+    add = BatchesRead.add
+
+    def short_sighted(self: Any, data: bytes, offset: int, last: int, aborted: Any) -> int:
+        known = len(self.skipped)
+        reached = add(self, data, offset, last, aborted)
+        is_past = len(self.skipped) > known and self.skipped[-1][1] == reached - 1 > last
+        return self.skipped.pop()[0] if is_past else reached
+
+    patch(BatchesRead, "add", short_sighted)

@@ -65,7 +65,7 @@ def is_poison(value: int) -> bool:
 
 def is_ordered(group: str) -> bool:
     """Whether a group preserves key order."""
-    return QUEUE_GROUPS[group].get("headrace.share.key.order") == "true"
+    return QUEUE_GROUPS.get(group, {}).get("headrace.share.key.order") == "true"
 
 
 def order_key(group: str, message_group: str | None, key: str | None) -> str | None:

@@ -8,7 +8,8 @@ settled, and none may be delivered again, even after all brokers were killed onc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from headrace.records.codec import iterate_records
@@ -27,7 +28,7 @@ from headrace_verify.workloads import QUEUE_GROUPS, QUEUES, WORKLOADS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace_verify.blackbox.crew import Crew
+    from headrace_verify.blackbox.parts import Clients
 
 WORKLOAD = WORKLOADS[QUEUES]
 DEAD_TOPIC = "q-dead"
@@ -37,10 +38,28 @@ DEAD_LETTERS = {
     "share.delivery.count.limit": "5",
     "errors.deadletterqueue.topic.name": DEAD_TOPIC,
 }
+
+
+class Reading(NamedTuple):
+    """Share groups, what they read, and where they send what they give up."""
+
+    groups: Mapping[str, Mapping[str, str]]
+    """Name -> settings."""
+    topics: Mapping[str, int]
+    """Name -> partitions."""
+    dead_topic: str
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """The partitions that each group reads."""
+        return [(topic, part) for topic, n in self.topics.items() for part in range(n)]
+
+
 GROUPS = {
     "shared": QUEUE_GROUPS["shared"] | DEAD_LETTERS,
     "ordered": QUEUE_GROUPS["ordered"] | DEAD_LETTERS | {"headrace.share.expired": "dead-letter"},
 }
+READING = Reading(GROUPS, WORKLOAD.topics, DEAD_TOPIC)
 ONE_PARTITION = {name: count for name, count in WORKLOAD.topics.items() if count == 1}
 ALTER_CONFIGS, TOPIC_RESOURCE, GROUP_RESOURCE, SET = 44, 2, 32, 0
 PATIENCE_S = 30.0
@@ -91,13 +110,14 @@ def prepare(context: Context) -> None:
     """Configure topics and groups. Raises OSError."""
     connection = Connection(context, PATIENCE_S)
     for topic, configs in WORKLOAD.configs.items():
-        _configure(connection, TOPIC_RESOURCE, topic, configs)
+        configure(connection, TOPIC_RESOURCE, topic, configs)
     for group, configs in GROUPS.items():
-        _configure(connection, GROUP_RESOURCE, group, configs)
+        configure(connection, GROUP_RESOURCE, group, configs)
     connection.drop()
 
 
-def _configure(connection: Connection, kind: int, name: str, configs: Mapping[str, str]) -> None:
+def configure(connection: Connection, kind: int, name: str, configs: Mapping[str, str]) -> None:
+    """Change settings of a resource. Raises OSError."""
     listed = [{"name": key, "config_operation": SET, "value": configs[key]} for key in configs]
     resource = {"resource_type": kind, "resource_name": name, "configs": listed}
 
@@ -113,21 +133,21 @@ def _configure(connection: Connection, kind: int, name: str, configs: Mapping[st
 # --- finish --------------------------------------------------------------------------------------
 
 
-def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
+def settle_all(reading: Reading, crew: Clients, context: Context, within_s: float) -> Iterator[str]:
     """Wait until no group has messages left; recorded as `drained`."""
     web, connection = Web(context), Connection(context)
     deadline_ns = now_ns() + int(within_s * 1e9)
-    left: dict[str, str] = dict.fromkeys(GROUPS, "never asked")
+    left: dict[str, str] = dict.fromkeys(reading.groups, "never asked")
     upto: list[list[Any]] = []
     while left and now_ns() < deadline_ns:
         context.pause(2 * RETRY_S)
         try:
             upto = [
                 [*place, note_ends(context, connection.wire(Place(*place)), *place)[1]]
-                for place in _places()
+                for place in reading.places
             ]
             for group in list(left):
-                what = _describe_backlog(web, group)
+                what = _describe_backlog(web, group, reading)
                 if what:
                     left[group] = what
                 else:
@@ -146,15 +166,11 @@ def settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
             yield f"not alive: after {within_s} s, group {group} still has: {what}"
 
 
-def _places() -> list[tuple[str, int]]:
-    return [(topic, part) for topic, n in WORKLOAD.topics.items() for part in range(n)]
-
-
-def _describe_backlog(web: Web, group: str) -> str:
+def _describe_backlog(web: Web, group: str, reading: Reading) -> str:
     """Describe what a group has left on all partitions. Raises OSError."""
-    missing = set(_places())
+    missing = set(reading.places)
     for at in range(len(web.addresses)):
-        for topic in WORKLOAD.topics:
+        for topic in reading.topics:
             delayed = web.get(at, f"/v1/topics/{quote(topic)}/delayed?limit=1")
             if delayed.status == OK_STATUS and delayed.body["delayed"]:
                 return f"delayed messages of {topic}: {delayed.body['delayed'][0]}"
@@ -168,7 +184,7 @@ def _describe_backlog(web: Web, group: str) -> str:
     return f"partitions that the group never started: {sorted(missing)}" if missing else ""
 
 
-def _was_calendar_set(crew: Crew) -> bool:
+def _was_calendar_set(crew: Clients) -> bool:
     """Whether a wall clock jumped in this run: delayed messages may be due in an hour."""
     events = read_history(crew.folder / "run.jsonl")
     return any(event.get("fault") == "clock" for event in events)
@@ -177,15 +193,15 @@ def _was_calendar_set(crew: Crew) -> bool:
 # --- final reads ---------------------------------------------------------------------------------
 
 
-def read_back_queues(context: Context) -> Iterator[str]:
+def read_back_all(reading: Reading, context: Context) -> Iterator[str]:
     """Read the logs, the dead letters, and what groups still receive: nothing."""
-    yield from read_back(context, WORKLOAD.topics)
-    yield from _read_dead_letters(context)
+    yield from read_back(context, reading.topics)
+    yield from _read_dead_letters(context, reading.dead_topic)
     web = Web(context)
-    for group in GROUPS:
+    for group in reading.groups:
         consumer = QueueConsumer(context, group, HttpFace(group, web))
         for at in range(len(web.addresses)):
-            for topic in WORKLOAD.topics:
+            for topic in reading.topics:
                 _receive_the_rest(context, consumer, at, topic)
     web.close()
 
@@ -203,30 +219,30 @@ def _receive_the_rest(context: Context, consumer: QueueConsumer, at: int, topic:
         consumer.settle({("accept", 0): found})
 
 
-def _read_dead_letters(context: Context) -> Iterator[str]:
+def _read_dead_letters(context: Context, topic: str) -> Iterator[str]:
     connection = Connection(context, PATIENCE_S)
     deadline_ns = now_ns() + int(READ_PATIENCE_S * 1e9)
     for part in range(DEAD_PARTITIONS):
-        place = Place(DEAD_TOPIC, part)
+        place = Place(topic, part)
         while True:
             try:
-                _read_dead_partition(context, connection.wire(place), part)
+                _read_dead_partition(context, connection.wire(place), place)
                 break
             except OSError as error:
                 is_final = isinstance(error, Refused) and error.code not in RETRIABLE
                 connection.failed(error)
                 if is_final or now_ns() > deadline_ns:
-                    yield f"{DEAD_TOPIC}-{part} cannot be read: {error}"
+                    yield f"{topic}-{part} cannot be read: {error}"
                     break
                 context.pause(RETRY_S)
     connection.drop()
 
 
-def _read_dead_partition(context: Context, wire: KafkaWire, part: int) -> None:
+def _read_dead_partition(context: Context, wire: KafkaWire, place: Place) -> None:
     """Record every copy with its origin. Raises OSError."""
-    position, end = note_ends(context, wire, DEAD_TOPIC, part)
+    position, end = note_ends(context, wire, *place)
     while position < end:
-        data, end = wire.fetch(DEAD_TOPIC, part, position)
+        data, end = wire.fetch(*place, position)
         records = [one for one in iterate_records(data) if one.offset >= position]
         for record in records:
             known = {
@@ -237,7 +253,7 @@ def _read_dead_partition(context: Context, wire: KafkaWire, part: int) -> None:
             context.history.write(
                 OK, DEAD, group=known["group"], topic=known["topic"], part=int(known["partition"]),
                 offset=int(known["offset"]), value=number_of(record.value),
-                at=[part, record.offset], reason=known.get("message", ""),
+                at=[place.part, record.offset], reason=known.get("message", ""),
                 deliveries=int(known.get("delivery.count", 0)),
             )  # fmt: skip
         if not records:
@@ -245,6 +261,8 @@ def _read_dead_partition(context: Context, wire: KafkaWire, part: int) -> None:
         position = records[-1].offset + 1
 
 
+settle = partial(settle_all, READING)
+read_back_queues = partial(read_back_all, READING)
 PART = Part(
     QUEUES,
     ROLES,

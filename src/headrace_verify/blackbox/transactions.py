@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace_verify.blackbox.context import Context
-    from headrace_verify.blackbox.crew import Crew
+    from headrace_verify.blackbox.parts import Clients
 
 NAME = "transactions"
 ORDERS: Mapping[str, int] = {"orders": 2}
@@ -104,7 +104,7 @@ def _prepare(_context: Context) -> None:
     """Needs only the topics."""
 
 
-def _settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
+def _settle(crew: Clients, context: Context, within_s: float) -> Iterator[str]:
     """Stop the writers, let copiers finish and exit, let members read the copies."""
     settling = _Settling(crew, context, within_s)
     yield from settling.go()
@@ -114,7 +114,7 @@ def _settle(crew: Crew, context: Context, within_s: float) -> Iterator[str]:
 class _Settling:
     """How the clients finish."""
 
-    def __init__(self, crew: Crew, context: Context, within_s: float) -> None:
+    def __init__(self, crew: Clients, context: Context, within_s: float) -> None:
         self._crew = crew
         self._context = context
         self._within_s = within_s

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_verify.blackbox.committed_reads import run_committed_reader
+from headrace_verify.blackbox.compacted import run_compacted_consumer
 from headrace_verify.blackbox.consumers import (
     run_aiokafka_member,
     run_kafka_python_member,
@@ -80,6 +81,7 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "queue-producer": run_queue_producer,
     "http-producer": run_http_producer,
     "http-consumer": run_http_consumer,
+    "compacted-consumer": run_compacted_consumer,
     "share-consumer": run_share_consumer,
     "rocketmq-producer": run_rocketmq_producer,
     "rocketmq-consumer": run_rocketmq_consumer,

@@ -75,6 +75,8 @@ class Send:
     may_expire: bool = False
     expires_ns: int = 0
     """Must not be delivered after this time; 0: unknown, or it does not expire."""
+    is_superseded: bool = False
+    """A later record of its key is in the same compacted topic: it may be missing."""
     outcome: str = OPEN
     ended_ns: int = 0
     offset: int = -1
@@ -327,6 +329,7 @@ class _Gatherer:
             expires = bool(event.get("expires"))
             send = Send(value, event["p"], at_ns, order, again, name, source, due_ns, expires)
             send.expires_ns = event.get("until", 0)
+            send.is_superseded = bool(event.get("superseded"))
             partition.sends[value] = send
             if name is not None:
                 self._transaction(name).sends.append((topic, number, send))

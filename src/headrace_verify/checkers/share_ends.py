@@ -58,6 +58,8 @@ def count_messages(facts: Facts) -> dict[str, dict[str, int]]:
                 offset = partition.places.get(send.value)
                 if send.outcome == FAIL or (offset is None and send.outcome != OK):
                     continue
+                if send.is_superseded:
+                    continue
                 counts["sent"] += 1
                 if offset is None:
                     counts[DELAYED if send.due_ns else PENDING] += 1
@@ -89,7 +91,7 @@ def _never_settled(facts: Facts, name: str, group: ShareHistory) -> Iterator[Ano
         partition = facts.partition(topic, number)
         for offset, value in partition.values.items():
             send = partition.sends.get(value)
-            if offset >= end or (send is not None and send.may_expire):
+            if offset >= end or (send is not None and (send.may_expire or send.is_superseded)):
                 continue
             if _state(facts, name, group, (topic, number, offset), send) == PENDING:
                 what = f"group {name}: offset {offset} was neither acknowledged nor given up"
@@ -101,6 +103,10 @@ def _lost_dead_letters(facts: Facts, name: str, group: ShareHistory) -> Iterator
         topic, number, offset = message
         if how == "accept" or message in group.maybe_over or (name, *message) in facts.dead:
             continue
+        partition = facts.partition(topic, number)
+        send = partition.sends.get(partition.acknowledged.get(offset, 0))
+        if send is not None and send.is_superseded:
+            continue  # compaction may have removed it before it was copied
         what = f"group {name}: offset {offset} was given up ({how}), but has no copy"
         yield Anomaly("dead letter lost", what, at_ns, topic, number)
 

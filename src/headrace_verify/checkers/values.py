@@ -75,7 +75,7 @@ def _unread(facts: Facts, kind: str, *, is_below: bool) -> Iterator[Anomaly]:
         if not is_below and partition.final_end < 0:
             continue  # no final read: later records may still be unread
         for send in partition.sends.values():
-            if send.outcome != OK or send.is_read:
+            if send.outcome != OK or send.is_read or send.is_superseded:
                 continue
             if send.transaction is not None and not _is_committed(facts, send.transaction):
                 continue
@@ -188,10 +188,16 @@ def non_monotonic_sends(facts: Facts) -> Iterator[Anomaly]:
 
 def known_offsets(facts: Facts, partition: Partition) -> list[int]:
     """All offsets that a reader should see, in order: without those of failed transactions."""
-    offsets = set(partition.values)
+    sends = partition.sends
+    offsets = {
+        offset
+        for offset, value in partition.values.items()
+        if value not in sends or not sends[value].is_superseded
+    }
     for offset, value in partition.acknowledged.items():
-        name = partition.sends[value].transaction
-        if name is None or _is_committed(facts, name):
+        send = sends[value]
+        name = send.transaction
+        if not send.is_superseded and (name is None or _is_committed(facts, name)):
             offsets.add(offset)
     return sorted(offsets)
 

@@ -93,6 +93,22 @@ def test_messages_that_end_in_every_way_are_counted():
     assert story.counts() == wanted
 
 
+def test_a_superseded_record_of_a_compacted_topic_may_be_missing_and_its_newest_may_not():
+    story = Story().send(1).send(2, is_stored=False, superseded=True)
+    story.offset += 1
+    story.send(3).acquire("a", (0, 1, "k", 1)).settle("a", "accept", 0)
+    story.acquire("a", (2, 3, "k", 1)).settle("a", "accept", 2).drained()
+    assert story.kinds() == set()
+    assert story.counts() == {"sent": 2, "acknowledged": 2}
+    story = Story().send(1, superseded=True)
+    story.acquire("a", (0, 1, "k", 1)).settle("a", "dead", 0).drained()
+    assert story.kinds() == set(), "it has no copy"
+    lost = Story().send(1).send(2, is_stored=False)
+    lost.offset += 1
+    lost.send(3).acquire("a", (0, 1, "k", 1)).settle("a", "accept", 0).drained()
+    assert lost.kinds() >= {"lost write", "never settled"}
+
+
 def test_what_was_cancelled_was_not_sent():
     story = Story().send(1).send(2, due=90 * MS, is_stored=False)
     story.put(FAIL, "send", part=0, value=2)
