@@ -22,22 +22,30 @@ SESSION_MS = 2_000
 class Brokers:
     """Brokers by id, of one cluster."""
 
-    def __init__(self, folder, zookeeper: str, count: int = 3, *options: str) -> None:
+    def __init__(
+        self, folder, zookeeper: str, count: int = 3, *options: str, host: str = "127.0.0.1"
+    ) -> None:
+        """`host`: where each listens; {} is its id plus one."""
         self._folder, self._zookeeper, self._options = folder, zookeeper, options
+        self._host = host
         self.by_id: dict[int, Broker] = {}
         for broker_id in range(1, count + 1):
             self.add(broker_id)
 
+    def prepare(self, broker_id: int, *more: str) -> Broker:
+        """Another one, with `more` options, that is not started yet."""
+        options = ("--zookeeper", self._zookeeper, "--broker-id", str(broker_id), *more)
+        broker = self.by_id[broker_id] = Broker(
+            self._folder / f"broker-{broker_id}",
+            *options,
+            *("--session-timeout-ms", str(SESSION_MS), *self._options),
+        )
+        broker.kafka = broker.http = f"{self._host.format(broker_id + 1)}:0"
+        return broker
+
     def add(self, broker_id: int) -> Broker:
-        """Start another one, or one that was stopped."""
-        broker = self.by_id.get(broker_id)
-        if broker is None:
-            options = ("--zookeeper", self._zookeeper, "--broker-id", str(broker_id))
-            broker = self.by_id[broker_id] = Broker(
-                self._folder / f"broker-{broker_id}",
-                *options,
-                *("--session-timeout-ms", str(SESSION_MS), *self._options),
-            )
+        """Start another one, or one that was prepared or stopped."""
+        broker = self.by_id.get(broker_id) or self.prepare(broker_id)
         broker.start()
         return broker
 

@@ -81,6 +81,7 @@ def http_address(session: CliSession) -> str:
 
 def _registered_address(session: CliSession) -> str:
     failure: CommandFailed | None = None
+    unlikely = ""
     for number, kafka in broker_addresses(session).items():
         try:
             settings = describe(session, Resource(BROKER, str(number)))
@@ -92,7 +93,13 @@ def _registered_address(session: CliSession) -> str:
         if found:
             first, *more = found.split(",")
             addresses = [web_address(first, values.get(HTTP_PROTOCOL)), *more]
-            return nearest(addresses, is_local=is_loopback(host_and_port(kafka)[0]))
+            is_local = is_loopback(host_and_port(kafka)[0])
+            address = nearest(addresses, is_local=is_local)
+            if is_local or not is_on_loopback(address):
+                return address
+            unlikely = unlikely or address  # it leads to this machine, and that broker does not
+    if unlikely:
+        return unlikely
     raise failure or CommandFailed(
         f"the brokers at {session.bootstrap} do not report an HTTP address; nothing was changed",
         "Specify the HTTP address of one of them with --http HOST:PORT",
@@ -213,6 +220,19 @@ class Web:
                 )
             raise
 
+    def _next_step(self) -> str:
+        """What to do when the address does not respond."""
+        if self._session.given_http is None and is_on_loopback(self._address):
+            return (
+                "If its broker runs on another machine, let it register an address that others"
+                " reach (headrace serve --http HOST:PORT), or specify the HTTP address of another"
+                " broker with --http HOST:PORT"
+            )
+        return (
+            "Check that a broker is running there, or specify another one's HTTP address with"
+            " --http HOST:PORT"
+        )
+
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """Raises CommandFailed."""
         host, port = _place(self._address)
@@ -261,8 +281,7 @@ class Web:
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(
                 f"the broker's HTTP interface at {address} did not respond ({error})",
-                "Check that a broker is running there, or specify another one's HTTP address with"
-                " --http HOST:PORT",
+                self._next_step(),
                 UNREACHABLE,
             ) from None
         finally:

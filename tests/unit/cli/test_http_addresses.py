@@ -8,9 +8,10 @@ from threading import Thread
 
 import pytest
 
+from headrace.cli.failures import CommandFailed
 from headrace.cli.health import _probes
 from headrace.cli.session import CliSession
-from headrace.cli.web import nearest
+from headrace.cli.web import Web, nearest
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint, http_text
 
 NETWORK = "https://10.0.0.5:9443"
@@ -40,6 +41,16 @@ def test_a_broker_tells_all_its_http_addresses_further_ones_with_their_scheme():
 )
 def test_loopback_is_for_brokers_of_this_machine(addresses, is_local, expected):
     assert nearest(addresses, is_local=is_local) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "step"), [(None, "register an address that others"), ("127.0.0.1:1", "Check that")]
+)
+def test_a_registered_loopback_address_that_does_not_respond_is_explained(given, step):
+    session = CliSession("127.0.0.1:9092", given_http=given)
+    with pytest.raises(CommandFailed) as failed:
+        Web(session, "127.0.0.1:1").probe("/readyz")
+    assert step in failed.value.next_step
 
 
 def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_and_again():
