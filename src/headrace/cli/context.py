@@ -15,6 +15,8 @@ from headrace.cli.output import print_table, say
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
+_NEEDED = {"key": "cert", "mechanism": "user", "password_file": "user", "keyring": "user"}
+"""Option of `add` -> the one without which it has no effect."""
 
 
 @click.group()
@@ -45,6 +47,11 @@ def context() -> None:
     type=_FILE,
     help=f"File with the user's password. Default: {PASSWORD_VARIABLE}, or a prompt.",
 )
+@click.option(
+    "--keyring",
+    metavar="SERVICE",
+    help="Service under which the keyring has the user's password (keyring set SERVICE USER).",
+)
 def add(name: str, **values: Any) -> None:
     """Add a context, or replace it. The first one becomes the current one."""
     if not _NAME.fullmatch(name):
@@ -53,7 +60,11 @@ def add(name: str, **values: Any) -> None:
             "Use letters, digits, dots, dashes and underscores",
             USAGE,
         )
-    for option, needed in (("key", "cert"), ("mechanism", "user"), ("password_file", "user")):
+    if values["keyring"] is not None and values["password_file"] is not None:
+        raise CommandFailed(
+            "--keyring and --password-file exclude each other; nothing was changed", exit_code=USAGE
+        )
+    for option, needed in _NEEDED.items():
         if values[option] is not None and values[needed] is None:
             raise CommandFailed(
                 f"--{option.replace('_', '-')} has no effect without --{needed}; nothing was"

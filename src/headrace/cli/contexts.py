@@ -1,9 +1,9 @@
 """Contexts: named ways to reach a cluster, in a file that only its owner can read.
 
 Invariants: a context holds addresses, names of files and a user; no password and no key. Passwords
-come from a file, the environment or a prompt, never from an argument, which `ps` shows. A context
-that was not asked for by name is not used for another cluster: its credentials stay with its
-addresses.
+come from a file, a keyring, the environment or a prompt, never from an argument, which `ps` shows.
+A context that was not asked for by name is not used for another cluster: its credentials stay with
+its addresses.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Context:
     mechanism: str | None = None
     """The SASL mechanism of `user`."""
     password_file: str | None = None
+    keyring: str | None = None
+    """The service under which the operating system's keyring has the password of `user`."""
 
     def settings(self) -> dict[str, str]:
         """The settings of a client, in librdkafka's names. Asks for a password if one is needed and
@@ -80,12 +82,15 @@ class Context:
     def _password(self, user: str) -> str:
         if self.password_file is not None:
             return read_password(Path(self.password_file))
+        if self.keyring is not None:
+            return password_in_keyring(self.keyring, user)
         if PASSWORD_VARIABLE in os.environ:
             return os.environ[PASSWORD_VARIABLE]
         if not sys.stdin.isatty():
             raise CommandFailed(
                 f"no password for user {user!r}: nothing was sent",
-                f"Set {PASSWORD_VARIABLE}, or name a file with --password-file in the context",
+                f"Set {PASSWORD_VARIABLE}, or name a file with --password-file in the context, or a"
+                " service of the keyring with --keyring",
                 USAGE,
             )
         answer: str = click.prompt(f"Password of {user}", hide_input=True, err=True)
@@ -105,6 +110,34 @@ def read_password(path: Path) -> str:
             "Check its name and permissions",
             USAGE,
         ) from None
+
+
+def password_in_keyring(service: str, user: str) -> str:
+    """The password that the keyring has for a user of a service. Raises CommandFailed, without its
+    contents."""
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        raise CommandFailed(
+            "the context takes its password from a keyring, and the library is not installed:"
+            " nothing was sent",
+            "Install it: pip install 'headrace[keyring]'",
+            USAGE,
+        ) from None
+    try:
+        found = keyring.get_password(service, user)
+        reason = "it has none"
+    except (KeyringError, OSError, RuntimeError) as error:
+        found, reason = None, type(error).__name__
+    if found is None:
+        raise CommandFailed(
+            f"the keyring gives no password of user {user!r} for service {service!r} ({reason}):"
+            " nothing was sent",
+            f"Store it with `keyring set {service} {user}`, or use --password-file",
+            USAGE,
+        )
+    return found
 
 
 class Contexts:

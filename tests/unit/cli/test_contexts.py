@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import stat
 
@@ -102,3 +103,56 @@ def test_a_damaged_file_is_explained(home):
         path.write_text(content)
         with pytest.raises(CommandFailed, match="cannot be read"):
             Contexts()
+
+
+BACKEND = '''
+import json, os
+from keyring.backend import KeyringBackend
+
+class FileKeyring(KeyringBackend):
+    """Passwords in a file of the test."""
+    priority = 1
+    def get_password(self, service, username):
+        with open(os.environ["KEYRING_OF_THE_TEST"]) as file:
+            return json.load(file).get(f"{service}/{username}")
+    def set_password(self, service, username, password):
+        raise NotImplementedError
+'''
+
+
+@pytest.fixture
+def keyring_file(home, monkeypatch):
+    keyring = pytest.importorskip("keyring")
+    (home / "file_keyring_of_the_test.py").write_text(BACKEND)
+    monkeypatch.syspath_prepend(str(home))
+    path = home / "passwords.json"
+    path.write_text(json.dumps({"kafka-prod/alice": "canary"}))
+    monkeypatch.setenv("KEYRING_OF_THE_TEST", str(path))
+    before = keyring.get_keyring()
+    module = importlib.import_module("file_keyring_of_the_test")
+    keyring.set_keyring(module.FileKeyring())
+    yield path
+    keyring.set_keyring(before)
+
+
+def test_a_password_comes_from_the_keyring_and_is_stored_nowhere_else(keyring_file, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PASSWORD", "another")
+    run("add", "prod", "--bootstrap", "h:1", "--user", "alice", "--keyring", "kafka-prod")
+    contexts = Contexts()
+    assert contexts.named("prod").settings()["sasl.password"] == "canary"
+    assert "canary" not in contexts.path.read_text()
+    run("add", "other", "--bootstrap", "h:1", "--user", "bob", "--keyring", "kafka-prod")
+    with pytest.raises(CommandFailed, match="no password of user 'bob'") as failed:
+        Contexts().named("other").settings()
+    assert "keyring set kafka-prod bob" in failed.value.next_step
+    keyring_file.unlink()
+    with pytest.raises(CommandFailed, match="FileNotFoundError"):
+        Contexts().named("prod").settings()
+
+
+def test_a_keyring_needs_a_user_and_no_file(home):
+    run("add", "x", "--bootstrap", "h:1", "--keyring", "s", code=2)
+    file = home / "password"
+    file.write_text("p")
+    where = ("--user", "u", "--keyring", "s", "--password-file", str(file))
+    run("add", "x", "--bootstrap", "h:1", *where, code=2)
