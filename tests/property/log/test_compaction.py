@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clocks import HandClock
 
 from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.log import compaction
@@ -33,17 +34,6 @@ from headrace.storage.memory import MemoryLedgerStore
 TOPIC_ID = UUID(int=7)
 DELETE_RETENTION_MS = 1_000
 CODECS = 5
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
 
 
 class CrashingStore(MemoryLedgerStore):
@@ -136,7 +126,11 @@ class Bench:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.clock, self.store, self.metadata = Clock(), CrashingStore(), DoubtfulMetadata()
+        self.clock, self.store, self.metadata = (
+            HandClock(1_700_000_000_000),
+            CrashingStore(),
+            DoubtfulMetadata(),
+        )
         self.config = LogConfig(
             segment_bytes=self.random.choice((600, 1_500, 4_000)),
             is_compacted=True,

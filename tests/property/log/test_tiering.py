@@ -10,6 +10,7 @@ from typing import Any
 import obstore
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clocks import HandClock
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
@@ -30,19 +31,6 @@ CONFIGS = {
     "local.retention.bytes": "0",
     "retention.ms": "-1",
 }
-
-
-class StillClock:
-    """Time that stands still unless it is moved; ahead of the real one, so all objects are old."""
-
-    def __init__(self) -> None:
-        self.ms = 4_000_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
 
 
 BEFORE, BEHIND, STOP = range(3)
@@ -99,7 +87,7 @@ class World:
         self.inner = MemoryLedgerStore()
         self.metadata = MemoryMetadataStore()
         self.objects = obstore.store.MemoryStore()
-        self.clock = StillClock()
+        self.clock = HandClock(4_000_000_000_000)
         self.values: list[bytes] = []
         self.starts = {0}
         """Where the log may begin: two offsets after a crash in the middle of a trim."""

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.clocks import HandClock
+
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.metadata.memory import MemoryMetadataStore
@@ -23,22 +25,11 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 
 
-class StillClock:
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-
 class Disk:
     """What stays when a broker stops."""
 
     def __init__(self) -> None:
-        self.clock = StillClock()
+        self.clock = HandClock(NOW_MS)
         self.store = MemoryLedgerStore()
         self.metadata = MemoryMetadataStore()
 

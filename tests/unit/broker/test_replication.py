@@ -7,6 +7,8 @@ import logging
 from types import SimpleNamespace
 from uuid import UUID
 
+from tests.clocks import HandClock
+
 from headrace.broker.housekeeping.replication import Replication, count_partitions
 from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.broker.topics.topic import ForeignPartition, Topic
@@ -38,16 +40,6 @@ class Ledgers:
         return {ledger: self.closed[ledger] for ledger in ledgers if ledger in self.closed}
 
 
-class Clock:
-    now = 0
-
-    def now_ns(self) -> int:
-        return self.now
-
-    def now_ms(self) -> int:
-        return self.now // 1_000_000
-
-
 class Owners:
     """Of partitions 0 and 1 this broker, of 2 another, of 3 none."""
 
@@ -71,8 +63,8 @@ TOPIC = Topic(None, 0, [partition(1, 2), partition(3, 4), ForeignPartition("t", 
 TOPICS = SimpleNamespace(by_id={UUID(int=1): TOPIC})
 
 
-def watched() -> tuple[Replication, Ledgers, Session, Clock]:
-    ledgers, clock = Ledgers(), Clock()
+def watched() -> tuple[Replication, Ledgers, Session, HandClock]:
+    ledgers, clock = Ledgers(), HandClock()
     session = Session(6_000, 0)
     session.begin(6_000, 0, 0)
     return Replication(ledgers, TOPICS, Owners(), session, clock), ledgers, session, clock
@@ -97,11 +89,11 @@ def test_a_broker_says_why_it_cannot_write():
     ledgers.refusal = "ledger id 7 was allocated again"
     assert seen.obstacle() == "ledger id 7 was allocated again"
     ledgers.refusal = ""
-    clock.now = 5 * SECOND
+    clock.ns = 5 * SECOND
     assert "session" in (seen.obstacle() or ""), "it may end before long"
     session.confirm(5 * SECOND)
     assert seen.obstacle() is None
-    session.lose(clock.now)
+    session.lose(clock.ns)
     assert "lost" in (seen.obstacle() or "")
 
 
@@ -121,8 +113,8 @@ def test_metadata_are_read_when_bookies_come_or_go_and_now_and_then_while_copies
         assert ledgers.reads == 2
         assert seen.lacking == {1: 40, 4: 2}
         ledgers.closed = {}
-        clock.now = 31 * SECOND
-        session.confirm(clock.now)
+        clock.ns = 31 * SECOND
+        session.confirm(clock.ns)
         await seen.refresh()
         assert ledgers.reads == 3, "they may have been copied"
         assert seen.lacking == {4: 2}

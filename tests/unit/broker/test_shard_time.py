@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.clocks import HandClock
+
 from headrace.broker.coordinators.shard_time import ShardTime
-
-
-class Clock:
-    """Both clocks, set by hand."""
-
-    def __init__(self) -> None:
-        self.wall_ms = 1_000_000
-        self.monotonic_ms = 500
-
-    def now_ms(self) -> int:
-        return self.wall_ms
-
-    def now_ns(self) -> int:
-        return self.monotonic_ms * 1_000_000
 
 
 def test_no_time_passes_while_it_stands_still_and_the_wall_clock_is_read_once() -> None:
     """Members that could not reach their coordinator must not expire."""
-    clock = Clock()
+    clock = HandClock(500, skew_ms=999_500)
     time = ShardTime(clock, lambda: None)
     time.align()
-    clock.wall_ms += 3_600_000
-    clock.monotonic_ms += 40
+    clock.skew_ms += 3_600_000
+    clock.ms += 40
     assert time.now_ms() == 1_000_040
     time.stand_still()
-    clock.monotonic_ms += 9_000
+    clock.ms += 9_000
     time.go_on()
     assert time.now_ms() == 1_000_040
-    clock.monotonic_ms += 5
+    clock.ms += 5
     assert time.now_ms() == 1_000_045
     time.align()
-    assert time.now_ms() == 4_600_000
+    assert time.now_ms() == 4_609_045
 
 
 def test_it_wakes_for_the_earliest_and_not_while_it_stands_still() -> None:
     async def scenario() -> None:
-        clock = Clock()
+        clock = HandClock(500, skew_ms=999_500)
         woken = asyncio.Event()
         time = ShardTime(clock, woken.set)
         time.wake_at(time.now_ms() + 60_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.clocks import HandClock
 from tests.unit.broker.test_share_partitions import make_topic
 from tests.unit.kafka.face_rig import broker
 from tests.waiting import until
@@ -29,18 +30,6 @@ class Releases:
         self.released.append(member_id)
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    ns = 0
-
-    def now_ms(self):
-        return self.ns // 1_000_000
-
-    def now_ns(self):
-        return self.ns
-
-
 def join(groups, topic, member_id):
     groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
     session, _ = groups.sessions.open("workers", member_id, object())
@@ -53,7 +42,7 @@ def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monk
     async def scenario():
         async with broker() as rig:
             topic = await make_topic(rig, "jobs")
-            clock, releases = Clock(), Releases()
+            clock, releases = HandClock(), Releases()
             node = rig.node
             groups = ShareGroups(
                 node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
@@ -84,7 +73,7 @@ def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, ca
     async def scenario():
         async with broker() as rig:
             topic = await make_topic(rig, "jobs")
-            clock, releases = Clock(), Releases()
+            clock, releases = HandClock(), Releases()
             node = rig.node
             groups = ShareGroups(
                 node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks

@@ -9,6 +9,7 @@ from typing import Any
 
 import obstore
 import pytest
+from tests.clocks import HandClock
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
@@ -34,17 +35,6 @@ NOW_MS = 4_000_000_000_000
 DAY_MS = 24 * 3600 * 1000
 
 
-class StillClock:
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-
 class Storage(BlobStore):
     """Object storage in memory that is away when the test says so."""
 
@@ -62,7 +52,7 @@ class Storage(BlobStore):
 class Bench:
     """A broker with one tiered topic, and what it stands on."""
 
-    def __init__(self, inner: MemoryLedgerStore, storage: Storage, clock: StillClock) -> None:
+    def __init__(self, inner: MemoryLedgerStore, storage: Storage, clock: HandClock) -> None:
         self.inner, self.storage, self.clock = inner, storage, clock
 
     async def append(
@@ -89,7 +79,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(**configs: str):
-    made = Bench(MemoryLedgerStore(), Storage(), StillClock())
+    made = Bench(MemoryLedgerStore(), Storage(), HandClock(NOW_MS))
     made.metadata = MemoryMetadataStore()
     made.tier = TieredLedgerStore(made.inner, made.storage, "c", made.clock)
     made.node = Node(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from tests.clocks import HandClock
 
 from headrace.broker.security import tokens
 from headrace.broker.security.tokens import Tokens, TokenSettings, parse_keys
 from headrace.errors import AuthenticationFailed, ConfigInvalid
-from headrace.runtime.clock import SystemClock
 from headrace.runtime.documents import check_document_url, read_document
 from headrace.runtime.slow_calls import SlowCalls
 
@@ -40,26 +40,13 @@ CLAIMS = {
 }
 
 
-class FixedClock(SystemClock):
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = float(NOW_S)
-
-    def now_ms(self) -> int:
-        return int(self.now_s * 1_000)
-
-    def now_ns(self) -> int:
-        return int(self.now_s * 1_000_000_000)
-
-
 class Rig:
     """Tokens that are judged by the keys in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.publish(*KEYS.values())
-        self.clock = FixedClock()
+        self.clock = HandClock(NOW_S * 1_000)
         self.threads = SlowCalls("test")
         settings = TokenSettings(path.as_uri(), ISSUER, [AUDIENCE])
         self.tokens = Tokens(settings, self.clock, self.threads)
@@ -207,14 +194,14 @@ def test_an_unknown_key_id_causes_one_refresh_in_a_while(rig, monkeypatch):
     async def scenario() -> None:
         await rig.tokens.load()
         rig.publish(*KEYS.values(), new)
-        rig.clock.now_s += 60
+        rig.clock.ms += 60_000
         found = await asyncio.gather(
             *(rig.tokens.judge(one) for one in flood), return_exceptions=True
         )
         assert all(isinstance(one, AuthenticationFailed) for one in found)
         assert len(reads) == 2  # at the start, and for the flood
         assert (await rig.tokens.judge(token(key=new))).user == "alice"
-        rig.clock.now_s += 60
+        rig.clock.ms += 60_000
         rig.path.unlink()  # the issuer is down: known keys stay in use
         assert isinstance(
             (await asyncio.gather(rig.tokens.judge(flood[0]), return_exceptions=True))[0],
@@ -229,7 +216,7 @@ def test_a_key_that_the_issuer_has_withdrawn_is_refused_after_an_hour(rig):
     async def scenario() -> None:
         await rig.tokens.load()
         rig.publish(KEYS["ES256"])
-        rig.clock.now_s += 3_601
+        rig.clock.ms += 3_601_000
         with pytest.raises(AuthenticationFailed):
             await rig.tokens.judge(token(exp=NOW_S + 10_000))
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tests.clocks import HandClock
+
 from headrace.errors import LedgerLost, StorageUnavailable
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
@@ -27,21 +29,6 @@ if TYPE_CHECKING:
 
 TOPIC_ID = UUID(int=7)
 NOW_MS = 1_700_000_000_000
-
-
-class StillClock:
-    """Time that stands still unless it is moved."""
-
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-        self.skew_ms = 0
-        """What the calendar is wrong by."""
-
-    def now_ms(self) -> int:
-        return self.ms + self.skew_ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
 
 
 def forget_before(producers: ProducerState, before_ms: int) -> None:
@@ -136,7 +123,7 @@ class Rig:
     def __init__(self, config: LogConfig | None = None, leader_epoch: int | None = None) -> None:
         self.store = HeldStore()
         self.metadata = MemoryMetadataStore()
-        self.clock = StillClock()
+        self.clock = HandClock(NOW_MS)
         self.tasks = Tasks()
         self.config = config or LogConfig()
         self.leader_epoch = leader_epoch

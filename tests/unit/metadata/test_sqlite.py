@@ -7,6 +7,7 @@ import gc
 import threading
 
 import pytest
+from tests.clocks import HandClock
 
 from headrace.errors import DataCorrupt, MetadataUnavailable, VersionConflict
 from headrace.metadata.sqlite import SqliteMetadataStore
@@ -14,20 +15,9 @@ from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
 from headrace.metadata.store import ABSENT, MultiOperation
 
 
-class StoppedClock:
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-
 def test_nothing_is_polled_unless_somebody_watches(tmp_path):
     async def run():
-        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock(), poll_ms=1)
+        store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000), poll_ms=1)
         polls = []
         poll = store._file.poll
         store._file.poll = lambda: polls.append(poll())
@@ -49,7 +39,7 @@ def test_nothing_is_polled_unless_somebody_watches(tmp_path):
 
 def test_watchers_are_told_of_damage_and_outlast_a_hiccup(tmp_path):
     async def run():
-        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock(), poll_ms=1)
+        store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000), poll_ms=1)
         failures = [MetadataUnavailable("busy"), DataCorrupt("damaged")]
 
         def poll():
@@ -67,7 +57,7 @@ def test_watchers_are_told_of_damage_and_outlast_a_hiccup(tmp_path):
 def test_closing_ends_its_thread_and_leaves_one_file(tmp_path):
     async def run():
         before = set(threading.enumerate())  # another store's may be ending still
-        store = await SqliteMetadataStore.open(tmp_path / "deep" / "m", StoppedClock())
+        store = await SqliteMetadataStore.open(tmp_path / "deep" / "m", HandClock(1_000_000))
         await store.put("/a", b"", ABSENT, ephemeral=True)
         (thread,) = set(threading.enumerate()) - before
         assert thread.name == "headrace-metadata"
@@ -81,7 +71,7 @@ def test_closing_ends_its_thread_and_leaves_one_file(tmp_path):
 
 def test_a_call_that_is_cancelled_does_not_disturb_the_next(tmp_path):
     async def run():
-        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock())
+        store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000))
         call = asyncio.ensure_future(store.put("/a", b"", ABSENT))
         await asyncio.sleep(0)
         call.cancel()
@@ -95,7 +85,7 @@ def test_a_call_that_is_cancelled_does_not_disturb_the_next(tmp_path):
 
 def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_path):
     async def run():
-        store = await SqliteMetadataStore.open(tmp_path / "m", StoppedClock())
+        store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000))
         await store.put("/taken", b"", ABSENT)
         statements = []
         await store._run(lambda: store._file._db.set_trace_callback(statements.append))
@@ -119,7 +109,7 @@ def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_pa
         assert await later == 0
         assert statements.count("COMMIT") == 2
         await store.close()
-        other = SqliteFile(tmp_path / "m", StoppedClock(), 100)
+        other = SqliteFile(tmp_path / "m", HandClock(1_000_000), 100)
         sequences = [row[0] for row in other._db.execute("SELECT sequence FROM facts")]
         assert len(set(sequences)) == len(sequences) == 50
         assert other._one("SELECT value FROM counters WHERE name = 'sequence'") == max(sequences)
@@ -129,7 +119,7 @@ def test_changes_that_wait_share_a_commit_and_each_is_whole_or_not_at_all(tmp_pa
 
 
 def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path):
-    clock = StoppedClock()
+    clock = HandClock(1_000_000)
     file = SqliteFile(tmp_path / "m", clock, 100)
     file.write([[MultiOperation("/a", b"", ABSENT), MultiOperation("/a", None, 0)]])
     file.close()
@@ -146,7 +136,7 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
 
 
 def test_what_others_wrote_is_found_once_and_in_order(tmp_path):
-    clock = StoppedClock()
+    clock = HandClock(1_000_000)
     mine, other = (SqliteFile(tmp_path / "m", clock, 100) for _ in range(2))
     other.write([[MultiOperation("/b", b"", ABSENT), MultiOperation("/a", b"", ABSENT)]])
     mine.poll()

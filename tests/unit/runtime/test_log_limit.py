@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from tests.clocks import HandClock
+
 from headrace.cli.serve import RATE_LIMITED_LOGGERS
 from headrace.runtime.log_limit import BURST, LogLimit
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ns = 7
-
-    def now_ms(self) -> int:
-        return 0
-
-    def now_ns(self) -> int:
-        return self.ns
 
 
 def record(name: str = "loud") -> logging.LogRecord:
@@ -24,7 +15,7 @@ def record(name: str = "loud") -> logging.LogRecord:
 
 
 def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing():
-    clock = Clock()
+    clock = HandClock()
     limit = LogLimit(["loud"], clock, burst=5, interval_s=2)
     assert sum(limit.filter(record()) for _ in range(100)) == 5
     assert limit.filter(record("other"))
@@ -39,6 +30,6 @@ def test_a_burst_passes_then_one_for_each_interval_and_it_says_what_is_missing()
 
 def test_an_outage_of_the_storage_cannot_fill_the_disk_with_each_try_of_a_client():
     """Found by `headrace verify blackbox`: no bookies, and a line for each refused append."""
-    limit = LogLimit(RATE_LIMITED_LOGGERS, Clock())
+    limit = LogLimit(RATE_LIMITED_LOGGERS, HandClock())
     passed = sum(limit.filter(record("headrace.log.step_queue")) for _ in range(10_000))
     assert passed == BURST

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from tests.clocks import HandClock
+
 from headrace.runtime.rate_limited_warnings import INTERVAL_NS, KEYS_MAX, RateLimitedWarnings
 
 
-class Clock:
-    ns = 5
-
-    def now_ns(self):
-        return self.ns
-
-    def now_ms(self):
-        raise NotImplementedError
-
-
 def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
-    clock = Clock()
+    clock = HandClock()
     warnings = RateLimitedWarnings(logging.getLogger("headrace.test"), clock)
     with caplog.at_level(logging.WARNING, logger="headrace.test"):
         for _ in range(4):
@@ -34,7 +26,7 @@ def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
 
 
 def test_what_is_remembered_is_bounded():
-    warnings = RateLimitedWarnings(logging.getLogger("headrace.test.quiet"), Clock())
+    warnings = RateLimitedWarnings(logging.getLogger("headrace.test.quiet"), HandClock())
     warnings._log.setLevel(logging.CRITICAL)
     for number in range(3 * KEYS_MAX):
         warnings.warn(str(number), "damaged")

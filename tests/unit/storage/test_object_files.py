@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clocks import HandClock
 
 from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.runtime.disk import SystemDisk
@@ -22,19 +23,6 @@ from headrace.storage.tiering.object_format import BLOCK_BYTES, object_name
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 DATA = bytes(range(251)) * (3 * BLOCK_BYTES // 251 + 40)
-
-
-class HandClock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def now_ms(self) -> int:
-        return self.ns // 1_000_000
-
-    def now_ns(self) -> int:
-        return self.ns
 
 
 def can_tell_what_is_cached(path: Path) -> bool:

@@ -1,0 +1,28 @@
+"""A clock that tests move."""
+
+from __future__ import annotations
+
+NS_PER_MS = 1_000_000
+
+
+class HandClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self, ms: int = 0, skew_ms: int = 0) -> None:
+        self.ns = ms * NS_PER_MS
+        self.skew_ms = skew_ms
+        """What the calendar is ahead of the time that passes."""
+
+    @property
+    def ms(self) -> int:
+        return self.ns // NS_PER_MS
+
+    @ms.setter
+    def ms(self, value: int) -> None:
+        self.ns = value * NS_PER_MS
+
+    def now_ms(self) -> int:
+        return self.ms + self.skew_ms
+
+    def now_ns(self) -> int:
+        return self.ns
