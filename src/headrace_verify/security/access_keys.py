@@ -62,15 +62,21 @@ def _length(size: int) -> bytes:
     return b"\x7f" + (bytes((size,)) if size < 128 else bytes((size & 127 | 128, size >> 7)))
 
 
-def _status(secured: Secured, abuse: Abuse, headers: Mapping[str, str], topic: str = _TOPIC) -> Any:
-    """The status of the answer to a QueryRoute; None: there is no answer."""
+def route_status(
+    secured: Secured, abuse: Abuse, headers: Mapping[str, str], topic: str | bytes = _TOPIC
+) -> Any:
+    """The status of the answer to a QueryRoute; None: there is no answer. Bytes need not be
+    UTF-8."""
     fields = {
         ":method": "POST", ":scheme": "http", ":path": f"/{wire.SERVICE}/QueryRoute",
         ":authority": "broker:1", "te": "trailers", "content-type": "application/grpc",
         "x-mq-client-id": "abuse", **headers,
     }  # fmt: skip
     block = b"".join(_field(*pair) for pair in fields.items())
-    body = wire.request_of("QueryRoute")(topic={"name": topic}).SerializeToString()
+    raw = topic.encode() if isinstance(topic, str) else topic
+    placeholder = "x" * len(raw)
+    body = wire.request_of("QueryRoute")(topic={"name": placeholder}).SerializeToString()
+    body = body.replace(placeholder.encode(), raw)
     message = b"\0" + struct.pack(">I", len(body)) + body
     call = _frame(_HEADERS, _END_HEADERS, block) + _frame(_DATA, _END_STREAM, message)
     abuse.checked += 1
@@ -107,7 +113,7 @@ def signatures_of_others_and_of_other_times_are_refused(abuse: Abuse) -> None:
     web = _make(secured, "of the web")
     mine = _make(secured, "mallory", kind="rocketmq", user=MALLORY)
     right = Signature(key["id"], key["secret"])
-    taken = _status(secured, abuse, right.headers)
+    taken = route_status(secured, abuse, right.headers)
     abuse.expect(taken is not None and taken.code == codes.OK, f"a right one is refused: {taken}")
     hour, year = timedelta(hours=1, minutes=7), timedelta(days=365)
     old = right._replace(ago=timedelta(minutes=7)).headers
@@ -129,14 +135,14 @@ def signatures_of_others_and_of_other_times_are_refused(abuse: Abuse) -> None:
     for name, headers in wrong.items():
         lowered = {one.lower(): value for one, value in headers.items()}
         for topic in (_TOPIC, "no-such-topic"):
-            status = _status(secured, abuse, lowered, topic)
+            status = route_status(secured, abuse, lowered, topic)
             is_refused = status is not None and status.code == codes.UNAUTHORIZED
             abuse.expect(is_refused, f"a signature is taken, {name}: {status}")
             texts.add("" if status is None else status.message)
     abuse.expect(len(texts) == 1, f"refusals tell what was wrong: {texts}")
     _denied(secured, abuse, Signature(mine["id"], mine["secret"]))
     secured.ask("DELETE", f"/v1/keys/{key['id']}", basic(ADMIN))
-    status = _status(secured, abuse, right.headers)
+    status = route_status(secured, abuse, right.headers)
     is_refused = status is not None and status.code == codes.UNAUTHORIZED
     abuse.expect(is_refused, f"a revoked key is taken: {status}")
     for made in (web, mine):
@@ -147,7 +153,7 @@ def _denied(secured: Secured, abuse: Abuse, weak: Signature) -> None:
     """A user without rights learns nothing of what exists."""
     found = set()
     for topic in (_TOPIC, "absent"):
-        status = _status(secured, abuse, weak.headers, topic)
+        status = route_status(secured, abuse, weak.headers, topic)
         code = None if status is None else status.code
         abuse.expect(code == codes.FORBIDDEN, f"a user without rights gets {status}")
         found.add("" if status is None else status.message.replace(topic, ""))

@@ -12,12 +12,15 @@ import json
 import logging
 import os
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from headrace.broker.topics import topics
 from headrace.broker.topics.topic import Topic
 from headrace.kafka import apis, dispatch
 from headrace.kafka.handlers import producers
+from headrace.records.tenant_names import tenant_of
 from headrace.runtime import disk, log_text
 from headrace_verify.wire.bugs import Hole, found_by
 
@@ -211,6 +214,21 @@ def let_rules_open_what_other_tenants_have(patch: Patch) -> None:
     patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
 
 
+def decode_names_in_http_once_more(patch: Patch) -> None:
+    """A name that becomes another tenant's key by it is taken for that key."""
+    from headrace.broker.services import access_control
+    from headrace.broker.services.tenant_view import TenantView
+
+    key = TenantView.key
+
+    def decoded(self: Any, name: str) -> str:
+        plain = unquote(unicodedata.normalize("NFKC", unquote(name))).replace("\0", "")
+        return plain if tenant_of(plain) else key(self, name)
+
+    patch(TenantView, "key", decoded)
+    patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
+
+
 def forget_the_limits_of_tenants(patch: Patch) -> None:
     from headrace.broker.topics.topic_checks import TopicChecks
 
@@ -241,6 +259,7 @@ BUGS = (
         says="names another tenant's",
     ),
     Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
+    Hole(decode_names_in_http_once_more, ("encoded names",), says="twice encoded marks"),
     Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(

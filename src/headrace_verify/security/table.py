@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace_verify.security import (
     access_keys,
     configs,
+    encoded_names,
     files,
     interface,
     logins,
@@ -140,6 +141,9 @@ THREATS = (
     Threat(MACHINE, tenants.another_tenants_names_cannot_be_told,
            "CVE-2025-30215, CVE-2026-66076",
            "the same answer whether another tenant has it or nobody; lists without it; 403"),
+    Threat(MACHINE, encoded_names.encoded_names_reach_no_other_tenant,
+           "CVE-2025-30215, CVE-2014-9650",
+           "the same answer in every encoding whether another tenant has it or nobody"),
     Threat(MACHINE, tenants.a_tenant_takes_no_more_than_its_limits, "CVE-2026-66067",
            "403 for topics and partitions above its limits"),
     Threat(MACHINE, tenants.a_tenant_does_not_fill_the_disk_of_others, "CVE-2026-66067",

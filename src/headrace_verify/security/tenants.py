@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from headrace_verify.wire.abuse import Abuse
 
-_VICTIM, _ATTACKER = "victim", "attacker"
-_HELD, _ABSENT = "ledgerline", "absentline"
+VICTIM, _ATTACKER = "victim", "attacker"
+HELD, ABSENT = "ledgerline", "absentline"
 """Of one length: no text has them by chance."""
 _TOPICS_MAX: Final = 2
 _STORED_MAX: Final = 50_000
@@ -54,13 +54,13 @@ _CHANGING: Final = re.compile(r'"\w+_ms": ?\d+|[0-9a-f]{8}-[0-9a-f-]{27}')
 
 
 @contextmanager
-def _tenants(abuse: Abuse) -> Iterator[Secured]:
+def two_tenants(abuse: Abuse) -> Iterator[Secured]:
     """Mallory is a tenant's; another tenant has a topic with a record, and a group."""
     secured, admin = Secured.of(abuse), basic(ADMIN)
     made = {"name": _ATTACKER, "principals": [f"User:{MALLORY}"]}
-    for body in (made, {"name": _VICTIM}):
+    for body in (made, {"name": VICTIM}):
         secured.ask("POST", "/v1/tenants", admin, body)
-    key = prefix_of(_VICTIM) + _HELD
+    key = prefix_of(VICTIM) + HELD
     secured.make(key)
     records = {"records": [{"value": "of the victim"}]}
     status = secured.ask("POST", f"/v1/topics/{quote(key)}/records", admin, records).status
@@ -73,20 +73,20 @@ def _tenants(abuse: Abuse) -> Iterator[Secured]:
         for one in mine.get("topics", ()):
             secured.ask("DELETE", f"/v1/topics/{quote(one['name'])}", basic(MALLORY))
         secured.ask("DELETE", f"/v1/topics/{quote(key)}", admin)
-        for name in (_ATTACKER, _VICTIM):
+        for name in (_ATTACKER, VICTIM):
             secured.ask("DELETE", f"/v1/tenants/{name}?force=true", admin)
 
 
 def another_tenants_names_cannot_be_told(abuse: Abuse) -> None:
-    forms = [f"{prefix}{{}}" for prefix in ("", prefix_of(_VICTIM), f"{_VICTIM}/")]
-    with _tenants(abuse) as secured:
+    forms = [f"{prefix}{{}}" for prefix in ("", prefix_of(VICTIM), f"{VICTIM}/")]
+    with two_tenants(abuse) as secured:
         # By a key: a password takes the broker longer to check than the request.
         key = secured.ask("POST", "/v1/keys", basic(MALLORY), {"name": "of a tenant"}).json()
         client = {"Authorization": f"Bearer {key.get('key', '')}"}
         for method, path, body in _REQUESTS:
             for form in forms:
                 texts = set()
-                for name in (_HELD, _ABSENT):
+                for name in (HELD, ABSENT):
                     target = path.format(quote(form.format(name), safe=""))
                     answer = secured.ask(method, target, client, body)
                     text = _CHANGING.sub("", answer.text).replace(name, "")
@@ -96,16 +96,17 @@ def another_tenants_names_cannot_be_told(abuse: Abuse) -> None:
                 abuse.expect(len(texts) == 1, f"{method} {path} of {form}: {texts}")
         for path in _LISTS:
             text = secured.ask("GET", path, client).text
-            abuse.expect(_HELD not in text, f"{path} names another tenant's: {text[:200]}")
+            abuse.expect(HELD not in text, f"{path} names another tenant's: {text[:200]}")
         for path in _OF_OPERATORS:
             status = secured.ask("GET", path, client).status
             abuse.expect(status == 403, f"{path} is shown to a tenant: {status}")
         secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
-        _is_untouched(abuse, secured)
+        is_untouched(abuse, secured)
 
 
-def _is_untouched(abuse: Abuse, secured: Secured) -> None:
-    path = f"/v1/topics/{quote(prefix_of(_VICTIM) + _HELD)}"
+def is_untouched(abuse: Abuse, secured: Secured) -> None:
+    """Check that the victim's topic is as it was."""
+    path = f"/v1/topics/{quote(prefix_of(VICTIM) + HELD)}"
     topic = secured.ask("GET", path, basic(ADMIN)).json()
     partitions = topic.get("partitions", [])
     ends = sum(one.get("end_offset", 0) for one in partitions)
@@ -115,7 +116,7 @@ def _is_untouched(abuse: Abuse, secured: Secured) -> None:
 
 def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
     client = basic(MALLORY)
-    with _tenants(abuse) as secured:
+    with two_tenants(abuse) as secured:
         path = f"/v1/tenants/{_ATTACKER}"
         limits = {"limits": {"topics": _TOPICS_MAX, "partitions": 100}}
         status = secured.ask("PATCH", path, basic(ADMIN), limits).status
@@ -136,7 +137,7 @@ def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
         new = {"name": "beyond", "partitions": 1}
         status = secured.ask("POST", "/v1/topics", client, new).status
         abuse.expect(status == 403, f"a topic beyond the limit of partitions is made: {status}")
-        _is_untouched(abuse, secured)
+        is_untouched(abuse, secured)
 
 
 def _written(answer: HttpAnswer) -> int:
@@ -149,7 +150,7 @@ def _written(answer: HttpAnswer) -> int:
 
 def a_tenant_does_not_fill_the_disk_of_others(abuse: Abuse) -> None:
     admin = basic(ADMIN)
-    with _tenants(abuse) as secured:
+    with two_tenants(abuse) as secured:
         key = secured.ask("POST", "/v1/keys", basic(MALLORY), {"name": "of a tenant"}).json()
         client = {"Authorization": f"Bearer {key.get('key', '')}"}
         path = f"/v1/tenants/{_ATTACKER}"
@@ -165,7 +166,7 @@ def a_tenant_does_not_fill_the_disk_of_others(abuse: Abuse) -> None:
             result = _written(secured.ask("POST", "/v1/topics/f0/records", client, records))
             written += 1
         abuse.expect(result == 403, f"after {written} writes it may store more: {result}")
-        of_victim = f"/v1/topics/{quote(prefix_of(_VICTIM) + _HELD)}/records"
+        of_victim = f"/v1/topics/{quote(prefix_of(VICTIM) + HELD)}/records"
         result = _written(secured.ask("POST", of_victim, admin, records))
         abuse.expect(result == _STORED, f"a tenant that is full keeps others out: {result}")
         secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
