@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.identity import (
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 20
 USER, PASSWORD = "HEADRACE_DATABASE_USER", "HEADRACE_DATABASE_PASSWORD"
 _KNOWN_BY: Final = ["identity", "number"]
+_PLACE: Final = "topic, partition, offset"
+_SCHEME: Final = re.compile(r"jdbc:[A-Za-z0-9+.-]+(?=:)")
+_ORACLE: Final = re.compile(r"^jdbc:oracle:\w+:@", re.IGNORECASE)
+"""Without a login, Oracle's URLs still have the sign that follows one."""
+_LOGIN: Final = re.compile(
+    r"@|(user|user_?name|user_?id|uid|password|passwd|pwd|token|secret)\d*\s*=", re.IGNORECASE
+)
 _DRIVERS: Final = {"jdbc:sqlite:": "org.sqlite.JDBC"}
 """Of jars that are in each session; others are found by the driver's own registration."""
 
@@ -80,6 +88,13 @@ class DatabaseCopy:
     drivers: tuple[Path, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        # The message does not repeat the URL: output and logs are kept, and seen by others.
+        if _LOGIN.search(_ORACLE.sub("", unquote(self.url))):
+            raise OptionInvalid(
+                "The database's URL holds a login (an @, or a parameter for a user or password),"
+                " which would be readable in lists of processes. Nothing was read. Take it out,"
+                f" and set {USER} and {PASSWORD}."
+            )
         if (self.record_value is None) != (self.row_value is None):
             raise OptionInvalid(
                 "Values are compared if that of a record and that of a row are given. Nothing was"
@@ -88,14 +103,15 @@ class DatabaseCopy:
 
     @property
     def name(self) -> str:
-        """For the certificate: without the places where a URL may hold a login."""
-        plain = re.sub(r"^(jdbc:\w+:).*@", r"\1", self.url)
-        return f"table {self.table} in {re.split('[?;]', plain)[0]}"
+        """For the certificate: of the URL only the scheme, as each driver has a syntax of its own
+        for what should not be shown."""
+        scheme = _SCHEME.match(self.url)
+        return f"table {self.table} in {scheme[0] if scheme else 'a database'}"
 
     def of_records(self, records: Any) -> Any:
         """See `TopicCopy.of_records`."""
         known = records.selectExpr("*", *_known(self.record_id, self.record_value))
-        return numbered(known, "topic, partition, offset")
+        return numbered(known, _PLACE)
 
     def rows(self, spark: Any) -> Any:
         """See `TopicCopy.rows`."""
