@@ -10,8 +10,9 @@ from confluent_kafka import Producer
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.certificate import verify
-from headrace.pipeline.jobs.copies import DatabaseCopy, TopicCopy
+from headrace.pipeline.jobs.copies import DatabaseCopy, TopicCopy, _figures
 from headrace.pipeline.jobs.delivery_proof import DeliveryConfig, prove_delivery
+from headrace.pipeline.jobs.identity import numbered
 from headrace.pipeline.jobs.windows import WHOLE_LOG, Bounds, Connection
 
 START_MS = 1_700_000_000_000
@@ -88,6 +89,24 @@ def test_a_copy_in_another_cluster_is_compared_by_content(broker, other, topic, 
     assert verify(json.loads(json.dumps(found))) == []
     figures["missing"] = 0
     assert verify(found) != []
+
+
+def test_equal_records_of_one_id_are_matched_whatever_their_order(spark):
+    """Only what is left over on both sides differs; what precedes the window is no part of it."""
+    log = spark.sql(
+        "SELECT 'orders' AS topic, 0 AS partition, * FROM VALUES (0, 'a', 'new'), (1, 'a', 'old'),"
+        " (2, 'b', '1'), (3, 'b', '2'), (4, 'c', 'x'), (5, 'c', 'x'), (6, 'd', NULL)"
+        " AS given (offset, identity, content)"
+    )
+    rows = spark.sql(
+        "SELECT *, identity AS place FROM VALUES ('a', 'new'), ('a', 'old'), ('b', '2'),"
+        " ('b', '3'), ('c', 'x'), ('d', NULL) AS given (identity, content)"
+    )
+    log = numbered(log, "offset")
+    figures = _figures(log.where("offset <> 4"), log, numbered(rows, "content"))
+    assert (figures["missing"], figures["surplus"], figures["repeated"]) == (0, 0, 0)
+    assert figures["differing_spans"] == {"0": [[2, 2]]}
+    assert _figures(log, log, numbered(rows, "content"))["missing_spans"] == {"0": [[5, 5]]}
 
 
 def test_a_database_table_is_compared_by_ids_and_values(broker, topic, spark, tmp_path):

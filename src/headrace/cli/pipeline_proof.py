@@ -281,9 +281,12 @@ def conclude(found: dict[str, Any]) -> None:
     for line in found["not_proven"][:SHOWN_MAX]:
         say(f"not proven: {line}")
     if found["problems"]:
+        others, _ = job_module("jobs.certificate").judge(found | {"copies": []})
         raise CommandFailed(
             f"{len(found['problems'])} problems of {found['topic']}",
-            "Send what is missing again: headrace pipeline resend",
+            "Send what is missing again: headrace pipeline resend"
+            if others
+            else "Correct the copy where the lines above say so, and prove it again",
         )
     if found["not_proven"]:
         raise CommandFailed(

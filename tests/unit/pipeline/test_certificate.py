@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from headrace.cli.failures import CommandFailed
+from headrace.cli.pipeline_proof import conclude
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.certificate import load, sealed, verify
 
@@ -31,6 +33,31 @@ KEY = b"a key that the auditor shares"
 
 def body(**changes):
     return copy.deepcopy(BODY) | changes
+
+
+COPY = {
+    "copy": "topic mirror", "rows": 10, "log_is_whole": True, "records": 10, "unidentified": 0,
+    "missing": 0, "missing_spans": {}, "differing": 0, "differing_spans": {}, "repeated": 0,
+    "repeated_shown": [], "surplus": 0, "surplus_shown": [], "rows_unidentified": 0,
+}  # fmt: skip
+
+
+def test_records_that_were_never_compared_with_a_copy_are_not_proven():
+    assert sealed(body(copies=[COPY]))["verdict"] == "proven"
+    found = sealed(body(copies=[COPY | {"records": 7, "unidentified": 1}]))
+    assert found["verdict"] == "not proven"
+    assert found["not_proven"][0].startswith("topic mirror: whether 2 records are there")
+
+
+def test_the_next_step_after_a_failed_copy_is_not_to_send_again():
+    differing = COPY | {"differing": 1, "differing_spans": {"0": [[3, 3]]}}
+    with pytest.raises(CommandFailed) as failed:
+        conclude(sealed(body(copies=[differing])))
+    assert "resend" not in failed.value.next_step
+    missing = PRODUCER | {"missing": 1, "missing_spans": [[3, 3]]}
+    with pytest.raises(CommandFailed) as failed:
+        conclude(sealed(body(copies=[differing], producers=[missing])))
+    assert "resend" in failed.value.next_step
 
 
 def test_complete_figures_are_proven_and_stay_so_as_json():

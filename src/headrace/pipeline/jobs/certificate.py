@@ -165,6 +165,12 @@ def _judge_copy(
                 f"{name}: whether {copy['surplus']} there ({shown}) were in the log, whose begin"
                 " has been deleted"
             )
+    stored = sum(side["count"] for side in body["stored"].values())
+    if (unread := stored - copy["records"] - copy["unidentified"]) > 0:
+        not_proven.append(
+            f"{name}: whether {unread} records are there that were removed from the log before they"
+            " were compared"
+        )
     if copy["unidentified"]:
         not_proven.append(f"{name}: whether {copy['unidentified']} records without an id are there")
     if copy["rows_unidentified"]:

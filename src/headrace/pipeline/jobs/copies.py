@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 20
 USER, PASSWORD = "HEADRACE_DATABASE_USER", "HEADRACE_DATABASE_PASSWORD"
 _KNOWN_BY: Final = ["identity", "number"]
+_EQUAL_BY: Final = ["identity", "same", "pair"]
 _PLACE: Final = "topic, partition, offset"
 _SCHEME: Final = re.compile(r"jdbc:[A-Za-z0-9+.-]+(?=:)")
 _ORACLE: Final = re.compile(r"^jdbc:oracle:\w+:@", re.IGNORECASE)
@@ -160,10 +161,16 @@ def compare(
 
 
 def _figures(inside: Any, log: Any, rows: Any) -> dict[str, Any]:
-    known = inside.where("identity IS NOT NULL")
-    missing = known.join(rows.select(*_KNOWN_BY), _KNOWN_BY, "left_anti")
-    other = rows.withColumnRenamed("content", "content_there").drop("place")
-    differing = known.join(other, _KNOWN_BY).where("NOT content <=> content_there")
+    known = _paired(inside.where("identity IS NOT NULL"), _PLACE)
+    there = _paired(rows.where("identity IS NOT NULL"), "place")
+    # Equal ones first: of one identity, the copies may be in another order. Only what is left over
+    # on both sides is taken for changed.
+    rest = known.join(there.select(*_EQUAL_BY), _EQUAL_BY, "left_anti")
+    rest_there = there.join(known.select(*_EQUAL_BY), _EQUAL_BY, "left_anti")
+    rest = numbered(rest.drop("number"), _PLACE)
+    rest_there = numbered(rest_there.drop("number"), "content").select(*_KNOWN_BY)
+    missing = rest.join(rest_there, _KNOWN_BY, "left_anti")
+    differing = rest.join(rest_there, _KNOWN_BY, "left_semi")
     surplus = rows.where("identity IS NOT NULL").join(
         log.select(*_KNOWN_BY), _KNOWN_BY, "left_anti"
     )
@@ -183,6 +190,12 @@ def _figures(inside: Any, log: Any, rows: Any) -> dict[str, Any]:
         "surplus_shown": _places(more),
         "rows_unidentified": rows.where("identity IS NULL").count(),
     }
+
+
+def _paired(frame: Any, order: str) -> Any:
+    """Add the number of a row among those of its identity and content, which may be NULL."""
+    same = frame.selectExpr("*", "coalesce(concat('=', content), '-') AS same")
+    return numbered(same, order, by="identity, same", name="pair")
 
 
 def _places(rows: Any) -> list[str]:

@@ -49,7 +49,7 @@ def identified(frame: Any, producer: str, sequence: str) -> Any:
     )
 
 
-def numbered(frame: Any, order: str) -> Any:
-    """Add the number of a row among those of its identity."""
-    window = f"PARTITION BY identity ORDER BY {order}"
-    return frame.selectExpr("*", f"row_number() OVER ({window}) AS number")
+def numbered(frame: Any, order: str, *, by: str = "identity", name: str = "number") -> Any:
+    """Add the number of a row among those that are equal in `by`, as column `name`."""
+    window = f"PARTITION BY {by} ORDER BY {order}"
+    return frame.selectExpr("*", f"row_number() OVER ({window}) AS {name}")
