@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 LIMIT_S = 300
 COUNT = 3_000
+BUNDLE = 500
+"""Entries that the script moves at a time, which are all that it may repeat."""
 
 
 @pytest.fixture
@@ -103,14 +105,20 @@ def test_a_stream_of_redis_is_moved_without_loss_although_the_mover_is_killed(
         while not stored(broker, "orders"):
             assert time.monotonic() < deadline
         os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
+        assert first.wait() == -signal.SIGKILL
+        # Delivered, then deleted: Redis lists such an entry as pending, without its fields.
+        reading = ["--json", "XREADGROUP", "GROUP", "headrace", "mover", "COUNT", "1"]
+        ((deleted, fields),) = json.loads(call(*reading, "STREAMS", "orders", ">"))["orders"]
+        call("XDEL", "orders", deleted)
         subprocess.run(run, cwd=tmp_path, env=env, check=True, timeout=LIMIT_S)
         found = stored(broker, "orders")
     finally:
         broker.stop()
     unique = dict(found)
-    assert [one["number"] for one in unique.values()] == [str(number) for number in range(COUNT)]
+    lost = int(fields[fields.index("number") + 1])
+    expected = [str(number) for number in range(COUNT) if number != lost]
+    assert [one["number"] for one in unique.values()] == expected
     assert all(one["a name"] == f'é "{one["number"]}"' for one in unique.values())
     assert [*unique] == sorted(unique, key=lambda one: [*map(int, one.split("-"))])
-    assert len(found) < 2 * COUNT
+    assert len(found) <= len(unique) + BUNDLE
     assert call("XPENDING", "orders", "headrace").split()[0] == "0"
