@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -117,7 +118,6 @@ def password_in_keyring(service: str, user: str) -> str:
     contents."""
     try:
         import keyring
-        from keyring.errors import KeyringError
     except ImportError:
         raise CommandFailed(
             "the context takes its password from a keyring, and the library is not installed:"
@@ -126,15 +126,16 @@ def password_in_keyring(service: str, user: str) -> str:
             USAGE,
         ) from None
     try:
-        found = keyring.get_password(service, user)
+        found: str | None = keyring.get_password(service, user)
         reason = "it has none"
-    except (KeyringError, OSError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - backends raise any, with texts of their own
         found, reason = None, type(error).__name__
     if found is None:
+        storing = shlex.join(["keyring", "set", service, user])
         raise CommandFailed(
             f"the keyring gives no password of user {user!r} for service {service!r} ({reason}):"
             " nothing was sent",
-            f"Store it with `keyring set {service} {user}`, or use --password-file",
+            f"Store it with `{storing}`, or use --password-file",
             USAGE,
         )
     return found

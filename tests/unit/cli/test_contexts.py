@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import stat
+import sys
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -148,6 +150,21 @@ def test_a_password_comes_from_the_keyring_and_is_stored_nowhere_else(keyring_fi
     keyring_file.unlink()
     with pytest.raises(CommandFailed, match="FileNotFoundError"):
         Contexts().named("prod").settings()
+
+
+def test_a_keyrings_own_exceptions_and_texts_stay_inside(home, monkeypatch):
+    name = "kafka prod; x"
+    run("add", "prod", "--bootstrap", "h:1", "--user", "alice", "--keyring", name)
+    for failure in (Exception("canary"), UnicodeDecodeError("utf-8", b"canary", 0, 1, "canary")):
+
+        def fail(*_arguments, failure=failure):
+            raise failure
+
+        monkeypatch.setitem(sys.modules, "keyring", SimpleNamespace(get_password=fail))
+        with pytest.raises(CommandFailed, match=type(failure).__name__) as failed:
+            Contexts().named("prod").settings()
+        assert "canary" not in f"{failed.value} {failed.value.next_step}"
+        assert "`keyring set 'kafka prod; x' alice`" in failed.value.next_step
 
 
 def test_a_keyring_needs_a_user_and_no_file(home):
