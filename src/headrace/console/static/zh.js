@@ -438,4 +438,5 @@ export const words = {
   "The tenant has no limits. Set some:": "该租户没有限额。设置限额：",
   "Oldest": "最早的",
   "age of the oldest unfinished message": "最早未完成消息的时长",
+  "at least {age}": "至少 {age}",
 };

@@ -34,15 +34,24 @@ function List() {
     <${PageForms} cli="headrace group list" path="/v1/groups?type=share" />`;
 }
 
-// By partition, how old the first unfinished message is, in ms; none for a group that received nothing yet.
+// By partition, how old the first unfinished message is, in ms; none if that is not known: the group received
+// nothing yet, or its coordinator is away, and the rest of the page is still of use.
 async function agesOf(topic, group, signal) {
   try {
     const { offsets } = await get(at("groups", group, "offsets"), { times: true }, signal);
     return new Map(offsets.filter((one) => one.topic === topic).map((one) => [one.partition, one.lag_ms]));
   } catch (problem) {
-    if (problem.status === 404) return new Map();
-    throw problem;
+    if (problem.name === "AbortError") throw problem;
+    return new Map();
   }
+}
+
+// The greatest known age; "at least" where that of a partition with messages is not known.
+function oldest({ partitions, ages }) {
+  const known = [...ages.values()].filter((one) => one !== null && one !== undefined);
+  const age = span(Math.max(-1, ...known));
+  const isPart = known.length > 0 && partitions.some((one) => one.lag > 0 && (ages.get(one.partition) ?? null) === null);
+  return isPart ? t("at least {age}", { age }) : age;
 }
 
 function Queue({ topic, group }) {
@@ -66,7 +75,7 @@ function Queue({ topic, group }) {
       <dl class="figures">
         <${Figure} name=${t("Waiting")} value=${count(sum("lag", data.partitions) - sum("in_flight", data.partitions))} />
         <${Figure} name=${t("In flight")} value=${count(sum("in_flight", data.partitions))} />
-        <${Figure} name=${t("Oldest")} value=${span(Math.max(-1, ...[...data.ages.values()].map((one) => one ?? -1)))} note=${t("age of the oldest unfinished message")} />
+        <${Figure} name=${t("Oldest")} value=${oldest(data)} note=${t("age of the oldest unfinished message")} />
         <${Figure} name=${t("Deliveries at most")} value=${count(data.delivery_count_limit)} />
         <${Figure} name=${t("Dead letters")} value=${data.dead_letter_topic ? html`<a href=${link(["dead-letters", data.dead_letter_topic])}>${data.dead_letter_topic}</a>` : t("none")} />
       </dl>
