@@ -224,9 +224,9 @@ class Web:
         """What to do when the address does not respond."""
         if self._session.given_http is None and is_on_loopback(self._address):
             return (
-                "If its broker runs on another machine, let it register an address that others"
-                " reach (headrace serve --http HOST:PORT), or specify the HTTP address of another"
-                " broker with --http HOST:PORT"
+                "Check that a broker is running there. If it runs on another machine, let it"
+                " register an address that others reach (headrace serve --http HOST:PORT), or"
+                " specify the HTTP address of another broker with --http HOST:PORT"
             )
         return (
             "Check that a broker is running there, or specify another one's HTTP address with"

@@ -51,6 +51,7 @@ def test_a_registered_loopback_address_that_does_not_respond_is_explained(given,
     with pytest.raises(CommandFailed) as failed:
         Web(session, "127.0.0.1:1").probe("/readyz")
     assert step in failed.value.next_step
+    assert failed.value.next_step.startswith("Check that a broker is running there")
 
 
 def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_and_again():
