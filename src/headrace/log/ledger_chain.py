@@ -275,6 +275,7 @@ class LedgerChain:
                 return False
             if self._is_retired:
                 raise self._not_owner(fact.leader_epoch)
+            assert fact.leader_epoch == self.fact.leader_epoch, "only a claim changes the epoch"
             value = fact.encode()
             self._in_doubt[_digest(value)] = stored
             try:

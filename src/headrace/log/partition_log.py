@@ -247,6 +247,7 @@ class PartitionLog(LogState):
             self._leave(active)
             raise
         assert position == active.end_position, "storage and log agree on the ledger's end"
+        assert last_delta >= 0, "a batch has offsets"
         active.index.add(base_offset, position, max_ms)
         if active.max_timestamp_ms < max_ms:
             active.max_timestamp_ms = max_ms
@@ -299,8 +300,10 @@ class PartitionLog(LogState):
         first_offset = producers.apply_marker(
             header, marker.coordinator_epoch, base_offset, now_ms, safe_offset
         )
+        assert producers.open_transaction(header.producer_id) is None, "a marker ends it"
         if first_offset is None:
             return
+        assert first_offset < base_offset, "a transaction begins before its marker"
         visibility.end(first_offset, base_offset)
         if not marker.is_commit:
             active = self.segments[-1]
@@ -321,6 +324,7 @@ class PartitionLog(LogState):
             return
         first = self.pending.popleft()
         assert first is pending, "appends of one ledger complete in order"
+        assert pending.end_offset <= self.end_offset, "what is durable was appended"
         if not self.pending:
             self.last_completion = None
         visibility = self.visibility
