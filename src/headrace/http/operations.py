@@ -499,7 +499,7 @@ class _Resource:
             if amount is None:
                 is_producer = operation.quota == PRODUCER
                 amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
-            quotas.take(session, operation.quota, amount)
+            quotas.take(session, operation.quota, amount, is_stored=True)
         return response
 
     def _refused(self, session: ClientSession, error: HeadraceError) -> Response:

@@ -145,6 +145,8 @@ class TenantOperations:
             raise Contradiction(f"{both[0]} is both added and removed: do one of them")
         tenants = self._tenants()
         limits, when_full = call.body.get("limits", {}), call.body.get("when_full")
+        if moved:  # what cannot be moved is refused before anything is changed
+            await tenants.move(name, moved, is_dry_run=True)
         await tenants.change(name, added, removed, limits, when_full, is_dry_run=call.is_dry_run)
         if moved:
             await tenants.move(name, moved, is_dry_run=call.is_dry_run)

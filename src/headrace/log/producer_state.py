@@ -37,6 +37,8 @@ MARKERS_BUMP: Final = 2
 DUPLICATES_KEPT: Final = 5
 """An idempotent Java producer has at most five requests in flight. Do not change."""
 SEQUENCE_END: Final = 2**31
+REFUSED_MS_MAX: Final = 30_000
+"""For how long a client that was refused may be told to wait."""
 RETRIES_MS: Final = 15_000
 """After appends resume, how long later batches must wait for failed ones to be retried."""
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
@@ -473,9 +475,14 @@ class RetryGate:
             self.has_failures = False
             self._until_ms = now_ms + RETRIES_MS
 
+    def refused(self, now_ms: int) -> None:
+        """A batch was refused before it was appended; its client sends it again."""
+        self._until_ms = max(self._until_ms, now_ms + REFUSED_MS_MAX + RETRIES_MS)
+
     def is_waiting(self, now_ms: int) -> bool:
         """Whether failed batches may still be retried, and must come first."""
-        return 0 < self._until_ms - now_ms <= RETRIES_MS  # the upper bound: the clock went back
+        # The upper bound: the clock went back.
+        return 0 < self._until_ms - now_ms <= REFUSED_MS_MAX + RETRIES_MS
 
     def check(
         self, producers: ProducerState, batch: BatchHeader, now_ms: int

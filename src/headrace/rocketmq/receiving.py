@@ -118,10 +118,9 @@ class Receiving:
         """Begin to acknowledge messages. Returns False if the topic is not known here, so that it
         has to be looked up first, or one of them is being renewed. Raises Refused."""
         asked = _acknowledged(request)
-        topic = caller.known_topic(request.topic)
+        topic, group_id = caller.known_topic(request.topic), caller.group_id(request.group)
         if topic is None or not self._clients.drop_at_once(caller.key, asked.receipts):
             return False
-        group_id = caller.group_id(request.group)
         ids = [(one.message_id, one.receipt_handle) for one in request.entries]
 
         def settled(errors: Sequence[HeadraceError | None] | Exception) -> None:

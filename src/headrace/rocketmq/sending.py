@@ -140,7 +140,7 @@ class Sending:
                     _fill_entry(caller, response.entries.add(), topic, one, result)
                 set_common_status(response.status, response.entries)
                 if quotas.is_active:
-                    quotas.take(caller.session, PRODUCER, size)
+                    quotas.take(caller.session, PRODUCER, size, is_stored=True)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
                 ended(error)
                 return

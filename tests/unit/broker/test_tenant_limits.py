@@ -176,6 +176,25 @@ def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
     asyncio.run(scenario())
 
 
+def test_writes_that_are_charged_once_they_are_stored_are_owed_in_full():
+    """As those over HTTP: what was stored while a tenant owes more than it may wait counts, too."""
+
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        await cluster.limit({PRODUCER: RATE})
+        rates, size = cluster.rates[0], 40 * RATE
+        for _ in range(5):
+            rates.take(session(), PRODUCER, size, is_stored=True)
+        cluster.now_ms += 150_000
+        assert rates.take(session(), PRODUCER, 0) > 0
+        assert "acme" in rates.counts.refused
+        cluster.now_ms += 60_000
+        assert rates.take(session(), PRODUCER, 0) == 0
+        assert "acme" not in rates.counts.refused
+
+    asyncio.run(scenario())
+
+
 def test_limits_of_counts_alone_meter_no_request():
     async def scenario() -> None:
         cluster = Cluster(1)
@@ -361,6 +380,7 @@ def test_slow_throttles_writes_more_and_more():
                 waits.append(quotas.take(session(), PRODUCER, 1))
             assert waits[:2] == [0, 0]
             assert 14_000 < waits[2] < 17_000
+            assert quotas.take(session(), PRODUCER, 0) == 0, "it owes nothing"
             assert quotas.take(session("carol"), PRODUCER, 1) == 0
 
     asyncio.run(scenario())

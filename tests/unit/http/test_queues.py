@@ -12,9 +12,13 @@ from starlette.applications import Starlette
 from tests.unit.broker.test_dead_letters import broken_batch
 from tests.unit.http.http_rig import on_the_web
 from tests.unit.kafka.face_rig import batch, broker
+from tests.waiting import until
 
+from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
+from headrace.broker.shares.queue_peers import MemberSettlements
 from headrace.broker.shares.share_reads import row_reader, rows_of
 from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
+from headrace.coordination.shares.commands import ACCEPT, Settlement
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import DataCorrupt
 from headrace.http import queues
@@ -341,6 +345,52 @@ async def test_what_would_make_a_response_too_large_is_given_back_without_a_deli
     assert seen == list(range(16))
     _, read = await web.ask("GET", "/v1/topics/jobs/records?max=1000")
     assert (len(read["records"]), read["next_offset"]) == (3, 3), "8 MiB in one response"
+
+
+@on_the_web
+async def test_deliveries_of_several_members_are_settled_side_by_side(web):
+    """In a row, each would wait for a sync of its own."""
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
+    begun, all_begun = [], asyncio.Event()
+
+    async def settle(_topic, number, _group, member, _settlements, *, is_atomic):
+        begun.append((number, member, is_atomic))
+        if len(begun) == 3:
+            all_begun.set()
+        await all_begun.wait()
+        return [None]
+
+    web.node.shares.settle = settle
+    done = [Settlement(0, 0, ACCEPT)]
+    parts = [MemberSettlements(*one, done) for one in ((0, "a"), (0, "b"), (1, "a"))]
+    async with asyncio.timeout(60):
+        topic = web.node.topics.get("jobs")
+        assert await web.node.queue_owners.settle(topic, GROUP, parts) == [[None]] * 3
+
+
+@on_the_web
+async def test_a_settlement_waits_for_no_partition_of_other_calls(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 2})
+    hangs = asyncio.Event()
+
+    async def settle(_topic, number, _group, _member, settlements, *, is_atomic):
+        if number == 0:
+            await hangs.wait()
+        return [None] * len(settlements)
+
+    web.node.shares.settle = settle
+    outcomes = {}
+    for number in range(2):
+        asked = ReceiptSettlements()
+        asked.add(receipt_text(number, 5, "m"), ACCEPT)
+        asked.finish()
+        done = functools.partial(outcomes.__setitem__, number)
+        topic = web.node.topics.get("jobs")
+        web.node.services.queues.settle_soon(topic, GROUP, asked, str, done)
+    await until(lambda: outcomes)
+    assert outcomes == {1: [None]}
+    hangs.set()
+    await until(lambda: len(outcomes) == 2)
 
 
 @on_the_web

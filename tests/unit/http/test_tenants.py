@@ -326,7 +326,10 @@ def test_a_principal_that_is_moved_is_never_one_of_the_default_tenant(monkeypatc
             assert (await web.ask("GET", "/v1/tenants/acme"))[1]["principals"] == []
             assert seen == ["acme", "acme", NOBODY, "beta"]
             for wrong, code in (("User:root", 409), ("Broker:1", 409)):
-                assert (await web.ask("PATCH", "/v1/tenants/beta", {"move": [wrong]}))[0] == code
+                given = {"move": [wrong], "add": ["User:x"], "limits": {"topics": 9}}
+                assert (await web.ask("PATCH", "/v1/tenants/beta", given))[0] == code
+                kept = (await web.ask("GET", "/v1/tenants/beta"))[1]
+                assert (kept["limits"], kept["principals"]) == ({"topics": 3}, expected)
             move = {"move": ["User:alice"]}
             assert (await web.ask("PATCH", "/v1/tenants/gamma", move))[0] == 404
             assert tenants.of("User:alice") == "beta"

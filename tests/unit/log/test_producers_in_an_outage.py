@@ -13,17 +13,25 @@ from typing import TYPE_CHECKING
 import pytest
 from log_rig import NOW_MS, Rig, rig, settle
 
+from headrace.broker.coordinators.transaction_verification import Verifications
+from headrace.broker.services.appends import Appends
 from headrace.errors import (
+    HeadraceError,
     LedgerLost,
     MetadataUnavailable,
     OutOfOrderSequence,
     StorageUnavailable,
+    WriteDeferred,
 )
 from headrace.log.producer_state import RETRIES_MS, ProducerState
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
+from headrace.records.tenant_names import tenant_of
+from headrace.records.validation import check_single
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.log.appended import Appended
 
 TRIES = 40
@@ -91,6 +99,38 @@ def test_many_appends_that_fail_at_once_forget_nothing() -> None:
             await refused(bench, 6)
             assert await append(bench, 0) == 0, "a retry is recognised"
             assert await append(bench, 5) == 5
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_batch_that_waits_for_its_tenants_rate_is_not_overtaken(is_known: bool) -> None:
+    """Two are in flight, the first is refused: the second must not be accepted before it."""
+
+    async def scenario() -> None:
+        async with rig() as bench:
+            refusals: dict[str, Callable[[], HeadraceError]] = {}
+            verifications = Verifications(bench.tasks)  # type: ignore[arg-type]  # not asked
+            appends = Appends(bench.clock, verifications, None, refusals)
+            await append(bench, 0)
+            producer_id, first = (7, 1) if is_known else (8, 0)
+            tenant = tenant_of(bench.log.name)
+            refusals[tenant] = lambda: WriteDeferred("owes", throttle_ms=30_000)
+
+            def now(sequence: int) -> Appended | None:
+                record = Record(0, NOW_MS, None, b"%d" % sequence, [])
+                batch = encode_batch([record], producer_id=producer_id, producer_epoch=0,
+                                     base_sequence=sequence)  # fmt: skip
+                return appends.append_now(bench.log, memoryview(batch), check_single(batch))
+
+            with pytest.raises(WriteDeferred):
+                now(first)
+            del refusals[tenant]
+            bench.clock.ms += 30_000
+            with pytest.raises(StorageUnavailable, match="must come first"):
+                now(first + 1)
+            stored = [now(first), now(first + 1)]
+            assert [one.base_offset for one in stored if one is not None] == [1, 2]
 
     asyncio.run(scenario())
 

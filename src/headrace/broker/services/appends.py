@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
     RecordInvalid,
+    Retriable,
     StorageUnavailable,
     TransactionalIdRefused,
     TransactionUnverified,
@@ -147,7 +148,7 @@ class Appends:
         Raises HeadraceError.
         """
         if self._refused_tenants:
-            self._check_tenant(partition)
+            self._check_tenant(partition, header[9])
         config = partition.config
         if not config.is_opaque or header[5] & TRANSACTIONAL or partition in self._queues:
             return None
@@ -183,16 +184,21 @@ class Appends:
         If it is refused at once, raises HeadraceError and does not call `then`.
         """
         if self._refused_tenants:
-            self._check_tenant(partition)
+            self._check_tenant(partition, header.producer_id)
         write = _Write(partition, records, header, then, transaction)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
             return
         self._enqueue(write)
 
-    def _check_tenant(self, partition: PartitionLog) -> None:
-        error = self._refused_tenants.get(tenant_of(partition.name))
-        if error is not None:
-            raise error()
+    def _check_tenant(self, partition: PartitionLog, producer_id: int) -> None:
+        refusal = self._refused_tenants.get(tenant_of(partition.name))
+        if refusal is None:
+            return
+        error = refusal()
+        if producer_id != NO_PRODUCER_ID and isinstance(error, Retriable):
+            # What the producer has already sent after this batch must not overtake it.
+            partition.retries.refused(self.clock.now_ms())
+        raise error
 
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()

@@ -188,14 +188,17 @@ class ClientQuotas:
             throttle_ms = self.take(session, PRODUCER, size_bytes)
         return max(throttle_ms, self.take(session, REQUEST, 0))
 
-    def take(self, session: ClientSession, key: str, amount: float) -> int:
-        """Charge one quota of a client; returns for how many milliseconds it is throttled."""
+    def take(
+        self, session: ClientSession, key: str, amount: float, *, is_stored: bool = False
+    ) -> int:
+        """Charge one quota of a client; returns for how many milliseconds it is throttled.
+        `is_stored`: it is charged for what it has written, not for what it wants to write."""
         if not self.is_active:
             return 0
         bucket = self._bucket(session, key)
         wait_ms = 0 if bucket is None else bucket.charge(amount, self._now_ns())
         if self._tenants is not None:
-            wait_ms = max(wait_ms, self._tenants.take(session, key, amount))
+            wait_ms = max(wait_ms, self._tenants.take(session, key, amount, is_stored=is_stored))
         throttle_ms = self._note(key, wait_ms)
         session.throttled_ms += throttle_ms
         return throttle_ms

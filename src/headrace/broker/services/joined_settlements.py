@@ -1,8 +1,9 @@
 """Joins the settlements that arrive in one turn of the event loop.
 
-Invariants: each call gets the outcomes of its own receipts, once they are durable or refused
-(`settle_receipts`). Clients that settle message by message settle neighbours, which are one range
-together; a command for each cost most of an acknowledgement's time.
+Invariants: each call gets the outcomes of its own receipts, once they and those of the same
+partitions that came with it are durable or refused (`settle_receipts`). Clients that settle message
+by message settle neighbours, which are one range together; a command for each cost most of an
+acknowledgement's time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RECEIPTS_MAX: Final = 1_000
 Outcomes = Sequence["HeadraceError | None"]
 """Of the receipts of one call, in order."""
 Settled = Callable[["Outcomes | Exception"], None]
-_Key = tuple["Topic", str, Callable[[str], str]]
+_Key = tuple["Topic", str, Callable[[str], str], frozenset[int]]
 
 
 class JoinedSettlements:
@@ -46,10 +47,12 @@ class JoinedSettlements:
         settled: Settled,
     ) -> None:
         """Settle as `settle_receipts`; `settled` gets the outcomes, never before this returns."""
-        self._joined.call((topic, group_id, member_id), asked, settled)
+        # Only with calls of the same partitions: one that does not answer delays no other.
+        partitions = frozenset(number for number, _member in asked.deliveries)
+        self._joined.call((topic, group_id, member_id, partitions), asked, settled)
 
     async def _settle(self, key: _Key, calls: Sequence[ReceiptSettlements]) -> Sequence[Outcomes]:
-        topic, group_id, member_id = key
+        topic, group_id, member_id, _partitions = key
         asked = calls[0] if len(calls) == 1 else ReceiptSettlements.joined(calls)
         found = await settle_receipts(self._owners, topic, group_id, asked, member_id)
         at = 0

@@ -63,22 +63,26 @@ class TenantRates:
         """Whether requests of any tenant are metered."""
         return self._access is not None and self._access.tenants.has_rates
 
-    def take(self, session: ClientSession, key: str, amount: float) -> int:
+    def take(
+        self, session: ClientSession, key: str, amount: float, *, is_stored: bool = False
+    ) -> int:
         """Charge the rate of a client's tenant; returns for how many ms it is throttled.
 
         What a tenant owes longer than a client can be told to wait is paid before it writes more:
-        such a write is not charged, and not stored (`refused` of `counts`).
+        such a write is not charged, and not stored (`refused` of `counts`), unless it `is_stored`
+        already.
         """
         if self._access is None or key not in RATES:
             return 0
         tenant = self._access.tenant(session)
-        slowed_ms = self.counts.slowed_ms(tenant) if key == PRODUCER else 0
+        # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks.
+        slowed_ms = self.counts.slowed_ms(tenant) if key == PRODUCER and amount else 0
         rate = self._access.tenants.limits(tenant).get(key)
-        return (
-            slowed_ms if rate is None else max(slowed_ms, self._charge(tenant, key, rate, amount))
-        )
+        if rate is None:
+            return slowed_ms
+        return max(slowed_ms, self._charge(tenant, key, rate, amount, is_stored=is_stored))
 
-    def _charge(self, tenant: str, key: str, rate: float, amount: float) -> int:
+    def _charge(self, tenant: str, key: str, rate: float, amount: float, *, is_stored: bool) -> int:
         place, now_ns = (tenant, key), self._now_ns()
         bucket = self._buckets.get(place)
         if bucket is None:
@@ -89,7 +93,7 @@ class TenantRates:
         is_deferred = key == PRODUCER and bucket.wait_ms(now_ns, soon) >= WAIT_MS_MAX
         if key == PRODUCER:
             self.counts.defer_writes(tenant, is_deferred=is_deferred)
-        if not is_deferred:
+        if is_stored or not is_deferred:
             self._charged[place] = self._charged.get(place, 0) + amount
             if not bucket.charge(amount, now_ns):
                 return 0
@@ -132,7 +136,7 @@ class TenantRates:
             if self._access is not None and self._access.tenants.has_shared:
                 await self._exchange(calls, [one.id for one in brokers()])
                 await self.counts.drop_oldest(drop)
-            elif self._buckets or self._used:
+            elif self._buckets or self._used or self._others or self.counts.refused:
                 for known in (self._buckets, self._throttled_to_ns, self._used, self._others):
                     known.clear()
                 self.counts.end_period()
