@@ -65,7 +65,7 @@ def test_java_reads_what_was_sealed_here(java: Oracle, with_store, quorum):
 
 
 @pytest.mark.parametrize("quorum", QUORUMS)
-def test_what_java_wrote_and_closed_is_read_here(java: Oracle, with_store, quorum):
+def test_ledgers_written_and_closed_by_java_are_readable(java: Oracle, with_store, quorum):
     async def scenario(store):
         ledger = java.create(*quorum)
         java.ask("append", ledger, 40, 3_000)

@@ -313,7 +313,7 @@ def test_a_trailer_that_was_stored_in_part_counts_as_none(with_store, stored):
     with_store(scenario)
 
 
-def test_what_a_ledger_takes_in_memory_is_counted_and_given_back(with_store):
+def test_memory_of_a_ledger_is_counted_until_its_release(with_store):
     async def scenario(store):
         assert store.cached_bytes == 0
         ledger = await store.create()

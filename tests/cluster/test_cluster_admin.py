@@ -95,7 +95,7 @@ async def append(log: PartitionLog) -> None:
     await appended.completion.wait()
 
 
-def test_what_waits_for_the_sweep_is_shown_with_what_it_was_for(shared_cluster, config, tmp_path):
+def test_orphans_awaiting_deletion_are_listed_with_their_origin(shared_cluster, config, tmp_path):
     address = shared_cluster.zookeeper.address
 
     async def make() -> tuple[int, int]:
@@ -145,7 +145,9 @@ def test_an_ensemble_that_can_lose_changes_is_a_problem(config, monkeypatch):
     assert json.loads(found.stdout)["problems"].count(losing.warning) == 1
 
 
-def test_what_is_not_there_is_neither_drained_nor_moved(shared_cluster, config, tmp_path):
+def test_unknown_brokers_and_partitions_are_neither_drained_nor_moved(
+    shared_cluster, config, tmp_path
+):
     address = shared_cluster.zookeeper.address
 
     async def make() -> None:
@@ -259,7 +261,7 @@ def test_a_cluster_with_a_credential_is_closed_to_who_does_not_have_it(
 
 
 @pytest.mark.parametrize("text", ["", "s3cret", "a:s3 cret", ":s3cret", "a:"])
-def test_what_is_no_credential_is_refused_and_not_repeated(config, tmp_path, text):
+def test_malformed_credentials_are_refused_and_not_repeated(config, tmp_path, text):
     secret = tmp_path / "credential"
     secret.write_text(text)
     refused = asked(status, "--config", config, "--zookeeper-credential-file", secret)
@@ -274,7 +276,7 @@ def test_settings_do_not_print_their_secret():
     assert "s3cret" not in repr(ZooKeeperOptions("a:1", credential="u:s3cret"))
 
 
-def test_the_next_id_is_told_without_taking_it(shared_cluster, tmp_path):
+def test_the_next_id_can_be_read_without_taking_it(shared_cluster, tmp_path):
     """ZooKeeper keeps the counter; what it shows of it includes deletions."""
 
     async def main() -> None:

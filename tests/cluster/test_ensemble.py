@@ -84,7 +84,9 @@ async def _write(zookeeper: str, names: range) -> set[str]:
     return set(kept or ())
 
 
-def test_what_an_ensemble_acknowledged_is_there_when_a_server_that_missed_it_leads(make_cluster):
+def test_acknowledged_changes_survive_when_a_server_that_missed_them_rejoins_as_leader(
+    make_cluster,
+):
     """ZooKeeper 3.9.3 had the server that rejoins the new leader drop what the latter had missed
     (ZOOKEEPER-4925)."""
     cluster = make_cluster(bookie_count=0, zookeeper_count=3)
@@ -115,7 +117,7 @@ async def _ledgers_on(zookeeper: str, bookie: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_what_a_lost_bookie_held_is_copied_by_auto_recovery_and_read(make_cluster, tmp_path):
+def test_auto_recovery_restores_the_readable_copies_of_a_lost_bookie(make_cluster, tmp_path):
     cluster = make_cluster(
         bookie_count=4, auto_recovery=True, bookie_settings={"lostBookieRecoveryDelay": "0"}
     )

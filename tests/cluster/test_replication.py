@@ -75,7 +75,7 @@ def asked(cluster, command) -> tuple[int, dict]:
     return done.exit_code, json.loads(done.stdout)
 
 
-def test_missing_copies_and_lost_bookies_are_told_everywhere(own_cluster, brokers):
+def test_missing_copies_and_lost_bookies_are_reported_everywhere(own_cluster, brokers):
     cluster, broker = own_cluster, brokers.by_id[1]
     create_topic(brokers.bootstrap, "t", PARTITIONS)
     load = Load(brokers.bootstrap, "t", PARTITIONS, rate=200)

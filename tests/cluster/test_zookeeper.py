@@ -254,7 +254,7 @@ def test_an_unreachable_zookeeper_is_reported_with_cause_and_next_step(root):
         time.sleep(0.01)
 
 
-def test_what_was_made_with_a_credential_is_closed_to_others(shared_zookeeper, root):
+def test_nodes_created_with_a_credential_are_closed_to_other_clients(shared_zookeeper, root):
     async def run():
         address = shared_zookeeper.address
         async with client(address, credential="headrace:secret") as zk, client(address) as other:
@@ -324,7 +324,7 @@ def test_a_server_that_is_suspended_for_a_moment_costs_time_and_nothing_else(mak
     asyncio.run(run())
 
 
-def test_a_killed_server_comes_back_and_no_change_is_told_twice(make_cluster, root):
+def test_a_killed_server_comes_back_and_no_change_is_reported_twice(make_cluster, root):
     zookeeper = make_cluster(bookie_count=0).zookeeper
 
     async def run():
@@ -359,7 +359,9 @@ def test_a_killed_server_comes_back_and_no_change_is_told_twice(make_cluster, ro
     asyncio.run(run())
 
 
-def test_who_is_cut_off_is_unsafe_before_its_ephemeral_nodes_are_gone(shared_zookeeper, root):
+def test_a_partitioned_client_is_unsafe_before_its_ephemeral_nodes_are_deleted(
+    shared_zookeeper, root
+):
     async def run():
         async with (
             Proxy(shared_zookeeper.address) as proxy,

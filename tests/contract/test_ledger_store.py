@@ -206,7 +206,7 @@ def test_appends_lie_next_to_each_other_and_read_back(check):
     check(scenario)
 
 
-def test_what_was_just_written_is_read_without_a_disk(check):
+def test_recent_appends_are_read_from_memory(check):
     async def scenario(store, _harness):
         ledger = await store.create()
         await append(store, ledger, b"abcdef")
@@ -602,7 +602,7 @@ def bulk_writer(store: LedgerStore, ledger: int):
     return writer
 
 
-def test_what_is_written_in_bulk_is_there_when_it_is_finished(check):
+def test_a_bulk_write_is_readable_once_it_is_finished(check):
     async def scenario(store, harness):
         ledger = await store.create()
         writer = bulk_writer(store, ledger)

@@ -454,7 +454,7 @@ async def child(house: House, body: str) -> AsyncIterator[asyncio.subprocess.Pro
         await process.communicate()
 
 
-def test_what_was_written_is_there_after_reopening(sqlite_house):
+def test_writes_and_deletions_survive_reopening(sqlite_house):
     async def run():
         async with sqlite_house as house:
             store = await house.open()
@@ -469,7 +469,7 @@ def test_what_was_written_is_there_after_reopening(sqlite_house):
     asyncio.run(run())
 
 
-def test_what_was_answered_survives_a_writer_killed_in_the_midst(sqlite_house):
+def test_acknowledged_writes_survive_a_killed_writer(sqlite_house):
     body = "\n".join(
         [
             "await store.put('/broker', b'', ABSENT, ephemeral=True)",

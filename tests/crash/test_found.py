@@ -322,7 +322,7 @@ def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
     asyncio.run(main())
 
 
-def test_what_a_killed_process_has_named_is_made_durable_by_the_next():
+def test_files_named_by_a_killed_process_are_made_durable_by_the_next():
     """Its folders are there, so that nobody makes them again: yet no sync has covered them."""
 
     async def main() -> None:

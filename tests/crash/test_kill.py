@@ -11,7 +11,7 @@ ROUNDS = 40
 """On a busy machine writers hardly get to write before they are killed."""
 
 
-def test_what_a_killed_writer_had_acknowledged_is_there(tmp_path):
+def test_acknowledged_appends_survive_a_killed_writer(tmp_path):
     acknowledgements = 0
     for round_ in range(ROUNDS):
         model = run_kill_cycles(25, 11 + round_, tmp_path / f"data-{round_}")

@@ -35,7 +35,7 @@ def test_a_power_loss_while_a_checkpoint_and_appends_run_at_once():
 
 
 @pytest.mark.parametrize("sync_turns", [0, 3], ids=["inline", "thread"])
-def test_what_failed_never_comes_back_once_its_positions_are_used_again(monkeypatch, sync_turns):
+def test_failed_appends_never_reappear_once_their_positions_are_reused(monkeypatch, sync_turns):
     """Failed syncs and torn writes, and then a loss of power at any later operation."""
     if sync_turns:
         monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)

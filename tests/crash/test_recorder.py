@@ -67,7 +67,7 @@ def record(shared_object, place, program):
     return RecordReader(root, NEW_DISK), (place / "record").read_bytes()
 
 
-def test_what_is_recorded_adds_up_to_the_files_sqlites_among_them(shared_object, tmp_path):
+def test_recorded_operations_add_up_to_the_files_including_those_of_sqlite(shared_object, tmp_path):
     reader, data = record(shared_object, tmp_path, EVERYTHING)
     operations = reader.read(data)
     assert reader.differences() == []
@@ -99,7 +99,7 @@ def test_a_change_that_went_past_the_recorder_is_noticed(shared_object, tmp_path
         "mmap.mmap(os.open(root + '/a', os.O_RDWR), 4)",
     ],
 )
-def test_what_cannot_be_recorded_is_refused(shared_object, tmp_path, call):
+def test_operations_that_cannot_be_recorded_are_refused(shared_object, tmp_path, call):
     program = (
         f"import mmap, os, sys; root = sys.argv[1]; open(root + '/a', 'w').write('text'); {call}"
     )

@@ -228,7 +228,7 @@ def test_kafka_python_topics_configs_and_cluster(python_admin, broker, name):
         python_admin.delete_topics([name])
 
 
-def test_what_librdkafka_pushes_is_shown(python_admin, broker, name):
+def test_metrics_pushed_by_librdkafka_are_shown(python_admin, broker, name):
     from confluent_kafka import Producer
     from kafka.admin import ConfigResource, ConfigResourceType
 

@@ -190,7 +190,7 @@ def unreachable(session: CliSession) -> None:
     raise CommandFailed(f"cannot connect to {session.bootstrap}", "Start one", UNREACHABLE)
 
 
-def test_what_is_not_there_is_said(headrace, broker, name):
+def test_unknown_groups_topics_and_addresses_are_named_in_the_error(headrace, broker, name):
     assert "no group" in headrace("backlog", "list", f"{name}-nobody", code=3)
     assert "does not exist" in headrace("queue", "receive", f"{name}-none", "g", code=3)
     said = headrace("queue", "watch", name, "g", "--http", "127.0.0.1:1", code=4)
@@ -310,7 +310,7 @@ def test_a_backlog_with_attributes_moves_only_to_a_topic_that_takes_them(headrac
     assert json.loads(headrace(*moving))["records"] == 1
 
 
-def test_what_was_delivered_late_moves_to_any_topic(headrace, broker, name):
+def test_delayed_records_move_to_any_topic(headrace, broker, name):
     group, to = f"{name}-group", f"{name}.later"
     create_topic(broker.kafka, name)
     create_topic(broker.kafka, to)

@@ -283,7 +283,7 @@ def transaction(broker: Broker, values: list[bytes], *, end: str | None) -> None
         getattr(producer, f"{end}_transaction")(60)
 
 
-def test_what_is_readable_of_a_damaged_partition_is_copied_to_a_topic(tmp_path) -> None:
+def test_readable_records_of_a_damaged_partition_are_copied_to_a_topic(tmp_path) -> None:
     broker = Broker(tmp_path / "broker").start()
     create_topic(broker.kafka, "t")
     for number in range(5):

@@ -41,7 +41,7 @@ def test_the_list_names_workloads_and_systems():
     assert {one["name"] for one in listed["systems"]} == set(BY_NAME)
 
 
-def test_what_does_not_exist_is_said_with_what_does(tmp_path):
+def test_an_unknown_workload_is_refused_with_the_list_of_known_ones(tmp_path):
     done = bench("--workload", "nonsense", "--data-dir", tmp_path)
     assert done.returncode == 2
     assert "beside-produce-100" in done.stderr

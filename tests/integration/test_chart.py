@@ -85,7 +85,7 @@ def of_kind(objects: list[dict[str, Any]], *kinds: str) -> dict[str, dict[str, A
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_what_is_rendered_is_valid_and_refers_to_what_exists(helm, name) -> None:
+def test_rendered_objects_are_valid_and_refer_to_existing_objects(helm, name) -> None:
     objects = rendered(helm, VARIANTS[name])
     for one in objects:
         for version in VERSIONS:
@@ -153,7 +153,7 @@ def test_a_value_that_cannot_be_is_refused(helm, values) -> None:
     assert "don't meet the specifications of the schema" in done.stderr
 
 
-def test_what_the_chart_sets_itself_is_no_setting() -> None:
+def test_variables_set_by_the_chart_are_refused_as_settings() -> None:
     """Of two variables of one name, Kubernetes silently takes the later one."""
     template = (CHART / "templates" / "broker.yaml").read_text()
     own = set(re.findall(r"name: (HEADRACE_\w+)", template))

@@ -58,7 +58,9 @@ def written(shared_broker):
 
 @pytest.mark.parametrize("reader", CLIENTS)
 @pytest.mark.parametrize("writer", CLIENTS)
-def test_what_a_client_writes_in_all_codecs_every_client_reads(broker, written, writer, reader):
+def test_records_of_each_client_in_every_codec_are_read_by_every_client(
+    broker, written, writer, reader
+):
     topic, records = written(writer)
     found = CLIENTS[reader].consume(broker.kafka, topic, len(records))
     if reader == "kcat":  # shows no headers that are binary

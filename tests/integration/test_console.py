@@ -147,7 +147,7 @@ def test_pages_speak_chinese(browser, path):
         page.get_by_role("link", name="Overview").wait_for()
 
 
-def test_what_is_live_moves_without_a_reload(browser, console_broker):
+def test_live_values_update_without_a_reload(browser, console_broker):
     with browser.page("topics/orders/partitions") as page:
         page.get_by_text("Live", exact=True).wait_for()
         before = sum_of_ends(page)
@@ -436,7 +436,7 @@ def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):
     assert set(offsets_of(console_broker, "resetting").values()) == {0}
 
 
-def test_clients_are_told_by_their_software_with_quotas(browser, console_broker):
+def test_clients_are_grouped_by_software_and_shown_with_their_quotas(browser, console_broker):
     from confluent_kafka.admin import AdminClient
 
     quota = {"client_id": "loader", "set": {"producer_byte_rate": 1_000_000}}

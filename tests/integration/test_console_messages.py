@@ -50,7 +50,7 @@ def receive(broker) -> str:
     return ask(broker, "POST", f"{QUEUE}/receive", {"max": 1})["messages"][0]["receipt"]
 
 
-def test_a_message_is_found_by_its_trace_and_its_life_is_told(browser, message_broker):
+def test_a_message_is_found_by_its_trace_and_its_history_is_shown(browser, message_broker):
     """Given back once, then made a dead letter for a hostile reason; the command says the same."""
     ask(message_broker, "POST", f"{QUEUE}/settle", {"nack": [receive(message_broker)]})
     letter = {"receipt": receive(message_broker), "reason": HOSTILE}
@@ -248,7 +248,9 @@ def travelled(message_broker):
     return message_broker
 
 
-def test_a_key_is_told_then_and_now_and_a_group_goes_back_to_then(browser, travelled):
+def test_a_key_is_shown_at_a_past_time_and_now_and_a_group_is_reset_to_that_time(
+    browser, travelled
+):
     path = "topics/travel/time?at=1700000150000&group=traveller&key=k"
     with browser.page(path) as page:
         row = page.get_by_role("region", name="Offsets").locator("tbody tr")

@@ -294,7 +294,7 @@ def test_one_letter_is_sent_and_the_others_are_kept_with_their_edits(letters, he
     assert {*origin_of(broker, topic)} == {"mended", "3", "4"}
 
 
-def test_what_came_back_too_often_is_kept_and_named(letters, broker):
+def test_dead_letters_redriven_too_often_are_kept_and_named(letters, broker):
     queue, topic = letters
     headers = [("__dlq.errors.topic", queue.topic.encode()), ("headrace-redrives", b"3")]
     producer = Producer({"bootstrap.servers": broker.kafka})

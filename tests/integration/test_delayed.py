@@ -86,7 +86,7 @@ def test_records_come_when_they_are_due_in_the_order_of_their_times(own_broker, 
     assert order == sorted(order)
 
 
-def test_what_is_due_too_late_or_malformed_is_refused_and_nothing_is_stored(own_broker):
+def test_delivery_times_too_late_or_malformed_are_refused_and_nothing_is_stored(own_broker):
     make_topic(own_broker)
     client = producer(own_broker)
     errors = {}

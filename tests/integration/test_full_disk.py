@@ -207,7 +207,7 @@ def _check_operator(broker: Full) -> None:
     assert broker.logged("has free space again") == 0
 
 
-def test_a_full_disk_costs_nothing_that_was_acknowledged_and_everyone_is_told(
+def test_a_full_disk_loses_no_acknowledged_record_and_is_reported_to_all(
     broker: Full,
 ) -> None:
     bootstrap = broker.bootstrap

@@ -90,7 +90,7 @@ def test_a_malformed_request_closes_its_connection_with_one_line(broker, unharme
     assert ("TLS handshake" in lines[0]) == (what == "TLS")
 
 
-def test_what_was_asked_before_a_malformed_request_is_no_danger(broker, unharmed):
+def test_valid_requests_around_a_malformed_one_do_no_harm(broker, unharmed):
     with Raw(broker.address) as raw:
         raw.send(frame(18, 0, {}) + MALFORMED["unknown API"] + frame(18, 0, {}))
         try:

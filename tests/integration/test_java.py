@@ -42,7 +42,7 @@ def test_java_group_rebalances_with(broker, name, assignor):
     session().run("Scenarios", broker.kafka, "assignor", name, assignor)
 
 
-def test_what_a_java_producer_pushes_is_shown(broker, name):
+def test_metrics_pushed_by_a_java_producer_are_shown(broker, name):
     instance = session().run("Scenarios", broker.kafka, "telemetry", name).split()[-1]
     _status, text = broker.get("/metrics")
     lines = [line for line in text.splitlines() if f'client_id="{name}"' in line]

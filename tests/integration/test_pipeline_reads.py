@@ -139,7 +139,7 @@ def test_large_records_are_read_within_the_bounds_of_a_batch(broker):
     assert all(each.nbytes <= COLUMN_BYTES_MAX + (64 << 10) for each in batches)
 
 
-def test_what_was_deleted_is_a_loss_or_left_out(broker):
+def test_reads_of_deleted_records_fail_or_skip_them_as_configured(broker):
     topic = create_topic(broker, "deleted")
     produce_mixed(producer_of(broker), topic, 0, 100)
     admin = AdminClient({"bootstrap.servers": broker.kafka})

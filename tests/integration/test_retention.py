@@ -215,7 +215,7 @@ def test_a_deleted_topic_gives_its_room_back(broker, name):
 
 
 @pytest.mark.parametrize("version", [4, 12, 13, 17])
-def test_a_fetch_that_waits_is_told_when_its_topic_is_deleted(broker, name, version):
+def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(broker, name, version):
     create_topic(broker.kafka, name)
     with Raw(broker.address) as raw:
         topic_id = raw.call(3, 12, topics=[{"name": name}]).topics[0].topic_id

@@ -259,7 +259,7 @@ def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
     goes_through(PROGRAMS[language](), address(rocketmq), rocketmq, lane)
 
 
-def test_a_client_is_told_that_there_are_no_lite_topics(rocketmq):
+def test_lite_topics_are_refused_with_the_reason(rocketmq):
     topic, group = fresh(rocketmq, "lite", "mixed")
     shown = output_of(java_program(), address(rocketmq), "lite", topic, group)
     assert shown["came"] == [], "what it has not subscribed to"

@@ -263,7 +263,7 @@ def test_librdkafka_reports_a_wrong_password_at_once(secured, mechanism):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafka_python_is_told_of_a_wrong_password(secured, mechanism, caplog):
+def test_kafka_python_reports_a_wrong_password(secured, mechanism, caplog):
     """The client itself tries again for as long as it may; each attempt gets the answer."""
     settings = of_python(secured, mechanism, "wrong")
     with pytest.raises((SaslAuthenticationFailedError, KafkaTimeoutError)):

@@ -86,7 +86,7 @@ def test_each_record_is_acknowledged_by_itself(broker, partitions):
     assert group.consume() == []
 
 
-def test_what_a_member_holds_when_it_leaves_is_delivered_to_the_next(broker):
+def test_records_held_by_a_leaving_member_are_delivered_to_the_next(broker):
     group = Group(broker, 1)
     group.write(["accept", "hold", "reject", "hold"])
 

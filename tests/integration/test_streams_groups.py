@@ -47,7 +47,7 @@ def test_internal_topics_are_created_as_the_topology_asks(broker, topic):
         assert answer.results[0].configs[0].value == value
 
 
-def test_a_refused_creation_is_told_in_the_status(broker, topic):
+def test_a_refused_topic_creation_is_reported_in_the_group_status(broker, topic):
     thread = Thread(broker.address, topic, counting(topic, topic, factor=3))
 
     def is_told() -> bool:

@@ -184,7 +184,9 @@ def test_a_collector_that_is_away_disturbs_nobody(tmp_path, monkeypatch):
         ("OTEL_METRIC_EXPORT_INTERVAL", "often", "no number of milliseconds"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(tmp_path, monkeypatch, variable, value, told):
+def test_unsupported_telemetry_settings_are_refused_at_start(
+    tmp_path, monkeypatch, variable, value, told
+):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv(variable, value)
     command = [sys.executable, "-m", "headrace.cli.main", "serve", "--kafka", "127.0.0.1:0"]

@@ -171,7 +171,7 @@ def test_a_consumer_reads_across_the_border_also_after_a_crash(tiered, storage, 
     assert " ERROR " not in tiered.log()
 
 
-def test_what_retention_and_a_deleted_topic_leave_behind_is_nothing(tiered, storage, name):
+def test_retention_and_topic_deletion_leave_no_objects(tiered, storage, name):
     create_topic(
         tiered.kafka, name, local_retention_bytes=250_000, retention_bytes=1_000_000, **TIERED
     )

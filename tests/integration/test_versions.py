@@ -330,7 +330,7 @@ VERSIONS = [
 ]
 
 
-def test_what_is_advertised_is_what_is_tested(broker):
+def test_advertised_versions_are_the_tested_ones(broker):
     with Raw(broker.address) as raw:
         for version in range(5):
             told = raw.call(18, version, client_software_name="raw", client_software_version="1")

@@ -251,7 +251,7 @@ def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark,
         run_archive(config, spark=spark)
 
 
-def test_what_was_archived_uncommitted_waits_for_its_transaction(config, spark, topic):
+def test_records_archived_uncommitted_wait_for_their_transaction(config, spark, topic):
     producer = Producer({"bootstrap.servers": config.bootstrap, "transactional.id": topic})
     producer.init_transactions(30)
     producer.begin_transaction()

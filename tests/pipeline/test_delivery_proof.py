@@ -78,7 +78,7 @@ def exact(broker, topic, table, warehouse, spark):
     )
 
 
-def test_what_is_complete_is_proven_and_the_certificate_says_by_what(exact, spark):
+def test_complete_delivery_is_proven_and_the_certificate_holds_the_evidence(exact, spark):
     found = prove_delivery(exact, spark=spark)
     assert (found["verdict"], found["problems"], found["not_proven"]) == ("proven", [], [])
     assert [(one["producer"], one["sent"], one["distinct"]) for one in found["producers"]] == [

@@ -119,7 +119,7 @@ def archived(broker, topic, warehouse, table, spark, send):
     return ReconcileConfig(broker, topic, table, published=dict.fromkeys(range(3), 100))
 
 
-def test_what_agrees_has_no_problems(archived, spark):
+def test_an_archive_that_matches_the_log_has_no_problems(archived, spark):
     report = run_reconcile(archived, spark=spark)
     assert report.is_exact
     assert (report.stored_count, report.archived_count, report.watermark_count) == (300, 300, 300)

@@ -33,7 +33,7 @@ def numbers(rows):
     return found
 
 
-def test_what_the_log_lost_comes_back_from_the_archive(
+def test_records_deleted_from_the_log_are_resent_from_the_archive(
     broker, topic, table, warehouse, spark, read
 ):
     """Records are deleted from the log's beginning, as retention does, after they were archived."""

@@ -63,7 +63,7 @@ def test_a_pattern_subscribes_to_what_it_matches(read, send, broker):
     assert Counter(row.topic for row in found) == {"pattern-a": 2, "pattern-b": 2}
 
 
-def test_what_is_not_there_is_said_clearly(read, send, topic):
+def test_unknown_topics_and_offsets_beyond_the_end_are_named_in_the_error(read, send, topic):
     send(topic, 3)
     with pytest.raises(PySparkException, match="There is no topic 'never-made'"):
         read("never-made").count()
@@ -304,9 +304,7 @@ print(rows, int(peak[1]) >> 10)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("way", ["direct", "client"])
 @pytest.mark.parametrize("where", ["keys", "headers"])
-def test_what_a_slow_reader_holds_is_bounded_by_bytes_of_keys_and_headers_too(
-    broker, topic, where, way
-):
+def test_memory_of_a_slow_reader_is_bounded_by_key_and_header_bytes_too(broker, topic, where, way):
     name, count, size = f"{topic}-wide", (440 if where == "keys" else 4_000), 900_000
     create_topic(broker, name, 1, {})
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})

@@ -150,7 +150,7 @@ def test_edge_values_are_read_archived_and_proven_in_any_time_zone(
     assert report.problems == []
 
 
-def test_what_the_sink_cannot_write_is_refused_with_the_setting_that_allows_it(
+def test_rows_that_the_sink_cannot_write_are_refused_with_the_setting_to_change(
     spark, broker, edge_topic, topic, read
 ):
     topic = f"{topic}-any-time"

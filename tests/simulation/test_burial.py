@@ -10,7 +10,7 @@ from headrace.runtime.tasks import Tasks
 from headrace_verify.simulation.loop import Host, SimulatedLoop
 
 
-def test_what_hosts_begin_while_they_are_buried_is_buried_with_them():
+def test_tasks_spawned_while_hosts_are_buried_are_buried_with_them():
     """Tasks that a `finally` began belonged to no host, and were said to have been forgotten."""
     loop = SimulatedLoop()
     host = Host("broker")

@@ -51,9 +51,7 @@ class _Notes(asyncio.Protocol):
 
 @pytest.mark.parametrize("patience_s", [0.0, 2.0])
 @pytest.mark.parametrize("paused_s", [0.0, 0.000_1, 1.0])
-def test_what_a_server_says_before_the_client_has_heard_of_the_connection_waits_for_it(
-    paused_s, patience_s
-):
+def test_data_sent_before_the_client_learns_of_its_connection_waits_for_it(paused_s, patience_s):
     """A client that stands still while its connection comes and goes: all of it was in one turn,
     and the end was told to a protocol that was not there yet."""
     loop = SimulatedLoop()

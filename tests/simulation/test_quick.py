@@ -53,7 +53,7 @@ def test_transactions_and_queues_hold_whatever_happens_to_them(workload, seed, w
     assert wanted in {f"{event['f']} {event['k']}" for event in result.events}
 
 
-def test_a_campaign_that_is_told_to_end_tells_what_it_has_done():
+def test_a_stopped_campaign_reports_its_finished_runs():
     ends = iter([False, True])
     outcome = explore(1, Limits(hours=100.0), lambda *_: None, is_over=lambda: next(ends))
     assert outcome.runs == 1
@@ -106,7 +106,7 @@ def test_a_run_without_clients_work_or_faults_is_no_proof():
     assert result.exit_code == 2
 
 
-def test_what_is_found_can_be_replayed_from_its_file(tmp_path):
+def test_a_failure_can_be_replayed_from_its_report_file(tmp_path):
     from headrace_verify.simulation import report as reports
     from headrace_verify.simulation.explore import Failure, Outcome
 

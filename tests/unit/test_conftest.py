@@ -28,7 +28,7 @@ def test_of_something_else():
 """
 
 
-def test_what_a_failed_test_leaves_open_fails_no_other_test(tmp_path):
+def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path):
     folder = tmp_path / "tests" / "wire"  # what fails there runs once more
     folder.mkdir(parents=True)
     (folder / "test_two.py").write_text(TESTS)

@@ -18,7 +18,7 @@ from headrace_verify.upgrade.run import Plan, run_upgrade
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_what_every_version_has_written_opens_and_is_right(tmp_path):
+def test_data_written_by_every_version_opens_and_is_correct(tmp_path):
     arguments = ["verify", "upgrade", "--quick", "--json", "--report", str(tmp_path)]
     result = CliRunner().invoke(cli, arguments)
     report = json.loads((tmp_path / "report.json").read_text())

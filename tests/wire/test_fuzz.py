@@ -19,7 +19,7 @@ EDGES = 1_000
 """Many fewer than a run reaches: what is not instrumented has none."""
 
 
-def test_what_real_clients_have_sent_is_parsed_by_every_target():
+def test_requests_recorded_from_real_clients_are_parsed_by_every_target():
     found = seeds()
     assert found.keys() == TARGETS.keys()
     for name, given in found.items():

@@ -19,7 +19,7 @@ STEPS = 60
 PLANTED_HISTORIES_MAX = 1_500
 
 
-def test_every_transaction_is_whole_and_ends_as_its_producer_was_told():
+def test_every_transaction_is_atomic_and_ends_as_reported_to_its_producer():
     outcomes = {"committed": 0, "aborted": 0, "unknown": 0}
     for seed in range(HISTORIES):
         world = World(seed)

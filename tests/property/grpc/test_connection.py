@@ -139,7 +139,7 @@ def performed(actions, chunk: int = 1 << 20) -> Pair:
 
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.sampled_from([1, 3, 7, 100, 1 << 20]))
-def test_what_an_h2_client_sends_arrives(actions, chunk):
+def test_requests_of_an_h2_client_arrive_unchanged(actions, chunk):
     pair = performed(actions, chunk)
     for stream_id, (fields, body) in pair.expected.items():
         recorded = pair.peer.streams[stream_id]
@@ -149,7 +149,7 @@ def test_what_an_h2_client_sends_arrives(actions, chunk):
 
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS)
-def test_what_an_h2_client_gets_is_what_was_sent(actions):
+def test_responses_reach_an_h2_client_unchanged(actions):
     pair = performed(actions)
     pair.client.increment_flow_control_window(1 << 24)
     pair.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})

@@ -232,7 +232,7 @@ def test_a_field_without_a_default_must_be_given():
         write_request(12, 4, {"group_id": "g", "member_id": "m"})
 
 
-def test_what_was_read_compares_and_prints_by_value():
+def test_decoded_requests_compare_and_print_by_value():
     body = write_request(12, 4, {"group_id": "g", "generation_id": 3, "member_id": "m"})
     one, other = (read_request(12, 4, body, 0) for _ in range(2))
     assert one == other

@@ -240,7 +240,7 @@ async def _check_times(bench: Bench) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(100, 2_000), OPERATIONS)
-def test_what_is_acknowledged_is_read_back_once_in_order(
+def test_acknowledged_batches_are_read_back_once_and_in_order(
     segment_bytes: int, operations: list[tuple[str, int, int]]
 ) -> None:
     asyncio.run(_run(segment_bytes, operations))

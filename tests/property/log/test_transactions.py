@@ -341,7 +341,7 @@ def _notes_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_what_is_stable_committed_and_aborted_is_as_the_model_has_it(rng: Random) -> None:
+def test_stable_committed_and_aborted_records_match_the_model(rng: Random) -> None:
     with patch.multiple(segment, CHECKPOINT_INTERVAL_BYTES=700, CHECKPOINT_RATIO=1):
         asyncio.run(_play(rng, 25))
 

@@ -58,7 +58,7 @@ def passes(one, predicate):
 
 
 @given(st.lists(any_predicate, max_size=4), st.lists(row, max_size=12))
-def test_what_is_taken_keeps_exactly_the_rows_that_sql_keeps(taken, rows):
+def test_pushed_down_predicates_keep_exactly_the_rows_that_sql_keeps(taken, rows):
     found = RowFilter()
     for predicate in taken:
         found = found.with_predicate(predicate)

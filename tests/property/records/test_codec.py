@@ -67,7 +67,7 @@ def seen(record):
 
 @unhurried
 @given(batches, st.integers(0, 1 << 62), st.sampled_from(CODECS))
-def test_what_is_encoded_is_decoded(records, base_offset, codec):
+def test_encoded_batches_decode_to_the_same_records(records, base_offset, codec):
     data = encode_batch(records, base_offset=base_offset, codec=codec)
     header = check_batch(data)
     assert header.size == len(data)

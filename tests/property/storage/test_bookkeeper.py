@@ -154,7 +154,7 @@ def recovered(world: World) -> Recoverer:
     return recoverer
 
 
-def test_what_was_acknowledged_is_found_by_every_recovery():
+def test_acknowledged_entries_are_found_by_every_recovery():
     seen: dict[str, int] = {}
     for seed in (*SEEDS_FOUND, *range(SEEDS_QUICK)):
         try:
@@ -169,7 +169,7 @@ def test_what_was_acknowledged_is_found_by_every_recovery():
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(SEEDS_LONG // PART))
-def test_what_was_acknowledged_is_found_by_every_recovery_many_times(part):
+def test_acknowledged_entries_are_found_by_every_recovery_over_many_seeds(part):
     for seed in range(SEEDS_QUICK + part * PART, SEEDS_QUICK + (part + 1) * PART):
         try:
             play(seed)

@@ -70,7 +70,7 @@ def member(*polls, kind="librdkafka-member", committed=None):
     return [kind for kind in verdict.counts if "poll" in kind], verdict.excused
 
 
-def test_what_librdkafka_fetched_of_a_partition_it_had_given_up_is_told_and_nothing_else() -> None:
+def test_only_librdkafka_fetches_of_a_revoked_partition_are_excused() -> None:
     excused = {"fetched while given up": 1}
     assert member((0, 5), (0, 10)) == ([], excused), "nothing was committed: it begins at the start"
     assert member((0, 5), (2, 10), committed=2) == ([], excused)

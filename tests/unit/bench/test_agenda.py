@@ -41,7 +41,7 @@ def test_each_round_gives_each_side_one_turn_in_the_same_order():
     ]
 
 
-def test_what_is_read_was_written_just_before_in_the_same_turn():
+def test_each_consume_follows_its_produce_in_the_same_turn():
     for turn in agenda(rounds=5):
         kinds = [step.what for step in turn.steps if hasattr(step.what, "kind")]
         for index, load in enumerate(kinds):
@@ -50,7 +50,7 @@ def test_what_is_read_was_written_just_before_in_the_same_turn():
                 assert (before.kind, before.record_bytes) == ("produce", load.record_bytes)
 
 
-def test_what_grows_is_measured_on_the_unsynced_sides_of_kafkas_protocol():
+def test_series_are_measured_on_the_unsynced_kafka_protocol_sides_only():
     growing = {
         str(turn.side)
         for turn in agenda()

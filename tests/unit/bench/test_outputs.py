@@ -95,7 +95,7 @@ def test_rocketmq_that_failed_to_send_is_a_failure():
         rocketmq.sent_of(SENDING.format(tps=9, failed=3_000))
 
 
-def test_kafkas_producer_tells_what_was_acknowledged_since_it_told_before():
+def test_rate_of_the_kafka_producer_tool_is_read_from_each_report():
     line = "330632 records sent, 659944.1 records/sec (62.94 MB/sec), 489.7 ms avg latency, 552.0 "
     assert java_tools.produced_rate_of(line) == 659_944.1
     assert java_tools.produced_rate_of("SLF4J: Defaulting to no-operation") is None
@@ -103,7 +103,7 @@ def test_kafkas_producer_tells_what_was_acknowledged_since_it_told_before():
         java_tools.produced_rate_of("org.apache.kafka.common.errors.TimeoutException: Expiring")
 
 
-def test_kafkas_consumer_tells_what_was_read_since_it_told_before():
+def test_rate_of_the_kafka_consumer_tool_is_read_from_each_report():
     line = "2026-11-21 21:01:48:694, 0, 89.3135, 357.25, 91457, 365824.0, 0, 250, 357.25, 365824.0"
     assert java_tools.consumed_rate_of(line) == 365_824
     assert java_tools.consumed_rate_of("SLF4J: a, b, c, d, e, f, g, h, i, j, k") is None

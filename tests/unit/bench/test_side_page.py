@@ -96,20 +96,20 @@ def test_percentiles_are_of_all_rounds_messages():
     assert row.startswith("| synced | Headrace, default | 2.00 (1.00-3.00) ")
 
 
-def test_a_percentile_that_a_tool_told_is_marked_as_not_corrected():
+def test_a_percentile_reported_by_a_tool_is_marked_as_not_corrected():
     page = markdown(RESULTS)
     assert "| synced | Redis, appendfsync always | 6.00* (5.00-7.00) | - | 9.00*" in page
     assert "`*`: reported by the tool itself, not corrected for coordinated omission." in page
 
 
-def test_what_grows_has_a_row_for_each_value():
+def test_a_series_has_a_row_for_each_value():
     page = markdown(RESULTS)
     assert "| partitions | Headrace, flush.ms=1000: MB/s |" in page
     assert "| 1 | 80.0 | 1.00 | 1 |" in page
     assert "| 1,000 | - | - | - |" in page
 
 
-def test_who_was_not_there_is_named_with_the_command_that_brings_it():
+def test_missing_systems_are_named_with_the_command_that_installs_them():
     page = markdown(RESULTS)
     assert "| NATS | not run: no nats-server; `headrace bench --install nats` |" in page
     assert "- failed: redis/unsynced: it ended" in page

@@ -54,7 +54,7 @@ def test_a_window_is_over_when_enough_was_done(tmp_path):
     assert 20 <= done.total < 60
 
 
-def test_a_tool_that_ends_before_its_window_is_full_tells_what_it_told(tmp_path):
+def test_a_tool_that_ends_before_its_window_is_full_is_still_measured(tmp_path):
     done = watch(telling(tmp_path, 1, *[50] * 8), Window(0.0, 600.0), [])
     assert done.records_per_s == pytest.approx(50)
 
@@ -122,7 +122,7 @@ def test_a_window_weighs_each_report_by_the_time_it_is_for(reports, warmup_s, se
     assert is_full == (done.seconds >= seconds - tools._SLACK_S)
 
 
-def test_who_looks_back_is_read_by_the_last_report_alone():
+def test_a_tool_reporting_over_a_past_window_is_read_by_its_last_report_alone():
     asked = Tool(["a tool"], rate_of, looks_back_s=10.0)
     seen = tools._Reports(asked, Window(0.0, 10.0), [])
     for second in range(11, 22):

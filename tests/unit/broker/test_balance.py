@@ -213,7 +213,7 @@ def test_a_move_is_forgotten_while_its_broker_is_away_or_one_lives_that_does_not
     asyncio.run(scenario())
 
 
-def test_what_is_told_is_what_was_carried() -> None:
+def test_published_load_is_the_load_carried() -> None:
     async def scenario() -> None:
         async with balanced() as b:
             await b.looks(2)

@@ -27,7 +27,9 @@ def kept(batch, *wanted):
     st.integers(1, 70),
     st.sampled_from([NONE, GZIP]),
 )
-def test_what_is_kept_is_what_a_whole_batch_holds(count, gaps, first, last, count_max, codec):
+def test_a_search_of_a_batch_returns_what_decoding_all_of_it_would(
+    count, gaps, first, last, count_max, codec
+):
     base = 1_000
     records = [Record(0, 5, b"k%d" % (n % 3), b"v%d" % n, []) for n in range(count)]
     batch = encode_batch(records, base_offset=base, codec=codec)

@@ -152,7 +152,7 @@ def test_topics_follow_a_new_default_unless_they_override_it_or_are_internal():
         ("flush.ms", "1000", "unknown configuration"),
     ],
 )
-def test_what_is_not_valid_is_refused_and_nothing_is_stored(name, value, message):
+def test_invalid_settings_are_refused_and_nothing_is_stored(name, value, message):
     async def scenario() -> None:
         async with node() as one:
             for broker in (ALL_BROKERS, "3"):
@@ -169,7 +169,7 @@ def test_what_is_not_valid_is_refused_and_nothing_is_stored(name, value, message
 
 
 @pytest.mark.parametrize("broker", ["-1", "x", "03", str(2**31), "\u0663"])
-def test_what_is_not_the_id_of_a_broker_is_refused(broker):
+def test_malformed_broker_ids_are_refused(broker):
     async def scenario() -> None:
         async with node() as one:
             with pytest.raises(RequestInvalid):
@@ -194,7 +194,7 @@ def test_a_dry_run_checks_and_stores_nothing():
     asyncio.run(scenario())
 
 
-def test_what_a_newer_broker_stored_has_no_effect_here_and_is_kept():
+def test_settings_stored_by_a_newer_broker_are_ignored_and_kept():
     async def scenario() -> None:
         async with node() as one:
             key = broker_config_key(None)

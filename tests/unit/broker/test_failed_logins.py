@@ -45,7 +45,7 @@ def test_an_address_that_keeps_failing_waits_longer_and_before_it_is_checked(mon
     assert slept.fail() == 0.1
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_number_of_remembered_addresses_is_bounded(monkeypatch):
     slept = Slept(monkeypatch)
     monkeypatch.setattr(failed_logins, "ADDRESSES_MAX", 10)
     for n in range(50):

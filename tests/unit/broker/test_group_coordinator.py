@@ -213,7 +213,7 @@ async def test_a_commit_is_answered_when_it_is_durable_and_not_before():
 
 
 @run
-async def test_what_is_not_durable_is_shown_to_nobody():
+async def test_commits_that_are_not_durable_are_never_visible():
     async with world() as w:
         await w.commit(1)
         w.log().is_manual = True
@@ -328,7 +328,7 @@ async def test_a_decision_that_is_too_large_is_refused_alone():
 
 
 @run
-async def test_what_was_decided_when_a_shard_closes_is_still_appended():
+async def test_records_decided_before_a_shard_closes_are_still_appended():
     async with world() as w:
         await w.commit(1)
         commit = asyncio.ensure_future(w.commit(2))

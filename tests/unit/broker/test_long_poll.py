@@ -98,7 +98,7 @@ async def test_records_of_any_partition_end_the_wait_and_no_task_waits_for_it():
 
 
 @in_a_loop
-async def test_what_changed_before_the_wait_began_is_not_missed():
+async def test_records_appended_before_the_wait_are_not_missed():
     async with broker() as rig:
         waiting = await _two_waiting(rig)
         await append(waiting[0][0], batch(b"1"))

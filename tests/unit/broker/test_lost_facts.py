@@ -301,7 +301,7 @@ def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
     run(scenario)
 
 
-def test_what_a_broker_has_acknowledged_is_there_or_it_does_not_serve() -> None:
+def test_a_broker_does_not_serve_a_log_that_lacks_acknowledged_records() -> None:
     """The ledger is lost as well: nothing in the metadata shows that there was more."""
 
     async def scenario(cluster: Cluster) -> None:

@@ -99,7 +99,7 @@ def test_a_change_is_acted_upon_while_more_changes_come() -> None:
     run(scenario)
 
 
-def test_the_newest_entry_of_a_key_is_told_last() -> None:
+def test_the_newest_entry_of_a_key_is_notified_last() -> None:
     async def scenario(store: SlowStore, picture: Picture) -> None:
         held = store.held[FOLDER + "one"] = asyncio.Event()
         await put(store, "one", b"old")
@@ -114,7 +114,7 @@ def test_the_newest_entry_of_a_key_is_told_last() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_read_is_read_again_and_holds_nothing_up() -> None:
+def test_an_unreadable_key_is_retried_and_delays_no_other() -> None:
     async def scenario(store: SlowStore, picture: Picture) -> None:
         store.failing.add(FOLDER + "bad")
         await put(store, "bad", b"1")
@@ -138,7 +138,7 @@ def test_an_entry_that_cannot_be_taken_hides_no_other() -> None:
     run(scenario)
 
 
-def test_thousands_of_changes_cost_few_turns_each_and_all_are_told() -> None:
+def test_thousands_of_changes_cost_few_turns_each_and_all_are_notified() -> None:
     async def scenario(store: SlowStore, picture: Picture) -> None:
         names = [f"n{number}" for number in range(3_000)]
         for name in names:

@@ -100,7 +100,7 @@ def test_a_rival_keeps_its_partition_and_no_other() -> None:
     run(scenario)
 
 
-def test_without_an_answer_each_author_is_told_that_it_is_in_doubt() -> None:
+def test_without_an_answer_each_write_fails_as_in_doubt() -> None:
     async def scenario(facts: OwnerFacts, store: Counting, _view: ClusterView) -> None:
         store.is_away = True
         writes = [

@@ -196,7 +196,7 @@ async def test_any_broker_selects_by_tags_and_sql_and_skips_the_rest_for_the_gro
 
 
 @with_brokers(2)
-async def test_what_one_receive_leaves_another_one_at_another_broker_gets(cluster):
+async def test_messages_left_by_one_selection_are_received_at_another_broker(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
     await send(first.node, *(Outgoing(tagged(n, "xy"[n % 2]), n % 6) for n in range(24)))
@@ -270,7 +270,7 @@ async def test_a_receive_that_is_repeated_gets_the_same_messages_at_any_broker(c
 
 
 @with_brokers(2)
-async def test_what_a_lost_attempt_received_waits_for_its_repetition(cluster):
+async def test_messages_of_a_lost_receive_attempt_wait_for_its_retry(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()
     await send(first.node, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(6)))

@@ -35,7 +35,7 @@ def test_a_broker_serves_again_as_soon_as_its_session_is_resumed():
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_the_owner_is_told_whether_its_session_has_survived(is_new):
+def test_the_owner_is_notified_whether_its_session_has_survived(is_new):
     clock = SystemClock()
     session = Session(6_000, clock.now_ns())
     session.begin(6_000, clock.now_ns() - 7_000_000_000, clock.now_ns())

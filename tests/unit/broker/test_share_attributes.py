@@ -237,7 +237,7 @@ async def test_a_receive_can_leave_what_it_does_not_select_to_others():
 
 
 @in_a_loop
-async def test_what_is_selected_is_found_behind_a_long_rest():
+async def test_a_selected_message_is_found_after_many_others():
     async with broker() as rig:
         rest = [tagged(b"-", "no", n="0") for _ in range(700)]
         batches = [encode_batch(rest) for _ in range(5)]

@@ -119,7 +119,7 @@ async def test_records_of_one_key_come_one_at_a_time_and_other_keys_go_on():
 
 
 @in_a_loop
-async def test_who_waits_hears_of_new_records_and_of_released_ones():
+async def test_waiters_are_notified_of_new_and_of_released_records():
     async with broker() as rig:
         topic = await topic_with(rig)
         shares = rig.node.shares
@@ -151,7 +151,7 @@ async def test_a_lock_that_ends_makes_its_record_available_without_anything_new(
 
 
 @in_a_loop
-async def test_a_group_begins_at_the_end_unless_it_is_told_otherwise():
+async def test_a_group_begins_at_the_end_by_default():
     async with broker() as rig:
         topic = await make_topic(rig, "jobs")
         await append(topic, batch(b"old"))
@@ -215,7 +215,7 @@ def test_a_group_of_committed_records_gets_neither_open_nor_aborted_ones(is_orde
 
 
 @in_a_loop
-async def test_what_is_given_up_is_copied_with_its_origin_before_it_is_finished():
+async def test_dead_letters_are_copied_with_their_origin_before_the_record_finishes():
     async with broker() as rig:
         topic = await topic_with(
             rig,
@@ -305,7 +305,7 @@ async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_o
 
 
 @in_a_loop
-async def test_what_comes_between_a_receive_and_its_wait_is_not_missed():
+async def test_records_appended_between_a_receive_and_its_wait_are_not_missed():
     async with broker() as rig:
         topic = await topic_with(rig)
         received = await rig.node.shares.receive(topic, 0, ask())
@@ -411,7 +411,7 @@ def test_messages_of_one_message_group_come_one_at_a_time_and_in_order(is_key_or
 
 
 @in_a_loop
-async def test_what_is_acquired_after_a_nack_is_halved_once_the_delivery_count_is_high():
+async def test_acquired_ranges_are_halved_after_nacks_once_the_delivery_count_is_high():
     async with broker() as rig:
         topic = await topic_with(rig, batch(*[b"x"] * 16), **{"share.delivery.count.limit": "10"})
         sizes = []
@@ -439,7 +439,7 @@ async def test_a_partition_that_is_added_later_is_consumed_from_its_start():
         assert values(await shares.receive(topic, 1, ask())) == [b"new"]
 
 
-def test_what_is_given_up_without_a_copy_is_counted_and_logged(caplog):
+def test_records_given_up_without_a_dead_letter_are_counted_and_logged(caplog):
     async def scenario():
         async with broker() as rig:
             topic = await topic_with(rig, batch(b"1", b"2"))

@@ -338,7 +338,7 @@ def test_a_stopping_broker_that_has_nothing_to_hand_over_leaves_at_once(monkeypa
     run(scenario)
 
 
-def test_what_a_stopping_broker_hands_over_is_not_given_back_while_it_lives(monkeypatch) -> None:
+def test_partitions_handed_over_by_a_stopping_broker_are_not_returned_to_it(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
@@ -400,7 +400,7 @@ def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
     run(scenario)
 
 
-def test_what_is_kept_of_a_partition_that_another_broker_serves_is_tiny() -> None:
+def test_partitions_served_by_another_broker_take_little_memory() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await cluster.start(1)
         fact = TopicFact("large", SystemRandomness().uuid(), 10_000, 1, {}, 0)
@@ -707,7 +707,7 @@ def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -
     run(scenario)
 
 
-def test_an_owner_that_hears_late_of_a_topic_serves_it(monkeypatch) -> None:
+def test_an_owner_that_learns_late_of_a_topic_serves_it(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.01)
         one, two = await cluster.start(1), await cluster.start(2)
@@ -751,7 +751,7 @@ def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
     run(scenario)
 
 
-def test_what_a_broker_that_died_has_begun_to_delete_is_finished_by_who_wants_the_name(
+def test_recreating_a_topic_finishes_its_deletion_begun_by_a_dead_broker(
     monkeypatch,
 ) -> None:
     """And until then a broker that has not heard of it may take records, of a topic that nobody
@@ -1020,7 +1020,7 @@ def test_while_nobody_lives_there_is_no_leader() -> None:
     run(scenario)
 
 
-def test_what_belongs_to_nothing_is_deleted_when_it_has_done_so_for_long() -> None:
+def test_orphaned_ledgers_and_metadata_are_deleted_after_the_grace_period() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
         await node.topics.create("kept", 1)
@@ -1364,7 +1364,7 @@ def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(mon
     run(scenario)
 
 
-def test_what_was_announced_and_is_not_handed_over_sends_clients_back(monkeypatch) -> None:
+def test_an_announced_hand_over_that_stalls_sends_clients_back(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
         may_go = asyncio.Event()

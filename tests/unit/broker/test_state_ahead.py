@@ -123,7 +123,7 @@ def test_a_move_that_does_not_take_place_leaves_no_state(monkeypatch) -> None:
     run(scenario)
 
 
-def test_what_cannot_be_read_ahead_is_read_afterwards(monkeypatch) -> None:
+def test_state_that_cannot_be_read_ahead_is_read_after_the_hand_over(monkeypatch) -> None:
     monkeypatch.setattr(hand_over, "SEAL_BYTES_MIN", 1_000)
 
     async def scenario(cluster: Cluster) -> None:

@@ -102,7 +102,7 @@ def test_in_another_session_the_partitions_are_claimed_anew() -> None:
     run(scenario)
 
 
-def test_who_holds_a_suspended_log_cannot_read_or_append() -> None:
+def test_a_suspended_log_refuses_reads_and_appends_of_earlier_holders() -> None:
     """Such as a fetch that has waited since before."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -154,7 +154,7 @@ def test_an_append_in_progress_is_acknowledged_when_it_is_durable() -> None:
     run(scenario)
 
 
-def test_who_waits_for_a_log_that_is_suspended_is_refused_and_loading_continues() -> None:
+def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
     async def scenario(cluster: Cluster) -> None:
         node, topic = await one_broker(cluster)
         held, get = asyncio.Event(), node.metadata.get
@@ -269,7 +269,7 @@ def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
     change_in_suspension(change, check_read_anew)
 
 
-def test_what_has_companions_is_not_kept() -> None:
+def test_logs_with_companions_are_not_suspended() -> None:
     async def scenario(cluster: Cluster) -> None:
         node, topic = await one_broker(cluster)
         await topic.require_log(1).note_companion(CompanionKind.SHARES)

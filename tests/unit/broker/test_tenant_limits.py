@@ -83,7 +83,7 @@ def test_limits_are_stored_followed_and_end_with_the_tenant():
 
 
 @pytest.mark.parametrize("limits", [{"x": 1}, {"topics": 0}, {"topics": 1.5}, {PRODUCER: 2**63}])
-def test_what_is_no_limit_is_refused(limits):
+def test_invalid_limits_are_refused(limits):
     with pytest.raises(RequestInvalid):
         check_limits(limits)
 
@@ -400,5 +400,22 @@ def test_drop_oldest_makes_room_for_what_is_written():
             await until(lambda: not rig.node.tenant_rates.counts.refused)
             assert await write(rig, "«acme»a")
             assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_dropped_where_that_makes_no_room():
+    """Compacted topics and journals may exceed the limit alone, and cannot be dropped."""
+
+    async def scenario() -> None:
+        async with broker(BrokerConfig(**CONFIG)) as rig:
+            await stored_of(rig, "reject")
+            await write(rig, "«acme»a")
+            log, storage = rig.node.topics.get("«acme»a").partitions[0], rig.node.tenant_storage
+            await storage.drop("acme", log.size_bytes + 1)
+            assert (log.log_start_offset, len(log.closed)) == (0, 0)
+            await storage.drop("acme", log.size_bytes)
+            await storage.drop("acme", log.size_bytes)
+            assert log.log_start_offset == 1
 
     asyncio.run(scenario())

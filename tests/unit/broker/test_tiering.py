@@ -155,7 +155,7 @@ def test_by_local_retention_ms_the_old_local_copies_go_and_the_newest_stays():
     asyncio.run(main())
 
 
-def test_what_tells_the_producers_stays_here_so_that_a_log_opens_while_storage_is_away():
+def test_ledgers_with_producer_state_stay_local_so_logs_open_while_storage_is_away():
     """A ledger that was recovered has no footer: the producers are found in those before it."""
 
     async def main() -> None:

@@ -51,7 +51,7 @@ def test_topics_that_come_are_matched_and_deleted_ones_are_forgotten() -> None:
 @pytest.mark.parametrize(
     "pattern", ["(", "(a{1,1000}){1,1000}", "(?=a)b", r"(a)\1", "[b-a]", "(" * 900, "a" * 1_001]
 )
-def test_what_cannot_be_used_is_refused_with_the_cause(pattern: str) -> None:
+def test_unusable_patterns_are_refused_with_the_cause(pattern: str) -> None:
     with pytest.raises(RegularExpressionInvalid, match="regular expression"):
         World("a").matching(pattern)
 

@@ -34,7 +34,7 @@ def test_exactly_the_quorums_that_can_be_are_taken(ensemble: int, write: int, ac
 
 
 @pytest.mark.parametrize("text", ["", "3", "3,3", "3,3,2,1", "3, 3, 2", "a,b,c", "+3,3,2", "٣,3,2"])
-def test_what_is_no_quorum_is_refused(text: str) -> None:
+def test_malformed_quorums_are_refused(text: str) -> None:
     with pytest.raises(ConfigInvalid):
         check_config(QUORUM, text)
 

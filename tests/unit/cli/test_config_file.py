@@ -92,7 +92,7 @@ def test_values_of_every_kind_are_taken_and_checked_as_on_the_command_line(run):
         ("[serve", "cannot be read as TOML"),
     ],
 )
-def test_what_nobody_would_obey_is_refused(run, text, message):
+def test_settings_without_effect_are_refused(run, text, message):
     with pytest.raises(CommandFailed, match=message):
         run(text)
 

@@ -101,7 +101,7 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         assert len({panel["id"] for panel in found["panels"]}) == len(found["panels"])
 
 
-def test_an_export_overwrites_nothing_unless_told_to(tmp_path) -> None:
+def test_an_export_overwrites_nothing_without_force(tmp_path) -> None:
     runner, folder = CliRunner(), tmp_path / "grafana"
     done = runner.invoke(cli, ["dashboards", "export", str(folder)])
     assert done.exit_code == 0, done.output

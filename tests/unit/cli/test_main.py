@@ -74,7 +74,7 @@ def test_the_cluster_may_be_named_before_a_command_or_behind_it(arguments, capsy
     assert "cannot connect to 127.0.0.1:1 " in err
 
 
-def test_what_is_said_behind_a_command_wins_over_what_is_said_before_it(monkeypatch):
+def test_options_after_a_command_win_over_options_before_it(monkeypatch):
     seen = []
     monkeypatch.setattr(
         CliSession, "cluster_metadata", lambda self: seen.append(self) or sys.exit(0)
@@ -142,7 +142,7 @@ def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in err
 
 
-def test_what_a_client_says_becomes_words():
+def test_errors_of_the_kafka_client_become_plain_messages():
     class Error:
         def name(self):
             return "NON_EMPTY_GROUP"

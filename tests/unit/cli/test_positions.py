@@ -47,7 +47,7 @@ def test_a_time_without_zone_is_local():
 @pytest.mark.parametrize(
     "text", ["", "soon", "4 2", "--3", "15x", "@", "@x", "2013-13-01", "\u0661"]
 )
-def test_what_is_no_position_is_refused_with_the_choices(text):
+def test_malformed_positions_are_refused_with_the_choices(text):
     with pytest.raises(ValueError, match="none of: earliest, latest"):
         parse_position(text, NOW_MS)
 
@@ -60,7 +60,7 @@ def test_durations(text, duration_ms):
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "5m5", "5m 5s"])
-def test_what_is_no_duration_is_refused(text):
+def test_malformed_durations_are_refused(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration_ms(text)
 

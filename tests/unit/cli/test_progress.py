@@ -20,7 +20,7 @@ def test_a_log_gets_a_line_a_minute_and_short_work_none(monkeypatch, capsys) -> 
     assert capsys.readouterr().err == " 40%  60 runs\n 80%  120 runs\n"
 
 
-def test_who_is_told_to_end_hears_so_once_and_can_be_ended_the_second_time(capsys) -> None:
+def test_the_first_sigterm_requests_a_stop_and_restores_the_default_handler(capsys) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_requested() as is_over:
         assert not is_over()

@@ -133,7 +133,7 @@ def test_a_file_is_one_record_and_may_give_its_name_as_key():
     assert (record.key, record.value) == (b"image.png", b"\x89PNG\n1")
 
 
-def test_progress_is_told_in_bytes():
+def test_progress_is_reported_in_bytes():
     told: list[int] = []
     list(read_lines(Source("input", io.BytesIO(b"ab\nc")), reading(), told.append))
     assert sum(told) == 4

@@ -41,7 +41,7 @@ KEEPING = DEFAULTS | {"retention.ms": "-1"}
         ({"headrace.record.validation": "header"}, {"headrace.message.attributes": "ignore"}, {}),
     ],
 )
-def test_what_a_target_must_change(source, target, expected) -> None:
+def test_misfits_are_the_settings_a_target_must_change(source, target, expected) -> None:
     assert misfits(source, KEEPING | target) == expected
     # with which it fits
     assert misfits(source, KEEPING | target | expected) == {}

@@ -56,7 +56,7 @@ def test_any_text_passes_and_nothing_is_removed_twice(text):
     assert without_secrets(once) == once
 
 
-def test_what_is_no_secret_stays():
+def test_text_without_secrets_is_unchanged():
     text = 'listeners = \'SASL_SSL://a:9093\'\nlinger.ms=5\n{"topic": "keys", "offset": 3}\n'
     assert without_secrets(text) == text
 

@@ -10,7 +10,7 @@ from headrace.cli.serve import _until_started
 from headrace.errors import BrokerIdInUse
 
 
-def test_a_broker_that_is_told_to_stop_while_it_waits_stops_at_once():
+def test_a_broker_stopped_while_it_waits_stops_at_once():
     closed = []
 
     async def start() -> object:

@@ -26,7 +26,7 @@ def run(*arguments: str, environment: dict[str, str | None] | None = None) -> tu
     return CliRunner().invoke(command, arguments, env=environment), found
 
 
-def test_what_is_repeated_is_one_value():
+def test_a_repeated_option_yields_one_value_with_all_its_parts():
     result, found = run("--http", "127.0.0.1:1", "--http", "127.0.0.1:2")
     assert result.exit_code == 0, result.output
     assert found["http"] == (("127.0.0.1", 1), ("127.0.0.1", 2))

@@ -36,7 +36,7 @@ def test_rates_and_the_time_until_a_group_has_read_everything():
     assert (group["lag"], group["empty_in_s"]) == (0, 0.0)
 
 
-def test_what_was_recreated_or_reset_has_no_negative_rate():
+def test_recreated_topics_and_reset_groups_have_no_negative_rate():
     before, now = sample(1.0, 100, 7, reader={A: 90}), sample(2.0, 3, 7, reader={A: 0})
     facts = facts_of(before, now)
     assert {row["written_per_s"] for row in facts["topics"]} == {0.0}

@@ -45,7 +45,7 @@ def run_script(tmp_path_factory):
     return run
 
 
-def test_what_is_no_number_or_no_time_is_a_dash(run_script):
+def test_values_that_are_no_number_or_no_time_are_shown_as_a_dash(run_script):
     script = """
       const { count, time } = await import("./format.js");
       console.log(JSON.stringify([given0.map(count), given0.map(time)]));

@@ -165,7 +165,7 @@ def test_the_rebalance_begins_with_a_new_member_and_waits_for_all():
         assert rig.replies[ticket].leader == a
 
 
-def test_who_does_not_rejoin_in_time_is_out():
+def test_members_that_do_not_rejoin_in_time_are_removed():
     rig = Rig()
     a, b = rig.settle(2, session_timeout_ms=100_000)
     new = rig.join(session_timeout_ms=100_000)
@@ -288,7 +288,7 @@ def test_a_parked_sync_is_sent_back_when_a_new_rebalance_begins():
     assert isinstance(rig.replies[rig.sync(a, rig.group().generation)].error, RebalanceInProgress)
 
 
-def test_who_does_not_sync_in_time_is_out():
+def test_members_that_do_not_sync_in_time_are_removed():
     rig = Rig()
     a, b = rig.settle(2, session_timeout_ms=100_000)
     rig.join(a, session_timeout_ms=100_000)
@@ -412,7 +412,7 @@ def test_a_restarted_static_leader_takes_over_without_a_rebalance():
     assert rig.heartbeat("i-2", 1, "i") is None
 
 
-def test_a_restarted_static_leader_of_an_old_client_is_not_told_that_it_leads():
+def test_a_restarted_static_leader_of_an_old_client_is_not_named_as_the_leader():
     rig = Rig()
     old = static_group(rig)
     reply = rig.replies[rig.join(group_instance_id="i")]
@@ -495,7 +495,7 @@ def test_a_stable_group_survives_a_crash_without_a_rebalance():
     assert rig.group().state == "Empty"
 
 
-def test_a_generation_that_was_told_but_not_assigned_is_never_given_out_again():
+def test_an_announced_generation_that_was_never_assigned_is_not_reused():
     rig = Rig()
     a, b = rig.settle(2)
     rig.join(a)

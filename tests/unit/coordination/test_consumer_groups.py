@@ -127,7 +127,7 @@ def test_a_partition_of_an_answer_that_was_lost_is_taken_away_at_once(rig):
     assert reply.assignment == {T: (0, 1, 2)}
 
 
-def test_who_does_not_revoke_in_time_is_removed(rig):
+def test_members_that_do_not_revoke_in_time_are_removed(rig):
     rig.join("a")
     rig.advance(1_000)
     rig.join("b")

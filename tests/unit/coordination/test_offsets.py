@@ -36,7 +36,7 @@ from headrace.errors import (
 WEEK_MS = 7 * 24 * 3_600_000
 
 
-def test_what_was_committed_comes_back_as_it_was():
+def test_committed_offsets_survive_a_crash_unchanged():
     rig = Rig()
     assert rig.commit(7, metadata="caf\u00e9") is None
     rig.crash()
@@ -180,7 +180,7 @@ def test_offsets_of_other_kinds_of_groups_and_of_none_cannot_be_deleted():
     assert isinstance(delete(rig, "t").error, GroupNotEmpty)
 
 
-def test_what_is_committed_for_the_topic_that_came_after_stays():
+def test_offsets_committed_for_a_recreated_topic_are_kept():
     rig = Rig()
     old, new = UUID(int=1), UUID(int=2)
     for group_id, meant in (("old", old), ("new", new), ("unknown", None)):

@@ -52,7 +52,7 @@ def test_changes_of_version_0_are_read(value, start, is_reset):
     assert decode(b"\x01\x03", value + run) == expected
 
 
-def test_what_a_newer_version_wrote_is_skipped_and_damage_is_refused():
+def test_records_of_a_newer_version_are_skipped_and_damaged_ones_refused():
     assert decode(b"\x01\x03", b"\x02\0") is None
     assert decode(b"\0\x03", b"\x01\0g") is None
     for damaged in (b"\x01", b"\x01\x02", b"\x01\0\x05", b"\x01\0\x05\0\x07\x01"):

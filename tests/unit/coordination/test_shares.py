@@ -223,7 +223,7 @@ def refusal(machine, member, first, last, kind=ACCEPT, now_ms=0):
     return ask(machine, command, now_ms).errors[0]
 
 
-def test_a_settlement_that_is_repeated_is_told_from_one_of_another_delivery():
+def test_a_repeated_settlement_is_distinguished_from_one_of_another_delivery():
     machine = opened()
     ask(machine, AcquireCommand("g", "a", [(100, 103)], 4))
     assert type(refusal(machine, "b", 100, 100)) is DeliveryTaken
@@ -251,7 +251,7 @@ def test_a_delivery_that_was_given_back_says_so_even_when_another_one_holds_the_
     assert type(refusal(machine, "a", 100, 100, ACCEPT)) is DeliveryTaken
 
 
-def test_a_lock_that_has_expired_is_told_from_a_record_of_another_delivery():
+def test_an_expired_lock_is_distinguished_from_a_record_of_another_delivery():
     machine = opened(lock_ms=1_000)
     ask(machine, AcquireCommand("g", "a", [(100, 101)], 2))
     assert type(refusal(machine, "a", 100, 100, now_ms=1_000)) is DeliveryExpired, "no tick yet"

@@ -501,7 +501,7 @@ def test_a_streams_group_is_listed_described_and_deleted(rig):
     assert GROUP not in rig.machine.groups
 
 
-def test_what_is_not_there_is_not_described(rig):
+def test_an_unknown_group_is_described_as_dead(rig):
     assert isinstance(rig.describe().error, GroupUnknown)
     assert rig.describe().state == "Dead"
 

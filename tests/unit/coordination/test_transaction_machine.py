@@ -189,7 +189,9 @@ class TestEndTxn:
         assert third[1] == following[1] + 1
 
     @pytest.mark.parametrize("is_last", [True, False])
-    def test_what_comes_before_the_markers_are_written_waits_for_them(self, rig, is_last):
+    def test_requests_before_the_markers_are_written_get_concurrent_transactions(
+        self, rig, is_last
+    ):
         producer = exhausted(rig) if is_last else producer_of(rig.init())
         rig.add(producer, 0, version=2)
         following = producer_of(rig.end(producer, version=2))

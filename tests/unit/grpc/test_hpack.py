@@ -47,7 +47,7 @@ FIELDS = st.lists(st.tuples(TEXTS, st.binary(max_size=300)), max_size=12)
 @given(
     st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 100, 4096])), max_size=6)
 )
-def test_what_hpack_encodes_is_decoded(blocks):
+def test_blocks_encoded_by_hpack_are_decoded(blocks):
     encoder, decoder = hpack.Encoder(), HeaderDecoder()
     for fields, is_huffman, table_bytes in blocks:
         if table_bytes is not None:
@@ -60,7 +60,7 @@ def test_what_hpack_encodes_is_decoded(blocks):
 
 @settings(max_examples=100, deadline=None)
 @given(FIELDS)
-def test_what_is_encoded_is_what_hpack_decodes(fields):
+def test_encoded_fields_are_decoded_by_hpack(fields):
     encoded = b"".join(encode_field(name.encode(), value) for name, value in fields)
     decoder = hpack.Decoder()
     assert decoder.decode(encoded, raw=True) == [(name.encode(), value) for name, value in fields]
@@ -69,7 +69,7 @@ def test_what_is_encoded_is_what_hpack_decodes(fields):
 
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=60))
-def test_what_hpack_refuses_is_refused(block):
+def test_the_decoder_accepts_and_refuses_the_same_blocks_as_hpack(block):
     expected = hpack.Decoder(max_header_list_size=1 << 16)
     try:
         fields = expected.decode(block, raw=True)

@@ -127,7 +127,7 @@ def test_a_lost_connection_and_a_reset_cancel_the_handler(shared):
         client.socket.close()
 
 
-def test_what_a_handler_sees_of_its_call(shared):
+def test_a_handler_sees_path_peer_authority_headers_and_deadline_of_its_call(shared):
     with RawClient(shared.address) as client:
         client.call(1, "/t/echo", b"", x_id="7", grpc_timeout="5S")
         assert client.status(1) == OK
@@ -150,7 +150,7 @@ def test_metadata_of_one_name_is_joined(shared):
     ("fields", "status"),
     [({"content-type": "application/json"}, b"415"), ({":method": "GET"}, b"405")],
 )
-def test_what_is_no_call_gets_an_http_status(shared, fields, status):
+def test_requests_that_are_not_grpc_get_an_http_status(shared, fields, status):
     with RawClient(shared.address) as client:
         client.send(headers(1, block({**GRPC, **fields})))
         assert status in client.next(frames.HEADERS).payload
@@ -237,7 +237,7 @@ def parts_of(number, body):
     return [data(number, body[at : at + 16_000], int(at == ends[-1])) for at in ends]
 
 
-def test_what_the_thread_says_of_a_call_that_has_ended_is_heard():
+def test_a_decompression_error_after_its_call_has_ended_is_not_left_unretrieved():
     """asyncio logs an exception that nobody has asked for."""
 
     class Connection:
@@ -481,7 +481,7 @@ def test_whatever_a_socket_has_not_taken_is_owed():
         soon(lambda: one.call(unsent_and_owed) == (0, 0, 0))
 
 
-def test_what_waited_in_a_stream_that_is_reset_is_owed_no_more():
+def test_resetting_a_stream_frees_the_bytes_that_waited_in_it():
     with served() as one, RawClient(one.address) as client:
         ask_for(client, 900)
         soon(lambda: one.server.owed_bytes >= 900 - 64 << 10)

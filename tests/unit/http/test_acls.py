@@ -56,7 +56,7 @@ def test_rules_are_added_listed_explained_and_removed(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_what_is_no_rule_is_refused_as_the_interface_says(monkeypatch):
+def test_malformed_rules_get_the_documented_error(monkeypatch):
     async def scenario() -> None:
         async with guarded(monkeypatch) as web:
             web.principal = "root"

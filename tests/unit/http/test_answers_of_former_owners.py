@@ -41,7 +41,7 @@ async def owner() -> AsyncIterator[Web]:
 @pytest.mark.parametrize(
     "target", ["/v1/topics/t/records?offset=0", "/v1/topics/t", "/v1/groups/nobody", "/v1/groups"]
 )
-def test_what_was_read_before_it_was_frozen_is_not_shown(target: str) -> None:
+def test_reads_made_before_a_freeze_are_not_returned_after_it(target: str) -> None:
     """Frozen before each reading of the clock in turn."""
 
     async def answer(readings: int) -> tuple[bool, int, Any]:
@@ -71,7 +71,7 @@ def test_what_was_read_before_it_was_frozen_is_not_shown(target: str) -> None:
     asyncio.run(main())
 
 
-def test_what_was_stored_is_acknowledged_and_what_was_refused_is_to_be_tried_again() -> None:
+def test_stored_records_are_acknowledged_and_refused_ones_are_retriable() -> None:
     async def main() -> None:
         async with owner() as web:
             append = web.node.appends.append

@@ -222,7 +222,7 @@ def connected(answer, wire: Wire) -> HttpConnection:
     ],
     ids=["head", "header", "path", "empty lines", "trailer", "field of a trailer", "extension"],
 )
-def test_what_never_ends_is_refused_early(start, more):
+def test_endless_requests_are_refused_early(start, more):
     async def scenario() -> None:
         wire = Wire()
         one = connected(echo, wire)

@@ -175,7 +175,7 @@ async def test_an_edit_replaces_its_letter_says_so_and_is_audited(web):
 
 
 @on_the_web
-async def test_what_cannot_be_edited_is_refused(web):
+async def test_invalid_edits_are_refused(web):
     await with_letters(web)
     path = "/v1/dead-letters/orders.dead/edits"
     place = {"partition": 0, "offset": 1}
@@ -266,7 +266,7 @@ async def take_back(web, *numbers: int, is_dry_run: bool = False):
 
 
 @on_the_web
-async def test_what_was_not_delivered_is_taken_back_once(web):
+async def test_undelivered_messages_are_taken_back_once(web):
     await with_redriven(web)
     before = web.node.audit.changed_total
     dry = await take_back(web, 1, is_dry_run=True)
@@ -294,7 +294,7 @@ async def test_what_was_not_delivered_is_taken_back_once(web):
 
 
 @on_the_web
-async def test_what_a_group_has_left_behind_is_not_said_to_have_been_delivered(web):
+async def test_messages_before_the_group_start_are_not_reported_as_delivered(web):
     """The group has forgotten which of both it was: a repeated call says so."""
     await with_redriven(web)
     assert (await take_back(web, 0))["taken_back"] == 1
@@ -307,7 +307,7 @@ async def test_what_a_group_has_left_behind_is_not_said_to_have_been_delivered(w
 
 
 @on_the_web
-async def test_what_was_acknowledged_is_not_taken_back_with_its_neighbour(web):
+async def test_an_acknowledged_message_is_not_taken_back_with_its_neighbour(web):
     """Neither by the same call nor by a later one: its letter would be handled twice."""
     await with_redriven(web, count=3)
     _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 2})
@@ -326,7 +326,7 @@ async def test_what_was_acknowledged_is_not_taken_back_with_its_neighbour(web):
 
 
 @on_the_web
-async def test_what_is_in_the_way_in_one_group_leaves_the_others_as_they_were(web):
+async def test_a_take_back_refused_for_one_group_leaves_the_others_unchanged(web):
     await with_redriven(web)
     change = {"set": {"share.auto.offset.reset": "earliest"}}
     await web.ask("PATCH", "/v1/groups/archive/config", change)
@@ -340,7 +340,7 @@ async def test_what_is_in_the_way_in_one_group_leaves_the_others_as_they_were(we
 
 
 @on_the_web
-async def test_what_cannot_become_a_letter_again_stays_deliverable(web):
+async def test_messages_that_cannot_become_dead_letters_again_stay_deliverable(web):
     """Of the first record too, which the group leaves behind as soon as it is finished."""
     await with_redriven(web)
     desk = web.node.services.desk
@@ -362,7 +362,7 @@ async def test_what_cannot_become_a_letter_again_stays_deliverable(web):
 
 
 @on_the_web
-async def test_what_was_not_delivered_is_taken_back_in_order_of_keys_too(web):
+async def test_undelivered_messages_are_taken_back_under_key_order_too(web):
     await with_redriven(web, **{"headrace.share.key.order": "true"})
     assert (await take_back(web, 1))["taken_back"] == 1
     _, got = await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 10})
@@ -375,7 +375,7 @@ async def test_what_was_not_delivered_is_taken_back_in_order_of_keys_too(web):
 
 
 @on_the_web
-async def test_what_somebody_has_or_will_read_is_not_taken_back_and_says_why(web):
+async def test_messages_delivered_or_yet_to_be_read_are_not_taken_back_with_the_reason(web):
     await with_redriven(web)
     await web.ask("POST", "/v1/queues/orders/billing/receive", {"max": 1})
     answer = await take_back(web, 0)

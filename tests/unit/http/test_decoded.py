@@ -79,7 +79,7 @@ async def test_a_broker_without_schemas_says_which_setting_it_needs(web: Web) ->
 
 
 @on_the_web
-async def test_more_calls_than_may_wait_are_told_to_come_later(web: Web) -> None:
+async def test_calls_beyond_the_waiting_limit_get_a_retriable_503(web: Web) -> None:
     await filled(web)
     with registry() as url:
         decoder = with_registry(web, url)

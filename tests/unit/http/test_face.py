@@ -104,7 +104,7 @@ def test_every_answer_is_marked():
     assert asyncio.run(statuses(broken, b"GET /" + end)) == [500]
 
 
-def test_the_interface_is_told_as_it_is_served(monkeypatch):
+def test_the_openapi_document_lists_exactly_the_served_operations(monkeypatch):
     async def scenario() -> None:
         asked = _served(monkeypatch, None)
         _status, _headers, body = await _ask(asked, "/openapi.json")
@@ -161,7 +161,7 @@ def test_every_error_is_problem_details():
         (b"DELETE /", 405),
     ],
 )
-def test_what_no_operation_answers_is_problem_details(request_line, expected):
+def test_unknown_paths_and_methods_get_problem_details(request_line, expected):
     async def scenario() -> None:
         async with served(None) as address, client(address) as one:
             one.send(request_line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -185,7 +185,7 @@ def test_another_hosts_name_is_answered_with_problem_details(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_who_asks_for_metrics_at_once_shares_one_rendering(monkeypatch):
+def test_concurrent_scrapes_share_one_rendering(monkeypatch):
     begun = 0
 
     def render(_encoding) -> tuple[bytes, str]:

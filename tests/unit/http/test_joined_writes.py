@@ -50,7 +50,7 @@ def test_a_write_leaves_with_the_next_one_or_at_the_end_of_the_turn():
     assert run(test) == [b"head body", b"next"]
 
 
-def test_what_is_large_is_not_copied_together():
+def test_large_writes_are_not_joined_by_copying():
     large = bytes(JOIN_BYTES_MAX)
 
     async def test(_wire, joined):
@@ -62,7 +62,7 @@ def test_what_is_large_is_not_copied_together():
     assert run(test) == [b"head", large, b"end"]
 
 
-def test_what_was_written_before_it_is_closed_is_sent():
+def test_writes_before_a_close_are_sent():
     async def test(wire, joined):
         joined.write(b"last")
         joined.close()
@@ -71,7 +71,7 @@ def test_what_was_written_before_it_is_closed_is_sent():
     assert run(test) == [b"last"]
 
 
-def test_what_was_written_before_it_is_aborted_is_not():
+def test_writes_before_an_abort_are_dropped():
     async def test(wire, joined):
         joined.write(b"last")
         joined.abort()

@@ -172,7 +172,7 @@ def test_a_key_expires_and_only_a_hash_of_it_is_stored_and_nothing_is_logged(cap
     asyncio.run(scenario())
 
 
-def test_keys_are_bounded_and_their_names_are_told_apart(monkeypatch):
+def test_keys_are_limited_in_number_and_their_names_are_unique(monkeypatch):
     monkeypatch.setattr(api_keys, "KEYS_OF_OWNER_MAX", 2)
 
     async def scenario() -> None:

@@ -299,7 +299,7 @@ async def test_one_settle_mixes_four_ways_and_says_what_became_of_each(web: Web)
 
 
 @on_the_web
-async def test_what_contradicts_itself_is_refused(web: Web) -> None:
+async def test_contradictory_requests_get_a_conflict(web: Web) -> None:
     await web.ask("POST", "/v1/topics", {"name": "t"})
     place = {"topic": "t", "partition": 0, "offset": 0}
     for method, target, body in [

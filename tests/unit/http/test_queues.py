@@ -312,14 +312,14 @@ async def test_a_batch_that_cannot_be_decoded_is_rejected_and_the_others_are_del
         assert (await queue.described()).start == 5
 
 
-def test_what_cannot_be_decoded_keeps_its_place_in_partition_order():
+def test_undecodable_batches_keep_their_place_in_partition_order():
     for is_serial, keys in ((True, {0}), (False, {-1, -2, -3})):
         rows = rows_of(broken_batch(3), 0, row_reader(ShareConfig(is_serial=is_serial)))
         assert {row.key_hash for row in rows} == keys
 
 
 @on_the_web
-async def test_what_would_make_a_response_too_large_is_given_back_without_a_delivery(web):
+async def test_messages_over_the_response_limit_are_released_without_a_delivery(web):
     """A batch of some kilobytes may unfold to a thousand times that."""
     await web.ask("POST", "/v1/topics", {"name": "jobs"})
     config = {"share.auto.offset.reset": "earliest"}
@@ -480,7 +480,7 @@ async def test_the_first_receive_of_a_group_that_begins_at_the_end_says_so(web):
 
 
 @on_the_web
-async def test_a_new_group_of_an_empty_topic_misses_nothing_and_is_told_nothing(web):
+async def test_a_new_group_of_an_empty_topic_gets_no_warning(web):
     await web.ask("POST", "/v1/topics", {"name": "jobs"})
     _, first = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {})
     assert first == {"topic": "jobs", "group": GROUP, "messages": []}

@@ -235,7 +235,7 @@ async def test_a_topic_that_another_broker_has_just_created_is_there(cluster):
 
 
 @with_brokers(2)
-async def test_an_owner_that_hears_late_of_a_new_topic_is_waited_for(cluster):
+async def test_an_owner_that_learns_late_of_a_new_topic_is_waited_for(cluster):
     one, other = cluster.brokers[1].node, cluster.brokers[2].node
     loop, apply = asyncio.get_running_loop(), other.topics.apply
 
@@ -360,7 +360,7 @@ async def test_a_long_poll_ends_when_a_delay_at_another_broker_is_over(cluster):
 
 
 @with_brokers(2)
-async def test_what_was_received_for_a_client_that_has_gone_is_given_back(cluster):
+async def test_messages_received_for_a_disconnected_client_are_released(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
         await cluster.append(number, b"%d" % number)

@@ -32,7 +32,7 @@ async def test_quotas_are_changed_listed_and_deleted(http: Web) -> None:
 
 
 @on_the_web
-async def test_what_contradicts_itself_is_refused(http: Web) -> None:
+async def test_contradictory_or_incomplete_quotas_are_refused(http: Web) -> None:
     rate = {"producer_byte_rate": 10}
     for body in (
         {"set": rate},
@@ -65,7 +65,7 @@ async def test_calls_over_the_rate_get_429_until_the_quota_is_deleted(
 
 
 @on_the_web
-async def test_a_follower_pays_for_the_places_that_it_is_told(http: Web) -> None:
+async def test_places_sent_to_a_follower_count_against_its_quota(http: Web) -> None:
     await http.node.topics.create("t", 200)
     quota = {"default_user": True, "set": {"consumer_byte_rate": 100}}
     assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200

@@ -42,7 +42,7 @@ def test_the_work_is_cancelled_when_a_right_is_withdrawn(monkeypatch):
     assert ended == ["work"]
 
 
-def test_work_that_ends_first_ends_well_and_its_own_error_is_told(monkeypatch):
+def test_work_that_ends_before_its_rights_are_withdrawn_keeps_its_outcome(monkeypatch):
     monkeypatch.setattr(redrives, "RIGHTS_S", 0.001)
     call: Any = Withdrawn(1_000_000)
 

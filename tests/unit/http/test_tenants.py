@@ -228,7 +228,7 @@ def test_without_force_no_tenant_is_deleted_whose_principals_another_broker_stor
     asyncio.run(scenario())
 
 
-def test_what_a_newer_version_stored_is_not_overwritten():
+def test_a_tenant_stored_by_a_newer_version_is_not_overwritten():
     async def scenario() -> None:
         store = MemoryMetadataStore()
         value = b'{"v":1,"state":"later","principals":[]}'
@@ -252,7 +252,7 @@ def test_a_tenant_of_the_setting_is_not_deleted_even_dry(query, monkeypatch):
     asyncio.run(scenario())
 
 
-def test_what_the_setting_says_stays_when_commands_take_it_back():
+def test_principals_of_the_setting_stay_when_commands_remove_them():
     async def scenario() -> None:
         tenants = Tenants(MemoryMetadataStore(), ("User:root",), {"User:alice": "acme"})
         await tenants.change("acme", ["User:alice", "User:bob"], ())

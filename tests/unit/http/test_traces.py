@@ -57,7 +57,7 @@ async def configure(web: Web, **more: str) -> None:
 
 
 @on_the_web
-async def test_each_delivery_and_its_outcome_is_told(web: Web) -> None:
+async def test_each_delivery_is_traced_with_its_outcome(web: Web) -> None:
     await create(web)
     await configure(web)
     await send(web, message(1))
@@ -113,7 +113,7 @@ async def test_delayed_and_half_messages_have_traces(web: Web) -> None:
 
 
 @on_the_web
-async def test_what_a_compacted_journal_has_forgotten_is_said(web: Web) -> None:
+async def test_a_trace_reports_deliveries_lost_to_journal_compaction_as_unknown(web: Web) -> None:
     await create(web)
     await configure(web, **{"share.delivery.count.limit": "10"})
     await send(web, message(1), message(2), message(3))

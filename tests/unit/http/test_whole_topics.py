@@ -110,7 +110,7 @@ async def test_any_broker_settles_half_messages_whichever_partition_holds_them(c
 
 
 @with_brokers(2)
-async def test_what_a_broker_that_cannot_be_asked_may_hold_is_not_said_to_be_absent(cluster):
+async def test_messages_that_an_unreachable_broker_may_hold_are_not_reported_absent(cluster):
     webs = await webs_of(cluster)
     await webs[0].send(half("there", cluster.owners().index(2)))
     there = [number for number, owner in enumerate(cluster.owners()) if owner == 2]
@@ -315,7 +315,7 @@ async def test_attributes_that_a_topic_does_not_read_are_refused(web):
 
 
 @on_the_web
-async def test_what_is_settled_is_told_from_what_is_finished_or_was_never_received(web):
+async def test_valid_receipts_are_distinguished_from_finished_and_forged_ones(web):
     await web.ask("POST", "/v1/topics", {"name": "t", "partitions": 1})
     config = {
         "share.auto.offset.reset": "earliest",

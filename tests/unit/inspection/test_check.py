@@ -101,7 +101,7 @@ def _count(batch: bytes) -> int:
     return int.from_bytes(batch[57:61], "big")
 
 
-def test_what_the_broker_reports_does_not_pass_and_what_it_serves_does_not_fail(folder, tmp_path):
+def test_check_fails_on_damage_that_the_broker_reports_and_passes_exact_data(folder, tmp_path):
     rng = seeded(SEED)
     frames = Frames(folder)
     files = {path: content for path, content in folder.files().items() if content}

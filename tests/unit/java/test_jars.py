@@ -77,7 +77,7 @@ def published(root, content=b"jar"):
     return jars.Jar("o.r.g", "m", "1", hashlib.sha256(content).hexdigest())
 
 
-def test_what_is_fetched_is_used_only_with_the_right_hash(maven, tmp_path, capsys):
+def test_downloaded_jars_are_used_only_with_the_right_hash(maven, tmp_path, capsys):
     right = published(maven)
     wrong = jars.Jar("o.r.g", "m", "1", "0" * 64)
     place = tmp_path / "cache" / "jars" / "m-1.jar"

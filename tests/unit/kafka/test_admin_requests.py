@@ -88,7 +88,7 @@ def test_metrics_leave_out_what_is_damaged_or_not_loaded_and_load_nothing() -> N
     asyncio.run(scenario())
 
 
-def test_a_client_that_comes_while_the_broker_starts_is_told_its_true_address() -> None:
+def test_a_client_that_connects_during_start_gets_the_true_address() -> None:
     async def scenario() -> None:
         async with broker(BrokerConfig(offsets_partition_count=2)) as rig:
             rig.node.cluster.kafka_address = ("", 0)

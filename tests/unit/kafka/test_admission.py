@@ -102,7 +102,7 @@ def test_a_batch_that_decompresses_to_more_than_the_limit_is_too_large(codec, mo
     asyncio.run(scenario())
 
 
-def test_what_unfolds_to_more_than_its_topic_takes_waits_nowhere() -> None:
+def test_batches_that_decompress_beyond_the_topic_limit_are_refused_at_once() -> None:
     """It would fill the memory while its log is not ready."""
     batch = memoryview(_batch(1, GZIP, bytes(2_000_000)))
     config = LogConfig(compression="uncompressed", max_message_bytes=1_000_000)
@@ -143,7 +143,7 @@ async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", "zstd"])
-def test_what_is_unfolded_in_a_thread_keeps_its_order(kind) -> None:
+def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
     async def scenario() -> None:
         async with broker() as rig:
             configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}

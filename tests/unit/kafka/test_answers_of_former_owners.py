@@ -166,7 +166,7 @@ async def answer_or_none(client: Any) -> Any:
 
 
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
-def test_what_is_asked_after_it_woke_is_refused(ask: Ask) -> None:
+def test_requests_after_a_freeze_are_refused(ask: Ask) -> None:
     async def main() -> None:
         async with owner() as rig:
             await turns_until_answered(rig, ask)

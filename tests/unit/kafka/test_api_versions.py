@@ -40,7 +40,7 @@ def test_features_from_level_0_are_listed_only_for_clients_that_read_them(versio
         (True, None, INVALID_REQUEST),
     ],
 )
-def test_a_client_that_looks_for_another_broker_is_told_so(cluster, node, code):
+def test_a_client_that_expects_another_broker_gets_an_error(cluster, node, code):
     """KIP-1242; the codes are those of Kafka 4.4. True: this broker's, False: another's."""
 
     async def scenario() -> None:

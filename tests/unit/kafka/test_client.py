@@ -67,7 +67,7 @@ def test_an_answer_may_arrive_in_any_pieces(size):
     assert found == [b"x" * 30, b""]
 
 
-def test_what_is_missing_is_never_more_than_the_answer():
+def test_missing_bytes_never_exceed_the_answer():
     exchange = Exchange(b"me")
     data, missing = answer(1, b"xyz"), []
     for byte in data:

@@ -121,7 +121,7 @@ def test_quotas_are_set_shown_and_removed():
         ({USER: "a"}, {"planet_rate": None}),
     ],
 )
-def test_what_no_client_can_have_is_refused_and_not_stored(parts, values):
+def test_impossible_quotas_are_refused_and_not_stored(parts, values):
     async def scenario() -> None:
         async with broker() as rig:
             client = rig.client()
@@ -131,7 +131,7 @@ def test_what_no_client_can_have_is_refused_and_not_stored(parts, values):
     asyncio.run(scenario())
 
 
-def test_a_producer_over_its_rate_is_told_to_wait_and_another_client_is_not():
+def test_a_producer_over_its_rate_is_throttled_and_another_client_is_not():
     async def scenario() -> None:
         async with broker() as rig:
             await rig.node.topics.create("t")

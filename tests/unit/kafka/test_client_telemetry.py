@@ -132,7 +132,7 @@ def run(scenario: Callable[[Pushing], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_client_is_told_what_to_push_and_what_it_pushes_is_shown():
+def test_a_client_gets_its_subscription_and_its_pushed_metrics_are_shown():
     async def scenario(one: Pushing) -> None:
         offer = await one.subscribe()
         assert (list(offer.requested_metrics), interval_ms(offer)) == ([], INTERVAL_MS_DEFAULT)
@@ -200,7 +200,7 @@ def test_a_subscription_that_kafka_would_refuse_is_refused(configs):
     run(scenario)
 
 
-def test_a_client_that_asks_or_pushes_too_early_is_told_to_wait():
+def test_a_client_that_asks_or_pushes_too_early_is_throttled():
     async def scenario(one: Pushing) -> None:
         await one.configure("s", metrics="*", interval_ms="1000")
         await one.subscribe()

@@ -222,7 +222,7 @@ def test_a_registration_ends_with_its_broker_alone():
     run(scenario)
 
 
-def test_what_has_a_configuration_is_listed_by_type():
+def test_resources_with_a_configuration_are_listed_by_type():
     async def scenario(rig: Any) -> None:
         await rig.node.services.configurations.replace_group(
             "g", {"share.auto.offset.reset": "earliest"}

@@ -123,7 +123,7 @@ def test_while_memory_is_free_nobody_is_closed() -> None:
     assert not deaf.aborted
 
 
-def test_what_is_released_or_forgotten_is_counted_no_more() -> None:
+def test_released_and_forgotten_memory_is_no_longer_counted() -> None:
     async def scenario() -> None:
         memory = ResponseMemory(64 * MIB, asyncio.get_running_loop())
         clock = Clock()

@@ -28,7 +28,7 @@ def test_every_code_is_one_that_kafka_defines() -> None:
             assert ErrorCode(code).name == expected, name
 
 
-def test_what_is_not_ours_says_nothing_of_itself() -> None:
+def test_foreign_exceptions_reveal_no_details() -> None:
     error = RuntimeError("a secret")
     assert code_of(error) == UNKNOWN_SERVER_ERROR
     assert "secret" not in (message_of(error) or "")

@@ -331,7 +331,7 @@ def test_a_log_that_was_not_read_yet_is_asked_for_its_epoch_too() -> None:
     asyncio.run(scenario())
 
 
-def test_who_does_not_serve_a_partition_tells_of_no_offsets_in_it() -> None:
+def test_a_fetch_from_a_broker_that_is_not_the_owner_returns_no_offsets() -> None:
     """librdkafka would take the refusal for the partition's end where it stands at that offset."""
 
     async def scenario() -> None:

@@ -55,7 +55,7 @@ def test_acks_that_mean_nothing_are_refused_with_the_code_for_them(version: int)
     asyncio.run(scenario())
 
 
-def test_who_wants_no_answers_is_disconnected_when_a_batch_fails_and_only_then() -> None:
+def test_producers_with_acks_0_are_disconnected_only_when_a_batch_fails() -> None:
     """Kafka's way: there is no answer that could tell the client to look at its metadata again."""
 
     async def scenario() -> None:

@@ -492,7 +492,7 @@ def test_no_client_logs_in_as_a_broker():
 
 
 @pytest.mark.parametrize("api_key", sorted(apis.BROKER_APIS))
-def test_what_brokers_ask_each_other_is_refused_to_users_and_to_the_anonymous(api_key):
+def test_inter_broker_requests_are_refused_to_users_and_anonymous_clients(api_key):
     async def scenario() -> None:
         async with sasl_broker() as rig:
             user, anonymous = SaslClient(rig.face), SaslClient(rig.face, OPEN)

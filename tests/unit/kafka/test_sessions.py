@@ -48,7 +48,7 @@ def _give_endpoints(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("listener", "address"), [("INSIDE", INSIDE), ("OUTSIDE", OUTSIDE), ("OTHER", ADDRESS)]
 )
-def test_a_client_is_told_the_addresses_of_the_listener_it_came_through(listener, address):
+def test_a_client_gets_the_addresses_of_the_listener_it_connected_to(listener, address):
     async def scenario() -> None:
         async with broker() as rig:
             _give_endpoints(rig)
@@ -104,7 +104,7 @@ def test_two_listeners_of_one_broker_take_clients_and_tell_each_its_own_address(
     asyncio.run(scenario())
 
 
-def test_what_a_client_says_of_its_software_is_kept_with_its_session():
+def test_name_and_version_of_client_software_are_kept_with_its_session():
     async def scenario() -> None:
         async with broker() as rig:
             client = rig.client()

@@ -204,7 +204,7 @@ def test_a_client_uses_its_tenants_names_in_every_version(api):
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
-def test_what_has_no_row_is_refused_to_tenants(api):
+def test_requests_without_a_row_are_refused_to_tenants(api):
     async def scenario() -> None:
         async with tenants(ALICE) as rig:
             topic = rig.node.topics.get(KEY + TOPIC)

@@ -183,7 +183,7 @@ def test_a_write_that_was_not_added_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_old_clients_are_told_of_fencing_by_the_code_that_they_know() -> None:
+def test_old_clients_get_the_fencing_code_that_they_know() -> None:
     async def scenario() -> None:
         async with session() as s:
             assert await s.init() == NONE
@@ -213,7 +213,7 @@ def test_a_second_instance_waits_until_the_first_ones_transaction_is_aborted() -
     asyncio.run(scenario())
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_transaction_requests_are_refused() -> None:
     async def scenario() -> None:
         async with session() as s:
             assert await s.init(transactional_id="") == INVALID_REQUEST

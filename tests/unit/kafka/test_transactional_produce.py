@@ -155,7 +155,9 @@ def test_a_batch_that_is_stored_in_another_form_stays_transactional(configs, tim
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_what_a_produce_request_may_not_hold(version) -> None:
+def test_produce_requests_with_control_or_mismatched_transactional_batches_are_refused(
+    version,
+) -> None:
     async def scenario() -> None:
         async with broker() as rig:
             log = await topic(rig)

@@ -38,7 +38,7 @@ def test_a_number_is_one_for_every_tool(text):
 
 
 @pytest.mark.parametrize("text", ["5", "0", "+5", "0005", str(2**63 - 1)])
-def test_what_kafka_reads_as_a_number_is_taken(text):
+def test_numbers_that_kafka_accepts_are_accepted(text):
     check_config("retention.ms", text)
 
 
@@ -99,7 +99,7 @@ def test_a_producer_id_that_cannot_be_is_nobodys(number):
 
 
 @pytest.mark.parametrize("bit", [DELETE_HORIZON, NAMED])
-def test_what_only_brokers_mark_is_taken_from_no_client(bit):
+def test_batch_attributes_reserved_to_brokers_are_refused_from_clients(bit):
     async def scenario() -> None:
         async with broker() as rig:
             await rig.node.topics.create("t", configs={"cleanup.policy": "compact"})
@@ -145,7 +145,7 @@ def test_a_producer_id_and_its_epoch_are_named_together(transactional_id, number
     asyncio.run(scenario())
 
 
-def test_nobody_is_told_where_a_file_lies():
+def test_error_messages_reveal_no_file_paths():
     for error in (
         DataCorrupt("the metadata in /srv/secret/place/metadata.sqlite is damaged (x): restore it"),
         StorageUnavailable("[Errno 28] No space left on device: '/srv/secret/place/wal/1.wal'"),

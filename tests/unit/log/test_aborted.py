@@ -68,7 +68,7 @@ async def _roll(bench: Rig, is_rolled: bool) -> None:
 
 @pytest.mark.parametrize("is_rolled", [False, True])
 @pytest.mark.parametrize("bytes_max", [1, 200, 1 << 20])
-def test_what_was_aborted_is_left_out_live_and_after_a_restart(is_rolled, bytes_max) -> None:
+def test_aborted_records_are_left_out_live_and_after_a_restart(is_rolled, bytes_max) -> None:
     async def scenario() -> None:
         async with rig() as bench:
             kept = await _interleaved(bench, is_rolled=is_rolled)
@@ -98,7 +98,7 @@ def test_ledgers_without_footers_are_scanned_with_what_was_open_before_them() ->
     asyncio.run(scenario())
 
 
-def test_who_takes_over_finds_them_in_notes_and_records(monkeypatch) -> None:
+def test_a_new_owner_finds_aborted_transactions_in_checkpoints_and_records(monkeypatch) -> None:
     monkeypatch.setattr(segment, "CHECKPOINT_INTERVAL_BYTES", 500)
     monkeypatch.setattr(segment, "CHECKPOINT_RATIO", 1)
 

@@ -363,7 +363,7 @@ def test_a_round_is_due_by_ratio_and_by_age_and_never_within_the_least_lag():
     asyncio.run(run())
 
 
-def test_what_retention_has_dropped_is_not_read_again_as_another_ledger():
+def test_a_segment_dropped_by_retention_is_not_read_as_another_ledger():
     async def scenario() -> None:
         async with rig(COMPACTED) as bench:
             await filled(bench)

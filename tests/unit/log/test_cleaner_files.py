@@ -129,7 +129,7 @@ def test_damage_in_a_file_is_not_compacted_away(tmp_path, spoil):
     asyncio.run(run())
 
 
-def test_a_missing_file_and_one_that_cannot_be_read_are_told_apart(tmp_path):
+def test_a_missing_file_is_distinguished_from_an_unreadable_one(tmp_path):
     async def run():
         async with rig_with_files(tmp_path) as bench:
             await filled_with_megabytes(bench)

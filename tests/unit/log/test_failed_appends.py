@@ -80,7 +80,7 @@ def test_after_a_failure_the_appends_before_it_may_fail_as_well() -> None:
     asyncio.run(scenario())
 
 
-def test_an_append_refused_at_once_is_told_so_even_where_a_roll_is_due() -> None:
+def test_an_append_refused_at_once_returns_its_error_even_where_a_roll_is_due() -> None:
     async def scenario() -> None:
         async with rig(LogConfig(segment_bytes=300)) as bench:
             await bench.append(b"one", size=100)
@@ -95,7 +95,7 @@ def test_an_append_refused_at_once_is_told_so_even_where_a_roll_is_due() -> None
     asyncio.run(scenario())
 
 
-def test_an_append_refused_at_once_is_told_so_even_where_a_note_is_due() -> None:
+def test_an_append_refused_at_once_returns_its_error_even_where_a_checkpoint_is_due() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             await bench.append(b"one")

@@ -83,7 +83,7 @@ def rival_of(bench: Rig, epoch: int) -> tuple[Rig, CountingStore]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_takes_over_knows_what_the_former_owner_knew_and_reads_only_the_tail(seed: int) -> None:
+def test_a_new_owner_restores_all_state_and_reads_only_the_tail(seed: int) -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"")

@@ -56,7 +56,7 @@ def test_every_state_can_be_reached() -> None:
 
 
 @pytest.mark.parametrize("state", FINAL)
-def test_what_has_ended_never_takes_appends_or_readers_again(state: State) -> None:
+def test_a_log_in_a_final_state_never_admits_appends_or_readers_again(state: State) -> None:
     for event in Event:
         following, effects = TRANSITIONS.get((state, event), (state, ()))
         assert following in FINAL

@@ -70,7 +70,7 @@ def test_the_next_owner_whose_calendar_is_ahead_knows_them_for_an_hour() -> None
     asyncio.run(scenario())
 
 
-def test_who_is_silent_for_a_day_and_an_hour_is_forgotten_and_who_is_not_is_not() -> None:
+def test_producers_silent_for_a_day_and_an_hour_expire_and_no_others_do() -> None:
     async def scenario() -> None:
         async with rig(CONFIG) as bench:
             assert await append(bench, 0) == 0

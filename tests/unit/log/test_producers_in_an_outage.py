@@ -145,7 +145,7 @@ async def fail(bench: Rig, sequence: int, epoch: int) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 1], ids=["new producer", "new epoch"])
 @pytest.mark.parametrize("is_reloaded", [False, True])
-def test_what_follows_a_first_batch_that_failed_is_refused(epoch, is_reloaded) -> None:
+def test_batches_after_a_failed_first_batch_are_refused(epoch, is_reloaded) -> None:
     async def scenario() -> None:
         async with rig() as bench:
             for sequence in range(3 * epoch):
@@ -180,7 +180,7 @@ def test_a_failed_first_batch_is_remembered_by_a_ledgers_footer() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_safe_is_kept_when_newer_batches_fail() -> None:
+def test_safe_batches_are_remembered_when_newer_ones_fail() -> None:
     state = ProducerState()
     for sequence in range(12):
         record = Record(0, NOW_MS, None, b"", [])
@@ -210,7 +210,7 @@ async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
 
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_what_follows_a_batch_in_doubt_is_never_taken_in_its_place(before, is_stored) -> None:
+def test_a_batch_after_one_in_doubt_is_never_accepted_in_its_place(before, is_stored) -> None:
     """The log is read again, and of a producer's first batch that is lost it tells nothing."""
 
     async def scenario() -> None:
@@ -231,7 +231,7 @@ def test_what_follows_a_batch_in_doubt_is_never_taken_in_its_place(before, is_st
     asyncio.run(scenario())
 
 
-def test_what_follows_a_batch_that_never_came_to_the_log_is_told_to_come_again() -> None:
+def test_a_batch_after_one_that_never_reached_the_log_gets_a_retriable_error() -> None:
     """The log could not be read when the first came, and could when the second did."""
 
     async def scenario() -> None:
@@ -258,7 +258,7 @@ def test_what_follows_a_batch_that_never_came_to_the_log_is_told_to_come_again()
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_what_comes_to_a_new_owner_before_what_its_former_one_refused_is_told_to_come_again(
+def test_a_new_owner_gives_a_retriable_error_to_batches_after_one_it_lacks(
     before,
 ) -> None:
     """librdkafka asks the new one with its second batch, and retries the first only then."""

@@ -60,7 +60,7 @@ def test_a_former_owner_gets_nothing_acknowledged_and_learns_that_it_is_none() -
     asyncio.run(scenario())
 
 
-def test_what_was_under_way_when_the_rival_came_is_not_acknowledged() -> None:
+def test_appends_in_flight_when_a_rival_takes_over_are_not_acknowledged() -> None:
     async def scenario() -> None:
         async with rig(leader_epoch=0) as bench:
             await bench.append(b"a")
@@ -298,7 +298,7 @@ def test_a_tenure_that_ends_lets_go_of_the_ledgers_that_are_open() -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
-def test_what_is_trimmed_is_let_go_of_though_its_bytes_stay_until_they_are_swept(is_sealed) -> None:
+def test_trimmed_ledgers_are_released_though_their_bytes_stay_until_collected(is_sealed) -> None:
     async def scenario() -> None:
         async with rig(LogConfig(segment_bytes=1_000), leader_epoch=3) as bench:
             released: list[int] = []
@@ -354,9 +354,7 @@ def test_a_ledger_says_whose_it_is() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_transaction_wrote_before_a_snapshot_outlives_the_marker_that_comes_during_it() -> (
-    None
-):
+def test_transactional_records_before_a_snapshot_survive_a_marker_during_it() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             internal = InternalPartition(bench.log, bench.clock)

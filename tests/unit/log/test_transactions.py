@@ -86,7 +86,7 @@ def test_a_marker_counts_when_it_is_safe_and_not_before() -> None:
     asyncio.run(scenario())
 
 
-def test_what_failed_is_as_if_it_had_never_been() -> None:
+def test_failed_appends_leave_no_transaction_state() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             producer, other = Producer(bench), Producer(bench, 8)
@@ -130,7 +130,7 @@ def test_a_failed_append_of_a_first_marker_can_be_repeated(is_first) -> None:
     asyncio.run(scenario())
 
 
-def test_who_is_older_is_fenced() -> None:
+def test_older_producers_and_coordinators_are_fenced() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             producer = Producer(bench, epoch=3)
@@ -208,7 +208,7 @@ def test_a_marker_for_a_producer_that_wrote_nothing_fences_its_older_epochs() ->
     asyncio.run(scenario())
 
 
-def test_what_clients_may_not_append() -> None:
+def test_control_batches_and_invalid_transactional_batches_are_refused() -> None:
     async def scenario() -> None:
         async with rig() as bench:
             await bench.append(b"plain")

@@ -133,7 +133,7 @@ def test_a_missing_field_is_corruption(name):
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"null", b"{", b"[" * 100_000])
-def test_what_is_no_object_is_corruption(value):
+def test_a_fact_that_is_no_json_object_is_reported_as_corruption(value):
     with pytest.raises(DataCorrupt):
         PartitionFact.decode(value)
 

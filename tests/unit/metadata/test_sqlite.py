@@ -37,7 +37,7 @@ def test_nothing_is_polled_unless_somebody_watches(tmp_path):
     asyncio.run(run())
 
 
-def test_watchers_are_told_of_damage_and_outlast_a_hiccup(tmp_path):
+def test_watchers_get_an_error_on_damage_and_survive_a_passing_failure(tmp_path):
     async def run():
         store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000), poll_ms=1)
         failures = [MetadataUnavailable("busy"), DataCorrupt("damaged")]
@@ -135,7 +135,7 @@ def test_tombstones_are_dropped_after_a_day_and_sequence_numbers_go_on(tmp_path)
     file.close()
 
 
-def test_what_others_wrote_is_found_once_and_in_order(tmp_path):
+def test_changes_of_other_writers_are_found_once_and_in_order(tmp_path):
     clock = HandClock(1_000_000)
     mine, other = (SqliteFile(tmp_path / "m", clock, 100) for _ in range(2))
     other.write([[MultiOperation("/b", b"", ABSENT), MultiOperation("/a", b"", ABSENT)]])

@@ -96,7 +96,7 @@ def test_a_table_property_counts_when_its_snapshot_has_gone(table):
     assert read_progress(table).offsets == {"t": {"0": 12}}
 
 
-def test_what_was_rolled_back_is_archived_again(table):
+def test_records_of_a_rolled_back_snapshot_are_archived_again(table):
     append(table, 0, 0, 10)
     good = table.current_snapshot().snapshot_id
     append(table, 0, 10, 10, recorded={"t": {"0": 25}})

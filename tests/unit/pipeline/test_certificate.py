@@ -132,7 +132,7 @@ def test_a_signature_needs_the_key():
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "1"])
-def test_what_is_no_certificate_is_refused(text):
+def test_malformed_certificates_are_refused(text):
     with pytest.raises(OptionInvalid):
         load(text)
     assert verify({"format": "other"}) != []

@@ -16,7 +16,7 @@ from headrace.pipeline.jobs.transfer import check_repeats
         "dt = current_date - 1",
     ],
 )
-def test_what_changes_with_each_run_is_refused(sql):
+def test_expressions_that_change_with_each_run_are_refused(sql):
     with pytest.raises(OptionInvalid, match="another value"):
         check_repeats("true", sql)
 
@@ -32,5 +32,5 @@ def test_what_changes_with_each_run_is_refused(sql):
         "timestamp < '2013-01-31'",
     ],
 )
-def test_what_stays_is_accepted(sql):
+def test_repeatable_expressions_are_accepted(sql):
     check_repeats(sql)

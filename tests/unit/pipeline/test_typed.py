@@ -319,7 +319,7 @@ def test_texts_of_an_enum_without_a_type_are_written_with_and_without_quotes(sch
     ],
     ids=["avro", "json", "json-untyped", "protobuf"],
 )  # fmt: skip
-def test_what_cannot_be_decoded_is_beside_the_rest_with_reason_and_bytes(
+def test_undecodable_values_keep_their_reason_and_bytes_in_a_column_of_their_own(
     kind, schema, bad, schema_file
 ):
     if schema is None:

@@ -36,7 +36,7 @@ def test_the_last_of_doubles_counts():
 @pytest.mark.parametrize(
     "value", [b"", b"-1", b"10", b"+5", b" 5", b"5.0", b"5e1", b"9" * 5_000, b"\xd9\xa3"]
 )
-def test_what_is_no_priority_is_refused_in_words(value):
+def test_invalid_priorities_are_refused_with_the_allowed_range(value):
     with pytest.raises(RecordInvalid, match=r"headrace-priority.*from 0 to 9"):
         attributes.priority([("headrace-priority", value)])
 

@@ -151,7 +151,7 @@ def test_a_lying_length_is_refused(length):
         check_batch(batch)
 
 
-def test_old_and_unknown_formats_are_told_apart():
+def test_old_formats_are_distinguished_from_unknown_ones():
     batch = bytearray(forge(PLAIN))
     for magic in (0, 1):
         batch[16] = magic

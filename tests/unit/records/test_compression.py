@@ -186,7 +186,7 @@ def _as_streaming_clients_do(codec: int, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD], ids=CODEC_NAMES[1:])
-def test_what_only_exceeds_the_limit_is_told_from_what_is_damaged(codec):
+def test_data_over_the_limit_is_distinguished_from_damaged_data(codec):
     data = TEXT * 10
     compressed = _as_streaming_clients_do(codec, data)
     assert decompress(codec, compressed, len(data)) == data

@@ -82,7 +82,7 @@ def test_a_value_that_is_no_text_of_unicode_breaks_no_search(text: str) -> None:
         ("[" + "1," * 300 + "]", "tokens"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_its_place(text: str, reason: str) -> None:
+def test_malformed_expressions_are_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(RequestInvalid) as refused:
         RecordFilter(text)
     assert reason in str(refused.value)

@@ -32,6 +32,6 @@ def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other
 
 
 @given(NAMES, TENANTS, NAMES)
-def test_what_is_of_another_tenant_has_no_key_beside_a_name_of_the_default_one(name, other, rest):
+def test_names_of_another_tenant_have_no_key_in_the_default_tenant(name, other, rest):
     assert sibling(f"«-»{name}", prefix_of(other) + rest) == ""
     assert tenant_of(sibling(name, rest)) in {tenant_of(name), DEFAULT}

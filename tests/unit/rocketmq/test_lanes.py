@@ -354,7 +354,7 @@ async def test_one_connection_cannot_take_the_place_of_all_clients(rocket):
 
 
 @on_rocketmq
-async def test_what_is_given_up_is_a_dead_letter_of_the_group(rocket):
+async def test_forwarded_messages_become_dead_letters_of_the_group(rocket):
     await rocket.create("jobs")
     sent = await rocket.send("jobs", b"poison", tag="t", keys=["k"], properties={"a": "b"})
     (got,) = await rocket.receive("jobs", GROUP)

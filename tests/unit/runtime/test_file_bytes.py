@@ -62,7 +62,7 @@ def test_the_reader_gets_every_byte_in_order(opened, pair, seed):
     assert not parts
 
 
-def test_what_a_socket_did_not_take_can_be_read(opened, pair):
+def test_bytes_that_a_socket_did_not_accept_can_be_read(opened, pair):
     near, far = pair
     left = send_now(near, [b"head", FileBytes(opened, 100, 2 << 20), b"tail"])
     rest = b"".join(in_memory(left))

@@ -35,7 +35,7 @@ print(kept, faults() - before)
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallopt"), reason="a C library that is not glibc"
 )
-def test_what_is_freed_in_large_pieces_is_there_the_next_time_until_it_is_given_back():
+def test_large_freed_blocks_are_reused_until_the_heap_is_trimmed():
     done = subprocess.run(
         [sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, timeout=60
     )

@@ -28,12 +28,12 @@ def test_any_words_make_one_printable_line_of_bounded_length(words):
     assert len(line) < 7 * LINE_CHARACTERS_MAX
 
 
-def test_what_is_simply_shown_stays_as_it_is():
+def test_printable_text_is_unchanged():
     for words in ("Zürich", "注文", "a\\b", "50 %", "\N{PARTY POPPER}"):
         assert one_line(words) == words
 
 
-def test_controls_are_told_by_their_numbers():
+def test_control_characters_are_escaped():
     assert one_line("a\r\nb\x1b[31m\u202e\u2028\x00") == r"a\r\nb\x1b[31m\u202e\u2028\x00"
     assert one_line("\udcff") == r"\udcff"
 

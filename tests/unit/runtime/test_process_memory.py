@@ -38,7 +38,7 @@ def test_a_peak_is_remembered() -> None:
     assert process_memory().peak_bytes > held.now_bytes - 8 * MIB
 
 
-def test_without_linux_the_peak_is_told_as_well_as_it_can_be(
+def test_without_linux_peak_memory_is_still_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "STATUS", "/no/such/file")

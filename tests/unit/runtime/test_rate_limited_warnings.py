@@ -9,7 +9,7 @@ from tests.clocks import HandClock
 from headrace.runtime.rate_limited_warnings import INTERVAL_NS, KEYS_MAX, RateLimitedWarnings
 
 
-def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
+def test_each_warning_is_logged_once_a_minute_with_a_count(caplog):
     clock = HandClock()
     warnings = RateLimitedWarnings(logging.getLogger("headrace.test"), clock)
     with caplog.at_level(logging.WARNING, logger="headrace.test"):
@@ -25,7 +25,7 @@ def test_each_thing_is_told_of_once_a_minute_and_counted(caplog):
     ]
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_number_of_remembered_warnings_is_bounded():
     warnings = RateLimitedWarnings(logging.getLogger("headrace.test.quiet"), HandClock())
     warnings._log.setLevel(logging.CRITICAL)
     for number in range(3 * KEYS_MAX):

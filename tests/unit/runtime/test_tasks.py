@@ -7,7 +7,7 @@ import asyncio
 from headrace.runtime.tasks import Tasks
 
 
-def test_what_a_task_begins_at_its_end_ends_with_its_owner():
+def test_tasks_spawned_by_an_ending_task_end_with_their_owner():
     """A broker that stopped left such tasks behind: nobody waited for them."""
     steps: list[str] = []
 
@@ -34,7 +34,7 @@ def test_what_a_task_begins_at_its_end_ends_with_its_owner():
     assert steps == ["ended"]
 
 
-def test_what_is_to_begin_behind_its_owners_end_does_not_begin():
+def test_tasks_started_after_their_owner_has_closed_never_run():
     steps: list[str] = []
 
     async def main() -> None:

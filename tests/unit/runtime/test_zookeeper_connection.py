@@ -157,7 +157,7 @@ def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data
         (frame(b"short"), "ends too early"),
     ],
 )
-def test_what_is_no_answer_ends_the_connection_with_its_cause(data, cause):
+def test_malformed_answers_end_the_connection_with_the_cause(data, cause):
     async def run() -> None:
         connection, told, sent = opened()
         done: list[object] = []

@@ -27,7 +27,7 @@ OWN_OF_BOOKIE = {"metadataServiceUri", "bookiePort", "journalDirectories", "ledg
 OWN_OF_ZOOKEEPER = {"dataDir", "clientPort"}
 
 
-def test_what_deploy_ships_is_what_a_development_cluster_starts_from(tmp_path):
+def test_shipped_sample_files_match_the_settings_of_a_development_cluster(tmp_path):
     for name in ("zoo.cfg", "bookie.conf"):
         lines = (DEPLOY / name).read_text().splitlines()
         assert [line for line in lines if line and line[0] != "#"] == [
@@ -50,7 +50,7 @@ def test_auto_recovery_runs_apart_from_the_bookies():
 @pytest.mark.parametrize(
     "name", ["zookeeper", "bookie", "autorecovery", "headrace", "headrace-single"]
 )
-def test_what_ends_is_started_again_however_often(name):
+def test_services_are_restarted_however_often_they_end(name):
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(DEPLOY / f"{name}.service")

@@ -78,7 +78,7 @@ def test_encryption_alone_is_no_authentication():
     check_exposure(settings)
 
 
-def test_a_broker_does_not_start_open_to_the_network_unless_told_to(tmp_path):
+def test_a_broker_open_to_the_network_without_authentication_does_not_start(tmp_path):
     settings = Settings(tmp_path / "data", kafka=("0.0.0.0", 0), http=("127.0.0.1", 0))
     with pytest.raises(RequestInvalid, match="not authenticated"):
         asyncio.run(start(settings))

@@ -8,7 +8,7 @@ import logging
 from headrace.server.lifecycle import Broker
 
 
-def test_a_broker_that_is_told_to_stop_twice_stops_once_and_in_order(caplog):
+def test_a_broker_stopped_twice_stops_once_and_in_order(caplog):
     """The second demand closed the metadata under the first one's last request to them."""
     steps: list[str] = []
 

@@ -509,7 +509,7 @@ def test_a_folder_on_a_full_disk_opens_for_reading(tmp_path):
     asyncio.run(main())
 
 
-def test_what_is_readable_never_goes_back(tmp_path, monkeypatch):
+def test_the_readable_end_never_moves_back(tmp_path, monkeypatch):
     """An older group that is acknowledged late takes nothing back from a newer one."""
     monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
 

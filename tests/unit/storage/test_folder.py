@@ -25,7 +25,7 @@ async def append(store, ledger, data):
     await completion.wait()
 
 
-def test_a_second_opener_is_told_who_holds_the_folder(tmp_path):
+def test_a_second_opener_is_refused_with_the_process_that_holds_the_folder(tmp_path):
     async def main():
         store = await open_store(tmp_path / "data")
         with pytest.raises(FolderInUse, match=f"process {os.getpid()}.*another data folder"):

@@ -63,7 +63,7 @@ async def in_folder(data: bytes, count: int = 1, clock: HandClock | None = None)
 RANGES = st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(1, len(DATA))), max_size=8)
 
 
-def test_what_is_located_or_read_from_the_file_is_the_ledgers_bytes():
+def test_bytes_located_in_or_read_from_the_file_are_those_of_the_ledger():
     located_count = 0
 
     @settings(max_examples=30, deadline=None)
@@ -118,7 +118,7 @@ def test_damage_in_a_file_is_reported_and_never_served(share, flip):
     asyncio.run(main())
 
 
-def test_what_was_found_whole_a_second_ago_is_checked_again():
+def test_blocks_verified_a_second_ago_are_verified_again():
     async def main() -> None:
         clock = HandClock()
         async with in_folder(DATA, clock=clock) as (store, [ledger], [path]):
@@ -172,7 +172,7 @@ def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(m
     asyncio.run(main())
 
 
-def test_what_memory_does_not_hold_is_not_waited_for_and_comes_with_what_follows():
+def test_bytes_not_in_memory_are_not_waited_for_and_are_read_from_the_file():
     async def main() -> None:
         async with in_folder(DATA) as (store, [ledger], [path]):
             fd = os.open(path, os.O_RDWR)

@@ -123,7 +123,7 @@ def test_an_upload_that_fails_half_way_leaves_no_object(blobs):
     asyncio.run(main())
 
 
-def test_what_a_killed_upload_to_a_folder_left_goes_with_the_next(tmp_path):
+def test_remains_of_a_killed_upload_to_a_folder_are_removed_by_the_next(tmp_path):
     async def main() -> None:
         store = BlobStore.open(f"file://{tmp_path}")
         (tmp_path / "c").mkdir()
@@ -228,7 +228,7 @@ def all_calls(store: BlobStore) -> list[Any]:
     ]
 
 
-def test_errors_of_the_server_are_tried_again_and_told_without_secrets(s3_at):
+def test_server_errors_are_retriable_and_reported_without_secrets(s3_at):
     body = (
         f"<Error>\n<Message>{SECRET} at https://x/y?X-Amz-Signature=abc&sig=def</Message></Error>"
     )
@@ -441,7 +441,7 @@ def test_reads_at_any_place_and_of_any_size_are_the_ledgers_bytes_in_bounded_mem
     check()
 
 
-def test_who_reads_on_finds_the_next_bytes_in_memory_and_who_jumps_costs_one_block():
+def test_sequential_reads_are_prefetched_and_random_reads_cost_one_block_each():
     data = DATA * 12
 
     async def main() -> None:

@@ -147,7 +147,7 @@ def test_a_producer_whose_program_ends_gives_up(tmp_path):
     assert "exited with code 3" in str(error)
 
 
-def test_answers_that_never_come_are_told_of(tmp_path):
+def test_missing_answers_are_reported(tmp_path):
     context = a_context(tmp_path)
     silent = """
     while True:
@@ -282,7 +282,7 @@ def test_a_language_that_is_not_there_is_left_out_and_named_and_quick_runs_do_no
     }
 
 
-def test_without_a_compiler_for_go_the_next_step_is_told(monkeypatch):
+def test_without_a_go_compiler_the_error_names_the_next_step(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(go.GoMissing, match="install one"):
         go.find_command()

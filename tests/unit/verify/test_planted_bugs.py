@@ -47,7 +47,7 @@ def _is_read_elsewhere(module: ModuleType, name: str) -> bool:
 
 
 @pytest.mark.parametrize("bug", ALL)
-def test_what_a_planted_bug_patches_is_there_and_is_read(bug):
+def test_names_patched_by_a_planted_bug_exist_and_are_used(bug):
     places = []
 
     def look(target, name, value):

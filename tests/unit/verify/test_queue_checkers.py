@@ -109,7 +109,7 @@ def test_a_superseded_record_of_a_compacted_topic_may_be_missing_and_its_newest_
     assert lost.kinds() >= {"lost write", "never settled"}
 
 
-def test_what_was_cancelled_was_not_sent():
+def test_cancelled_messages_do_not_count_as_sent():
     story = Story().send(1).send(2, due=90 * MS, is_stored=False)
     story.put(FAIL, "send", part=0, value=2)
     story.acquire("a", (0, 1, "k", 1)).settle("a", "accept", 0).drained()
@@ -151,7 +151,7 @@ def test_a_copy_holds_what_was_sent():
     assert story.drained().kinds() == {"dead letter changed"}
 
 
-def test_what_was_acknowledged_in_time_is_not_given_up():
+def test_a_message_acknowledged_in_time_must_not_become_a_dead_letter():
     def story(wait):
         told = Story().send(1).acquire("a", (0, 1, "k", 1), lock=100).wait(wait)
         return told.settle("a", "accept", 0).dead(0, 1).drained().kinds()

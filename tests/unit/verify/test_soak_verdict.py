@@ -92,7 +92,7 @@ SHARED = Shared(40, 8, 20.0, 4, 20.0, 200, 50)
         ("a fact of a deleted", lambda part: {"stale_s": LEFT_S_MAX * 1.5 * part}),
     ],
 )
-def test_what_is_left_in_a_cluster_is_found_and_a_look_may_leave_it_out(word, change):
+def test_leftovers_in_a_cluster_are_found_though_some_samples_lack_them(word, change):
     def shared(part):
         found = SHARED._replace(**change(part)) if int(part * COUNT) % 3 == 0 else None
         return {"shared": found, "copies": 1}
@@ -146,7 +146,7 @@ def test_a_third_of_wild_figures_changes_nothing():
     assert verdict(wild) == []
 
 
-def test_what_is_taken_once_is_no_leak():
+def test_memory_taken_once_is_no_leak():
     assert verdict(lambda part: {"rss_bytes": (60 if part < 0.4 else 80) * MIB}) == []
 
 
@@ -157,12 +157,12 @@ def test_a_machine_that_becomes_slow_is_not_the_brokers_fault():
     assert verdict(slow) == []
 
 
-def test_what_the_machine_cannot_tell_is_not_judged():
+def test_figures_that_the_machine_cannot_measure_are_not_judged():
     nothing = dict.fromkeys(("rss_bytes", "sockets", "files", "threads"))
     assert verdict(lambda _part: nothing) == []
 
 
-def test_what_is_not_given_back_is_named():
+def test_resources_that_are_not_returned_are_named():
     before = sample(0, sockets=5, connections=0, tasks=6)
     assert judge_return(before, before) == []
     wrong = judge_return(

@@ -132,7 +132,7 @@ def test_an_aborted_copy_that_is_read_is_an_aborted_read():
     assert "aborted read" in whole().read("1", "2", "3").progress(4).kinds()
 
 
-def test_what_a_killed_client_never_asked_to_commit_must_not_be_read():
+def test_records_that_a_killed_client_never_asked_to_commit_must_not_be_read():
     story = Story().orders(1).init("a").begin("1").copy("1", 0)
     assert story.read("1").progress(1).kinds() == {"dirty read"}
 

@@ -17,7 +17,7 @@ def test_a_newer_version_may_know_more_fields_but_not_more_things():
     assert more == ["it, topics: u is unexpected"]
 
 
-def test_what_is_missing_or_changed_is_named():
+def test_missing_and_changed_values_are_named():
     assert differences("it", {"a": 1}, {}) == ["it: a is missing"]
     assert differences("it", {"a": 1}, {"a": 2}) == ["it, a: 2, but 1 was written"]
     assert differences("it", b"12", b"1") == ["it: different bytes (2 were written, 1 are read)"]

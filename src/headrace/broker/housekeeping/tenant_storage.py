@@ -58,9 +58,12 @@ class TenantStorage:
                         yield partition
 
     async def drop(self, tenant: str, size_bytes: float) -> None:
-        """Drop the oldest that a tenant stores here, at least so many bytes if there are. If that
-        takes what an open ledger holds, the largest one is closed: it is dropped the next time."""
+        """Drop the oldest that a tenant stores here, at least so many bytes; nothing if there are
+        not so many that may be dropped, since that would lose them and make no room. If that takes
+        what an open ledger holds, the largest one is closed: it is dropped the next time."""
         logs = list(self._logs(tenant))
+        if sum(partition.size_bytes for partition in logs) < size_bytes:
+            return
         closed: list[tuple[int, int, int, int]] = []
         for at, partition in enumerate(logs):
             newest_ms = 0

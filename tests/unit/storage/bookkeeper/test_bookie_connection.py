@@ -134,7 +134,7 @@ def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
     play(scenario)
 
 
-def test_answers_to_adds_are_told_apart_wherever_the_stream_is_cut(play):
+def test_answers_to_adds_are_parsed_wherever_the_stream_is_cut(play):
     """Among answers to reads, in one piece, byte by byte, and with every cut in two."""
     answers = b"".join(
         struct.pack(">IIiqq", 24 + len(body), 2 << 24 | operation << 16, code, 1, entry) + body
@@ -174,7 +174,7 @@ def test_answers_to_adds_are_told_apart_wherever_the_stream_is_cut(play):
     play(scenario)
 
 
-def test_what_is_prepared_connects_once_and_serves_what_comes_before_and_after(play):
+def test_a_prepared_connection_connects_once_for_earlier_and_later_requests(play):
     async def scenario(server, connection, _):
         ask = asking(connection)
         connection.prepare()
@@ -296,7 +296,7 @@ def test_a_bookie_that_sends_what_cannot_be_is_disconnected(play, garbage):
     play(scenario)
 
 
-def test_what_is_asked_of_a_bookie_that_is_away_fails_at_once_or_soon(play):
+def test_requests_to_an_absent_bookie_fail_at_once_or_soon(play):
     async def scenario(server, connection, _):
         async def nowhere(_bookie: str) -> BookieAddress:
             raise ConnectionError("not registered")

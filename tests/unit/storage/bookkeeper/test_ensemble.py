@@ -74,7 +74,7 @@ def test_a_spare_bookie_takes_the_rack_that_was_lost():
     assert made.choose_spare(["b0"], 0, {f"b{n}" for n in range(5)}, 0, below) is None
 
 
-def test_what_failed_waits_longer_each_time_until_it_registers_anew():
+def test_a_failing_bookie_is_quarantined_longer_each_time_until_it_registers_again():
     made = pool(3)
     ends = []
     now = 0
@@ -91,7 +91,7 @@ def test_what_failed_waits_longer_each_time_until_it_registers_anew():
     assert not made.is_quarantined("b0", now)
 
 
-def test_what_is_in_quarantine_or_read_only_gets_no_ledgers_unless_nothing_else_is_there():
+def test_quarantined_bookies_get_ledgers_only_as_a_last_resort_and_read_only_ones_never():
     made = pool(5)
     made.failed("b0", 0)
     made.set_read_only(["b1"])

@@ -14,7 +14,7 @@ from headrace.storage.bookkeeper.entry_cache import ENTRY_OVERHEAD_BYTES, EntryC
 
 
 @given(st.integers(0, 10_000), st.integers(500, 6_000))
-def test_what_it_gives_is_what_was_put_and_it_holds_no_more_than_it_may(seed, bytes_max):
+def test_the_cache_returns_what_was_put_and_stays_within_its_limit(seed, bytes_max):
     rng = random.Random(seed)
     cache = EntryCache(bytes_max)
     content = {ledger: rng.randbytes(1_000) for ledger in (1, 2)}
@@ -49,7 +49,7 @@ def test_the_newest_entries_stay():
 
 
 @pytest.mark.parametrize("size", [200, 1_300, 20_000])
-def test_what_is_counted_is_what_is_taken(size):
+def test_counted_bytes_match_the_memory_in_use(size):
     count = 4_000
     cache = EntryCache(1 << 40)
     tracemalloc.start()

@@ -119,7 +119,7 @@ def test_of_long_ensembles_only_what_is_wanted_is_read():
 
 
 @pytest.mark.parametrize("missing", [3, 9, 21])
-def test_what_one_ensemble_lacks_hides_no_other_entries(missing):
+def test_a_missing_entry_hides_no_earlier_entries(missing):
     """What comes before it is returned, and the next read says what is wrong."""
 
     async def main() -> None:

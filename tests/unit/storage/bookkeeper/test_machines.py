@@ -242,7 +242,7 @@ def test_recovery_fails_where_too_few_can_be_fenced():
     assert only(RecoveryFailed, effects)
 
 
-def test_what_any_bookie_has_is_written_again_and_what_two_lack_is_the_end():
+def test_recovery_rewrites_an_entry_any_bookie_has_and_ends_at_one_that_two_lack():
     machine = Recovery(METADATA.in_recovery(), Spares().choose)
     machine.start()
     effects = fenced(machine, (0, NO_ENTRY, None), (1, NO_ENTRY, None), (2, OK, entry(0)))
@@ -300,7 +300,7 @@ def test_an_entry_that_nobody_can_tell_of_fails_the_recovery():
 
 
 @pytest.mark.parametrize("lacking", [NO_ENTRY, DAMAGED])
-def test_an_entry_whose_copies_are_all_damaged_is_told_from_bookies_that_are_silent(lacking):
+def test_an_entry_with_only_damaged_copies_is_distinguished_from_silent_bookies(lacking):
     machine = Recovery(METADATA.in_recovery(), Spares().choose)
     machine.start()
     fenced(machine, (0, OK, entry(0)), (1, OK, entry(0)), (2, OK, entry(0)))

@@ -85,7 +85,7 @@ def play(identity, answer: bytes, *, is_secure: bool = True) -> Heard:
     return heard
 
 
-def test_what_is_said_behind_start_tls_is_said_inside_of_it(identity):
+def test_traffic_after_start_tls_is_encrypted(identity):
     heard = play(identity, YES)
     assert heard.transport is not None
     assert heard.transport.get_extra_info("cipher")
