@@ -140,11 +140,7 @@ class ShareGroup:
         """Record a delivery or a renewal."""
         _, first, last, count, owner, until_ms, is_together, is_attempt = locked
         end = self.window.end
-        assert first <= last, "a delivery has records"
-        assert count > 0, "a delivery is counted"
-        assert not any(run.is_terminal for _low, _high, run in self.window.each(first, last)), (
-            "what has ended is not delivered again"
-        )
+        assert count > 0 and not self.window.has_ended(first, last), "it is counted, and open"
         self.window.set(first, last, ACQUIRED, count, owner, until_ms)
         heappush(self._locks, (until_ms, first, last))
         if len(self._locks) > STALE_MIN + STALE_RATIO * len(self.window):

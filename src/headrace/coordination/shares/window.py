@@ -137,6 +137,10 @@ class Window:
                 return
             yield max(run.first, first), min(run.last, last), run
 
+    def has_ended(self, first: int, last: int) -> bool:
+        """Whether a record in [first, last] has ended; it must not be delivered again."""
+        return any(run.is_terminal for _first, _last, run in self.each(first, last))
+
     def validate(self) -> None:
         """Assert the invariants of the module."""
         end, acquired, finished = self.start, 0, 0
