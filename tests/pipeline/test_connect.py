@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -41,7 +42,8 @@ def stop(process):
         return
     tree = [*psutil.Process(process.pid).children(recursive=True), process]
     for each in tree:
-        each.terminate()
+        with suppress(psutil.NoSuchProcess):
+            each.terminate()
     psutil.wait_procs(tree, timeout=30)
 
 

@@ -162,7 +162,7 @@ def by_server_name(text: str) -> Mapping[str, str]:
     RequestInvalid."""
     found: dict[str, str] = {}
     for part in filter(None, (one.strip() for one in text.split(";"))):
-        name, _, value = part.partition("=")
+        name, value = (one.strip() for one in part.partition("=")[::2])
         if not name or not value or name.lower() in found:
             raise RequestInvalid(
                 f"{part[:60]!r} in headrace.sni.certificates or headrace.sni.tenants is not"
