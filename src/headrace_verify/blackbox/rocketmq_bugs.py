@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.services.queue_service import QueueService
+from headrace.broker.services.joined_settlements import JoinedSettlements
 from headrace.broker.shares import share_reads
 from headrace.records.attributes import DELIVER_AT
 
@@ -77,15 +77,15 @@ def overlook_message_groups(patch: Patch) -> None:
 
 
 def acknowledge_to_rocketmq_without_settling(patch: Patch) -> None:
-    settle_soon, count = QueueService.settle_soon, 0
+    settle, count = JoinedSettlements.settle, 0
 
     def forgetful(self: Any, topic: Any, group_id: Any, asked: Any, *more: Any) -> None:
         nonlocal count
         count += 1
         if count % SPOILED_OF:
-            settle_soon(self, topic, group_id, asked, *more)
+            settle(self, topic, group_id, asked, *more)
         else:
             settled = more[-1]
             asyncio.get_running_loop().call_soon(settled, [None] * len(asked.receipts))
 
-    patch(QueueService, "settle_soon", forgetful)
+    patch(JoinedSettlements, "settle", forgetful)

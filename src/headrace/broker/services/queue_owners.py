@@ -337,7 +337,7 @@ class QueueOwners:
         if len(here) == 1 and not elsewhere:
             await settle_here(here[0])  # a task would cost a quarter of it
             return found
-        # Side by side: what is made durable together takes one sync, and nobody waits in a row.
+        # Concurrently, so that all of them are made durable by one sync.
         others = (ask(one, part) for one, part in elsewhere.items())
         await asyncio.gather(*map(settle_here, here), *others)
         return found

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.services.group_administration import GroupAdministration
-    from headrace.broker.services.joined_settlements import Settled
     from headrace.broker.services.queue_deliveries import Show
     from headrace.broker.services.queue_owners import QueueOwners
     from headrace.broker.services.queue_receipts import ReceiptSettlements
@@ -69,7 +68,8 @@ class QueueService:
         self._shares = shares
         self._groups = groups
         self._administration = administration
-        self._settlements = JoinedSettlements(owners, tasks)
+        self.settle_soon = JoinedSettlements(owners, tasks).settle
+        """As `settle`, together with others; see JoinedSettlements."""
         self._parts = ReceiveParts(owners, shares, clock, randomness, tasks)
 
     # --- messages ----------------------------------------------------------------------------
@@ -127,17 +127,6 @@ class QueueService:
     ) -> list[HeadraceError | None]:
         """See `settle_receipts`."""
         return await settle_receipts(self._owners, topic, group_id, asked, member_id)
-
-    def settle_soon(
-        self,
-        topic: Topic,
-        group_id: str,
-        asked: ReceiptSettlements,
-        member_id: Callable[[str], str],
-        settled: Settled,
-    ) -> None:
-        """The same, together with others; see JoinedSettlements."""
-        self._settlements.settle(topic, group_id, asked, member_id, settled)
 
     def terms(self, group_id: str) -> ShareGroupSettings:
         """The group's settings. Raises MetadataUnavailable."""
