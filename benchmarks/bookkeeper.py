@@ -28,7 +28,7 @@ from tests.cluster.oracle import Oracle, oracle, stream
 from headrace.dev_cluster.parts import find_parts
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore

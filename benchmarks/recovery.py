@@ -21,10 +21,10 @@ from tests.cluster.writer_process import WriterProcess
 
 from headrace.dev_cluster.parts import find_parts
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.ledger import LedgerId
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 APPEND_BYTES, OUTSTANDING = 16 << 10, 16
 

@@ -10,12 +10,12 @@ from tests.cluster.oracle import digest_of, stream
 
 from headrace.errors import DataCorrupt
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.entries import DATA, pack_head
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.bookkeeper.wire import add_frame, master_key
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 
 @asynccontextmanager

@@ -16,10 +16,10 @@ from tests.cluster.oracle import stream
 
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 
 def say(*words: object) -> None:

@@ -17,9 +17,9 @@ from tests.cluster.writer_process import WriterProcess
 
 from headrace.errors import LedgerUnknown, StorageUnavailable
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 PATIENCE_S = 60
 TIMEOUT_MS = 12_000

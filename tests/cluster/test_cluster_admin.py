@@ -11,6 +11,9 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
+from headrace.administration import cluster as cluster_admin
+from headrace.administration.cluster import open_admin
+from headrace.administration.cluster_settings import ClusterSettings
 from headrace.cli.cluster_admin import drain, move, status, verify
 from headrace.cli.cluster_options import CREDENTIAL_VARIABLE
 from headrace.cli.cluster_repair import repair
@@ -35,13 +38,10 @@ from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
-from headrace.runtime.zookeeper_servers import ZooKeeperServer
-from headrace.server import cluster_admin
-from headrace.server.cluster_admin import open_admin
-from headrace.server.settings import ClusterSettings
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
+from headrace.zookeeper.servers import ZooKeeperServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,16 +12,16 @@ from tests.cluster.brokers import Brokers
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_backup import commit, committed, read_all
 
+from headrace.administration import backup_place, cluster_backup
+from headrace.administration.cluster_backup import Node, Roots
 from headrace.cli.backup import restore as restore_broker
 from headrace.cli.cluster_admin import verify
 from headrace.cli.cluster_backup import backup, restore
 from headrace.metadata.facts import CLUSTER_ID, ClusterFact
 from headrace.metadata.zookeeper_keys import path_of_key
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
-from headrace.server import backup_place, cluster_backup
-from headrace.server.cluster_backup import Node, Roots
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
 
 RECORDS = 200
 CLUSTER = ClusterFact("a" * 22).encode()

@@ -15,9 +15,9 @@ from tests.integration.clients import create_topic
 from headrace.dev_cluster.cluster import DevCluster, OtherEnsemble
 from headrace.dev_cluster.settings import ClusterOptions
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
-from headrace.runtime.zookeeper_servers import ask_servers
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
+from headrace.zookeeper.servers import ask_servers
 
 PARTITIONS = 3
 RECOVERY_S_MAX = 240

@@ -210,7 +210,7 @@ def ender_of(broker: Broker) -> psutil.Process:
     found = [
         child
         for child in psutil.Process(broker.process.pid).children()
-        if "headrace.runtime.session_ender" in child.cmdline()
+        if "headrace.zookeeper.session_ender" in child.cmdline()
     ]
     assert len(found) == 1, found
     return found[0]

@@ -30,8 +30,8 @@ from headrace.metadata.facts import (
 from headrace.metadata.store import ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_metadata import ledger_path
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 PARTITIONS = 4
 

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import Create, Delete, Put, ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
 from headrace.storage.bookkeeper.quorum import Quorum
+from headrace.zookeeper.client import Create, Delete, Put, ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
 from headrace_verify.simulation.clock import SimulatedClock
 from headrace_verify.simulation.cluster import Cluster
 from headrace_verify.simulation.loop import Host, SimulatedLoop

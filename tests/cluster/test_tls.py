@@ -20,10 +20,10 @@ from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.java.jars import Jar, JarUnavailable, ensure_jars
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tls import TlsFiles, client_context
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 BOUNCY_CASTLE = Jar(
     "org.bouncycastle",
@@ -178,9 +178,9 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.session_ender_process import SessionEnder
+from headrace.zookeeper.session_ender_process import SessionEnder
 from headrace.runtime.tls import TlsFiles, client_context
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 async def main():
     files = TlsFiles(*map(Path, sys.argv[2:]))

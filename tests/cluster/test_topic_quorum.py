@@ -13,7 +13,7 @@ from tests.integration.clients import TIMEOUT_S, admin
 from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 
 @pytest.fixture

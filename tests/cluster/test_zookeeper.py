@@ -14,10 +14,10 @@ from tests.cluster.network import Proxy
 from tests.waiting import until
 
 from headrace.errors import HeadraceError, MetadataUnavailable, RequestInvalid, VersionConflict
-from headrace.runtime import zookeeper_link
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper import (
+from headrace.zookeeper import link as zookeeper_link
+from headrace.zookeeper.client import (
     VALUE_BYTES_MAX,
     Create,
     Delete,
@@ -26,7 +26,7 @@ from headrace.runtime.zookeeper import (
     ZNode,
     ZooKeeper,
 )
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.zookeeper.link import ZooKeeperOptions
 
 _roots = itertools.count()
 SESSION_MS = 2_000  # where it shall end; else ample, for machines that are busy

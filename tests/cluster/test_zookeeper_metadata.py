@@ -17,8 +17,8 @@ from headrace.metadata.store import ABSENT, ANY, MetadataEntry, MultiOperation
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
 
 _roots = itertools.count()
 SESSION_MS = 3_000  # where it shall end; else ample, for machines that are busy

@@ -23,7 +23,6 @@ from headrace.errors import (
     Rejected,
 )
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.zookeeper import ZooKeeper, ZooKeeperOptions
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files import FileLedgerStore
@@ -37,6 +36,7 @@ from headrace.storage.ledger import (
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobStore
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,10 +22,10 @@ import yaml
 from tests.integration.certificates import Certificates
 from tests.integration.clients import TIMEOUT_S
 
+from headrace.administration.stored_users import open_users
 from headrace.broker.settings.table import SETTINGS
 from headrace.dev_cluster.settings import sample
 from headrace.runtime.scram import HASHES, ScramCredential
-from headrace.server.stored_users import open_users
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "headrace"

@@ -8,7 +8,7 @@ any case, but its reads reach no storage, and bookies forget a fence together wi
 Why it is enough: a partition is claimed only after its owner's registration has ended, and that
 ends with the session: when ZooKeeper expires it, not earlier than the negotiated timeout after the
 last heartbeat that its leader has seen, or when the owner's machine reports that the process has
-ended (`runtime/session_ender`), after which nothing answers. No other broker ends it, whatever it
+ended (`zookeeper/session_ender`), after which nothing answers. No other broker ends it, whatever it
 sees of this one. The clock here starts when a heartbeat is sent, before the server's clock, and
 counts suspended time (`BootTimeClock`); the margin covers what is left. A response that was read in
 a term may leave at any later time: its request was sent before another owner could exist, so a

@@ -1,7 +1,7 @@
 """`headrace backup` and `headrace restore`: the data of a stand-alone broker.
 
-Invariants: `headrace.server.backup` copies and checks; this module has options and messages. Only
-the owner can read what is written.
+Invariants: `headrace.administration.broker_backup` copies and checks; this module has options and
+messages. Only the owner can read what is written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.server.backup import Done
-    from headrace.server.backup_place import Place
+    from headrace.administration.backup_place import Place
+    from headrace.administration.broker_backup import Done
 
 OWNER_ONLY_UMASK = 0o077
 DATA_DIR = click.option(
@@ -54,7 +54,7 @@ def is_url(place: str) -> bool:
 @contextmanager
 def opened_place(place: str) -> Iterator[Place]:
     """The place to restore from. Raises CommandFailed, also for errors within."""
-    from headrace.server.backup_place import FolderPlace, ObjectPlace
+    from headrace.administration.backup_place import FolderPlace, ObjectPlace
 
     try:
         yield ObjectPlace(place) if is_url(place) else FolderPlace(Path(place))
@@ -83,7 +83,7 @@ def backup(place: str, data_dir: Path, staging: Path | None, as_json: bool) -> N
     copy is made in --staging, uploaded, and read back.
     """
     os.umask(OWNER_ONLY_UMASK)
-    from headrace.server import backup as backups
+    from headrace.administration import broker_backup as backups
 
     now_ms, own = SystemClock().now_ms(), version("headrace")
     try:
@@ -109,7 +109,7 @@ def restore(place: str, data_dir: Path, as_json: bool) -> None:
     positions beyond the end, and begin by their `auto.offset.reset`.
     """
     os.umask(OWNER_ONLY_UMASK)
-    from headrace.server import backup as backups
+    from headrace.administration import broker_backup as backups
 
     with opened_place(place) as source:
         done = backups.restore(source, data_dir)

@@ -1,6 +1,6 @@
 """`headrace cluster status | drain | move | verify`: a cluster over ZooKeeper and BookKeeper.
 
-Invariants: sends requests and prints results; the logic is in `headrace.server.cluster_admin`. A
+Invariants: sends requests and prints results; the logic is in `headrace.administration.cluster`. A
 command that requests a move waits for it, unless told not to.
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from headrace.administration.cluster import ClusterAdmin, ClusterSnapshot
+    from headrace.administration.cluster_settings import ClusterSettings
+    from headrace.administration.replication_report import UnderReplicated
     from headrace.cli.output import Cell
     from headrace.metadata.facts import BrokerFact
-    from headrace.server.cluster_admin import ClusterAdmin, ClusterSnapshot
-    from headrace.server.replication_report import UnderReplicated
-    from headrace.server.settings import ClusterSettings
 
 Answer = TypeVar("Answer")
 
@@ -98,7 +98,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def ask(settings: ClusterSettings, question: Callable[[ClusterAdmin], Awaitable[Answer]]) -> Answer:
     """Connect, run, disconnect. Raises CommandFailed."""
-    from headrace.server.cluster_admin import open_admin
+    from headrace.administration.cluster import open_admin
 
     async def main() -> Answer:
         async with open_admin(settings) as admin:

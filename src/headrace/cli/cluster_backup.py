@@ -1,7 +1,7 @@
 """`headrace cluster backup` and `restore`: a cluster's metadata, which is in ZooKeeper.
 
-Invariants: `headrace.server.cluster_backup` reads and writes; this module has options and messages.
-Only the owner can read what is written.
+Invariants: `headrace.administration.cluster_backup` reads and writes; this module has options and
+messages. Only the owner can read what is written.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from headrace.server.cluster_backup import Done, Node, Roots
-    from headrace.server.settings import ClusterSettings
+    from headrace.administration.cluster_backup import Done, Node, Roots
+    from headrace.administration.cluster_settings import ClusterSettings
 
 
 @click.command(epilog="Examples:\n\n  headrace cluster backup /backup/cluster-monday")
@@ -38,8 +38,8 @@ def backup(settings: ClusterSettings, place: str, as_json: bool) -> None:
     access to them if ZooKeeper's data is lost. Make one often, and keep it away from ZooKeeper.
     """
     os.umask(OWNER_ONLY_UMASK)
-    from headrace.server import cluster_backup as backups
-    from headrace.server.cluster_admin import open_zookeeper
+    from headrace.administration import cluster_backup as backups
+    from headrace.administration.cluster import open_zookeeper
 
     async def read() -> list[Node]:
         async with open_zookeeper(settings) as zookeeper:
@@ -68,8 +68,8 @@ def restore(settings: ClusterSettings, place: str, as_json: bool) -> None:
     ledgers that ZooKeeper does not list. If brokers then report ledgers that the backup does not
     know, see `headrace cluster repair`.
     """
-    from headrace.server import cluster_backup as backups
-    from headrace.server.cluster_admin import open_zookeeper
+    from headrace.administration import cluster_backup as backups
+    from headrace.administration.cluster import open_zookeeper
 
     async def write(nodes: list[Node], digest: str, shown: str) -> Done:
         async with open_zookeeper(settings) as zookeeper:
@@ -86,7 +86,7 @@ def restore(settings: ClusterSettings, place: str, as_json: bool) -> None:
 
 
 def _roots(settings: ClusterSettings) -> Roots:
-    from headrace.server.cluster_backup import Roots
+    from headrace.administration.cluster_backup import Roots
 
     return Roots(settings.root, settings.ledgers_root)
 

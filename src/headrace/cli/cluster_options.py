@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from headrace.administration.cluster_settings import ClusterSettings
 from headrace.broker.settings.of_clusters import JOINING, TLS
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.setting_options import CLUSTER_NAMES, setting_option, setting_options
 from headrace.errors import RequestInvalid
 from headrace.runtime.tls import TlsFiles, client_context
-from headrace.server.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

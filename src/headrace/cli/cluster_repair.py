@@ -16,8 +16,8 @@ from headrace.cli.output import AS_JSON, print_json, say, size_text
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
+    from headrace.administration.cluster_settings import ClusterSettings
     from headrace.broker.housekeeping.chain_repair import Repairs
-    from headrace.server.settings import ClusterSettings
 
 
 @click.command()

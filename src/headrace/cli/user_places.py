@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    from headrace.administration.cluster_settings import ClusterSettings
     from headrace.broker.security.users import Users
     from headrace.cli.session import CliSession
-    from headrace.server.settings import ClusterSettings
 
 Found = dict[str, dict[str, int]]
 """Iterations by mechanism, by user."""
@@ -65,7 +65,7 @@ class StoredUsers:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Users]:
-        from headrace.server.stored_users import open_users
+        from headrace.administration.stored_users import open_users
 
         before = os.umask(_OWNER_ONLY_UMASK)  # as the broker that will use the files
         try:

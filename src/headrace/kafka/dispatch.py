@@ -87,7 +87,7 @@ from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
 from headrace.kafka.login_connections import LoginConnections
-from headrace.kafka.peer_lines import incarnation_in
+from headrace.kafka.peers.lines import incarnation_in
 from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
 from headrace.kafka.tenancy import NOT_FOR_TENANTS, Tenancy, tenancy_of

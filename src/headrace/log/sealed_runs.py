@@ -10,7 +10,7 @@ import json
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from headrace.log.compaction import BatchRun
+from headrace.log.compaction.rounds import BatchRun
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.segment import Segment
 from headrace.records.batch import HEADER_SIZE, read_header

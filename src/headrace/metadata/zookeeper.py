@@ -1,7 +1,7 @@
 """The metadata store of a cluster: keys as ZooKeeper nodes. See MetadataStore.
 
 Invariants: knows keys, versions and watches; the session and reconnects are in
-`runtime.zookeeper`, the mapping of keys to paths in `zookeeper_keys`. The caller owns the client
+`headrace.zookeeper`, the mapping of keys to paths in `zookeeper_keys`. The caller owns the client
 and shares it with the BookKeeper store.
 
 - The outcome of a change is unknown if the connection broke: MetadataUnavailable with the field
@@ -35,15 +35,15 @@ from headrace.metadata.zookeeper_keys import (
 from headrace.metadata.zookeeper_plan import Found, plan_changes, recreate_node
 from headrace.runtime.session import SessionState
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper import Create, Delete, Put
-from headrace.runtime.zookeeper_link import NodeConflict
+from headrace.zookeeper.client import Create, Delete, Put
+from headrace.zookeeper.link import NodeConflict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from headrace.runtime.session import Session
-    from headrace.runtime.zookeeper import ZooKeeper
-    from headrace.runtime.zookeeper_wire import NodeState
+    from headrace.zookeeper.client import ZooKeeper
+    from headrace.zookeeper.wire import NodeState
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.errors import RequestInvalid
 from headrace.metadata.store import ABSENT, ANY, MultiOperation
 from headrace.metadata.watches import next_version
-from headrace.runtime.zookeeper import Create, Delete, Put
+from headrace.zookeeper.client import Create, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -65,7 +65,7 @@ CORE = (
     "storage/files/group_commit",
     "storage/files/store",
     "log/aborted_index",
-    "log/compaction",
+    "log/compaction/rounds",
     "log/offset_index",
     "log/producer_state",
     "log/traffic",

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.administration.cluster_backup import Roots, refuse_while_restoring
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Machine, Node
 from headrace.broker.services.storage_figures import counter_figures
@@ -20,8 +21,8 @@ from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.face_figures import kafka_figures
-from headrace.kafka.peer_client import PeerAccess
-from headrace.kafka.peer_login import PeerLogin
+from headrace.kafka.peers.client import PeerAccess
+from headrace.kafka.peers.login import PeerLogin
 from headrace.metadata.endpoints import HTTP, KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
@@ -32,9 +33,7 @@ from headrace.runtime.log_levels import LogLevels, parse_levels
 from headrace.runtime.loop_lag import LoopLag
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper_servers import ask_servers
 from headrace.server.authentication import helper_access, set_up_authentication
-from headrace.server.cluster_backup import Roots, refuse_while_restoring
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
@@ -50,20 +49,22 @@ from headrace.server.settings import (
 )
 from headrace.server.telemetry import send_telemetry
 from headrace.storage.files.store import FileLedgerStore
+from headrace.zookeeper.servers import ask_servers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headrace.administration.cluster_settings import ClusterSettings
     from headrace.broker.face import Face
     from headrace.metadata.endpoints import Endpoint
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.figures import Source
-    from headrace.runtime.zookeeper import ZooKeeper
-    from headrace.server.settings import ClusterSettings, Settings
+    from headrace.server.settings import Settings
     from headrace.storage.files.wal_sync import Counters
     from headrace.storage.ledger import LedgerStore
     from headrace.storage.tiering.tiered_store import TieredLedgerStore
+    from headrace.zookeeper.client import ZooKeeper
 
 log = logging.getLogger(__name__)
 _levels = LogLevels()
@@ -223,9 +224,9 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
 async def _connect(cluster: ClusterSettings, clock: BootTimeClock) -> tuple[Broker, ZooKeeper]:
     """Open a session, with the process beside this one that ends it after this one's death. Raises
     MetadataUnavailable, RequestInvalid, OSError."""
-    from headrace.runtime.session_ender_process import SessionEnder
-    from headrace.runtime.zookeeper import ZooKeeper
-    from headrace.runtime.zookeeper_link import ZooKeeperOptions
+    from headrace.zookeeper.client import ZooKeeper
+    from headrace.zookeeper.link import ZooKeeperOptions
+    from headrace.zookeeper.session_ender_process import SessionEnder
 
     context = cluster.zookeeper_context()
     ender = SessionEnder(cluster.tls if context is not None else None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.kafka.peer_client import KafkaPeerClient, PeerAccess
-from headrace.kafka.peer_lines import open_line
-from headrace.kafka.queue_peers import KafkaQueuePeers
-from headrace.kafka.share_peers import SharePeers
+from headrace.kafka.peers.client import KafkaPeerClient, PeerAccess
+from headrace.kafka.peers.lines import open_line
+from headrace.kafka.peers.queue_calls import KafkaQueuePeers
+from headrace.kafka.peers.share_calls import SharePeers
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node

@@ -13,7 +13,8 @@ from uuid import NAMESPACE_DNS, uuid5
 from headrace.broker.coordinators import coordinator_shard, group_coordinator
 from headrace.broker.node import Node
 from headrace.broker.topics import topics
-from headrace.log import compaction, ledger_chain, offset_index, producer_state
+from headrace.log import ledger_chain, offset_index, producer_state
+from headrace.log.compaction import rounds as compaction
 from headrace.metadata import sqlite_file
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import recovery, store

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.housekeeping import compactor
-from headrace.log import cleaner
+from headrace.log.compaction import cleaner
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker

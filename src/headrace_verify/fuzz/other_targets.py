@@ -27,11 +27,11 @@ from headrace.records.filters import parse_sql, parse_tags
 from headrace.rocketmq.handles import Recall
 from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
 from headrace.runtime.scram import HASHES, ScramClient, ScramLogin, absent_credential
-from headrace.runtime.zookeeper_wire import BrokenAnswer, FrameReader
 from headrace.schemas import avro
 from headrace.schemas.protobuf import split_indexes
 from headrace.schemas.undecodable import Undecodable
 from headrace.storage.bookkeeper import wire as bookies
+from headrace.zookeeper.wire import BrokenAnswer, FrameReader
 
 SECRET: Final = b"secret"
 LINE: Final = b"\n"

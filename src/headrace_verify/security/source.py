@@ -38,8 +38,8 @@ CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 CODECS = "headrace/kafka/wire/codecs.py"
 """Compiles the package's own message definitions; no client input goes into it."""
 SHELLS = frozenset(("system", "popen", "getoutput", "getstatusoutput", "spawnl", "spawnlp"))
-WORKER = "headrace/log/compaction_workers.py"
-WORKER_COMMAND = "(sys.executable, '-m', 'headrace.log.compaction_process')"
+WORKER = "headrace/log/compaction/workers.py"
+WORKER_COMMAND = "(sys.executable, '-m', 'headrace.log.compaction.worker_process')"
 """A module of the package, without input on its command line."""
 REDRIVES = "headrace/http/redrives.py"
 """The only other subprocess of a broker, through `run_python`: the package's own command, whose

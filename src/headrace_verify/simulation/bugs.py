@@ -29,12 +29,11 @@ from headrace.coordination.machine import Decision
 from headrace.errors import HeadraceError, NotCoordinator
 from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention
-from headrace.log.cleaner import Cleaner
+from headrace.log.compaction.cleaner import Cleaner
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.producer_state import ProducerState
 from headrace.metadata.facts import PartitionFact, allocate_producer_ids
 from headrace.metadata.store import ABSENT
-from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.completion import Completion, completed
 from headrace.runtime.session import Session
 from headrace.storage.bookkeeper import bookie_connection
@@ -45,6 +44,7 @@ from headrace.storage.bookkeeper.recovery import Recovery
 from headrace.storage.bookkeeper.wire import OK, read_frame
 from headrace.storage.files import checkpoint
 from headrace.storage.files.write_ahead_log import WriteAheadLog
+from headrace.zookeeper import wire
 from headrace_verify.blackbox import bugs as blackbox_bugs
 from headrace_verify.crash import broker_bugs, store_bugs
 from headrace_verify.crash import bugs as planted

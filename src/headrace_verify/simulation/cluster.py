@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.node import Node
-    from headrace.runtime.zookeeper import ZooKeeper
     from headrace.server.lifecycle import Broker
     from headrace.storage.bookkeeper.quorum import Quorum
+    from headrace.zookeeper.client import ZooKeeper
     from headrace_verify.simulation.machines import Machine
     from headrace_verify.simulation.workload import Ask
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper_wire import NodeState, Stat, WatchEvent
+from headrace.zookeeper import wire
+from headrace.zookeeper.wire import NodeState, Stat, WatchEvent
 from headrace_verify.simulation.loop import OUTSIDE
 
 if TYPE_CHECKING:

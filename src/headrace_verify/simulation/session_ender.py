@@ -1,7 +1,7 @@
 """The process beside a simulated broker that ends its session after its death.
 
-Invariants: holds the production dialogue (`runtime.session_ender`) over the simulated network, from
-the broker's machine: a link that is cut holds it up as well. It has a life of its own, which a
+Invariants: holds the production dialogue (`zookeeper.session_ender`) over the simulated network,
+from the broker's machine: a link that is cut holds it up as well. It has a life of its own, which a
 fault may end together with the broker's.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.session_ender import PAUSE_S, ROUND_PARTS, TRIES_FOR, end_session
-from headrace.runtime.zookeeper_wire import BrokenAnswer
+from headrace.zookeeper import wire
+from headrace.zookeeper.session_ender import PAUSE_S, ROUND_PARTS, TRIES_FOR, end_session
+from headrace.zookeeper.wire import BrokenAnswer
 from headrace_verify.simulation.loop import Host
 
 if TYPE_CHECKING:
-    from headrace.runtime.session_ender import OpenSession
+    from headrace.zookeeper.session_ender import OpenSession
     from headrace_verify.simulation.cluster import Cluster
 
 
@@ -31,7 +31,7 @@ class SimulatedEnder:
         cluster.hosts.append(self._host)
 
     def note(self, session: OpenSession | None) -> None:
-        """See `runtime.session_ender_process`."""
+        """See `zookeeper.session_ender_process`."""
         self._session = session
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
 """Simulated ZooKeeper servers, which speak its protocol to the production client.
 
 Invariants: each server is a host with lives, which may be stopped, killed or partitioned; they
-serve one `Ensemble`, or a copy while partitioned. They implement what `runtime/zookeeper_wire`
+serve one `Ensemble`, or a copy while partitioned. They implement what `zookeeper/wire`
 sends; any other request closes the connection. A session belongs to one connection at a time;
 requests of a previous connection are not executed. Events are sent before the responses to requests
 that came after them.
@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
-from headrace.runtime.zookeeper_wire import BrokenAnswer, FrameReader, NodeState, Stat, WatchEvent
+from headrace.zookeeper import wire
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
+from headrace.zookeeper.wire import BrokenAnswer, FrameReader, NodeState, Stat, WatchEvent
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.clock import SimulatedRandomness
 from headrace_verify.simulation.ensemble import Change, Conflict
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.runtime.clock import Clock
-    from headrace.runtime.session_ender import OpenSession
+    from headrace.zookeeper.session_ender import OpenSession
     from headrace_verify.simulation.cluster import Cluster
     from headrace_verify.simulation.ensemble import Ensemble, Tree
     from headrace_verify.simulation.network import Transport

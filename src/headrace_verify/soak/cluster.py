@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.administration.cluster import open_admin
+from headrace.administration.cluster_settings import ClusterSettings
 from headrace.dev_cluster.cluster import DevCluster
 from headrace.dev_cluster.settings import ClusterOptions
 from headrace.runtime.clock import SystemClock
-from headrace.server.cluster_admin import open_admin
-from headrace.server.settings import ClusterSettings
 from headrace_verify.real_broker import RealBroker
 from headrace_verify.self_proof import spoiled_launch
 from headrace_verify.soak.leftovers import Ages
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.server.cluster_admin import Findings
+    from headrace.administration.cluster import Findings
 
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
 UNTIDY = 1.25

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.clocks import HandClock
 
 from headrace.errors import MetadataUnavailable, StorageUnavailable
-from headrace.log import compaction
-from headrace.log.cleaner import Cleaner
-from headrace.log.compaction_service import Served
-from headrace.log.compaction_workers import Job, ProcessWorker
+from headrace.log.compaction import rounds as compaction
+from headrace.log.compaction.cleaner import Cleaner
+from headrace.log.compaction.worker_service import Served
+from headrace.log.compaction.workers import Job, ProcessWorker
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
@@ -117,7 +117,7 @@ class WithoutPipes(ProcessWorker):
 @pytest.fixture(autouse=True, scope="module")
 def no_processes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.log.cleaner.ProcessWorker", WithoutPipes)
+        patch.setattr("headrace.log.compaction.cleaner.ProcessWorker", WithoutPipes)
         yield
 
 

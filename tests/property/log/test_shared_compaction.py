@@ -20,7 +20,7 @@ from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.errors import ChainMissing, HeadraceError, MetadataUnavailable, StorageUnavailable
-from headrace.log.cleaner import Cleaner
+from headrace.log.compaction.cleaner import Cleaner
 from headrace.log.environment import Environment
 from headrace.log.ledger_chain import LedgerChain
 from headrace.log.log_config import LogConfig

@@ -11,7 +11,7 @@ from headrace.errors import VersionConflict
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ABSENT, ANY, MultiOperation
 from headrace.metadata.zookeeper_plan import Found, plan_changes
-from headrace.runtime.zookeeper import Create, Delete, Put
+from headrace.zookeeper.client import Create, Delete, Put
 
 SESSION = 7
 KEYS = ("/a", "/b", "/c")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from headrace.administration.stored_users import open_users
 from headrace.cli.main import cli
 from headrace.runtime.scram import HASHES, ScramCredential
-from headrace.server.stored_users import open_users
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 import sys
 
+from headrace.administration.stored_users import open_users
 from headrace.broker.security.users import CredentialChange
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.metadata.sqlite_file import METADATA
 from headrace.metadata.user_facts import ensure_broker_secret, user_key
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.scram import SHA_256, new_credential, salt_text
-from headrace.server.stored_users import open_users
 
 
 def test_a_dump_of_the_metadata_hides_credentials(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import BrokerUnreachable
 from headrace.kafka import apis
-from headrace.kafka.peer_client import MARKERS_VERSION, PeerConnections
+from headrace.kafka.peers.client import MARKERS_VERSION, PeerConnections
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

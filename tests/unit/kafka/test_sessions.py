@@ -227,8 +227,8 @@ def test_a_throttled_answer_says_so_and_its_connection_is_muted_for_so_long(
             face = KafkaFace(rig.node, quotas=Fixed(api_key, 300))
             client = Client(face)
             loop = asyncio.get_running_loop()
+            asked_at = loop.time()
             answer = await client.ask(api_key, version, request_)
-            answered_at = loop.time()
             throttled = answer.throttle_time
             milliseconds = round(throttled.total_seconds() * 1000)
             assert milliseconds == 300
@@ -236,9 +236,9 @@ def test_a_throttled_answer_says_so_and_its_connection_is_muted_for_so_long(
             # What the client sends all the same waits until then.
             client.send(api_key, version, request_)
             while len(client.answers()) < 2:
-                assert client.transport.is_paused or loop.time() - answered_at > 0.25
+                assert client.transport.is_paused or loop.time() - asked_at > 0.29
                 await asyncio.sleep(0.005)
-            assert loop.time() - answered_at > 0.25
+            assert loop.time() - asked_at > 0.29
             assert not client.transport.is_paused
             again = client.answers()[1]
             assert again.throttle_time.total_seconds() == 0

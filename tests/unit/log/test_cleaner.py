@@ -12,9 +12,9 @@ from log_rig import Rig, rig, settle
 from transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
-from headrace.log.cleanable import cleanable_bytes, cleanable_segments, is_due
-from headrace.log.cleaner import Cleaner
-from headrace.log.compaction import STEP_RECORDS
+from headrace.log.compaction.cleanable import cleanable_bytes, cleanable_segments, is_due
+from headrace.log.compaction.cleaner import Cleaner
+from headrace.log.compaction.rounds import STEP_RECORDS
 from headrace.log.environment import Environment
 from headrace.log.footer import decode_footer
 from headrace.log.log_config import LogConfig
@@ -254,7 +254,7 @@ def test_a_trim_meanwhile_ends_the_round():
 
 
 def test_aborted_transactions_of_evicted_indexes_count_when_ledgers_are_joined(monkeypatch):
-    monkeypatch.setattr("headrace.log.cleaner.ENTRIES_MAX", 1)
+    monkeypatch.setattr("headrace.log.compaction.cleaner.ENTRIES_MAX", 1)
 
     async def run():
         async with rig(COMPACTED) as bench:

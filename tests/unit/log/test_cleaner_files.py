@@ -18,9 +18,9 @@ from test_cleaner import (
 )
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown, StorageUnavailable
-from headrace.log import cleaner
-from headrace.log.cleanable import cleanable_segments
-from headrace.log.cleaner import Cleaner
+from headrace.log.compaction import cleaner
+from headrace.log.compaction.cleanable import cleanable_segments
+from headrace.log.compaction.cleaner import Cleaner
 from headrace.log.environment import Environment
 from headrace.runtime.clock import SystemClock
 from headrace.storage.files import FileLedgerStore

@@ -15,8 +15,8 @@ from tests.cluster.certificates import Authority
 from headrace.errors import MetadataUnavailable, RequestInvalid
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tls import TlsFiles, client_context
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

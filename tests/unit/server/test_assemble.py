@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from headrace.administration.cluster_settings import ClusterSettings
 from headrace.server.assemble import warn_of_zookeepers
-from headrace.server.settings import ClusterSettings
 
 
 def test_a_zookeeper_that_can_lose_changes_is_warned_of_at_start(caplog):

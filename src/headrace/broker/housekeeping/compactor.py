@@ -21,8 +21,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
-from headrace.log.cleanable import cleanable_bytes, is_due
-from headrace.log.cleaner import Cleaner
+from headrace.log.compaction.cleanable import cleanable_bytes, is_due
+from headrace.log.compaction.cleaner import Cleaner
 from headrace.log.remote_copies import discard
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PartitionFact, partition_key

@@ -4,7 +4,7 @@ Invariants: suspicion only. It decides what clients are told meanwhile (`Departu
 owns what: no broker removes another one's registration. Connections that are reset and refused
 prove nothing about the process: a firewall, a namespace or a proxy on the way does the same to a
 broker that lives and answers its clients, and a stopped broker cannot learn what others make of it.
-The proof comes from the broker's own machine (`runtime/session_ender`) or from the end of its
+The proof comes from the broker's own machine (`zookeeper/session_ender`) or from the end of its
 session.
 
 Each broker keeps one idle connection to every other broker. When a process dies, its machine closes

@@ -5,7 +5,7 @@ partitions only; there is no controller. Each change of an owner is a compare-an
 which raises the leader epoch. That settles who *may* serve; storage keeps a former owner from
 writing, because the log fences it when it loads (`PartitionLog`). A claim needs no consent, since
 it is made only after the owner's registration has ended, which only its session and its own machine
-end (`OwnerFacts.prove_ended`, `runtime/session_ender`); a live owner hands over by itself.
+end (`OwnerFacts.prove_ended`, `zookeeper/session_ender`); a live owner hands over by itself.
 
 How it works: every change sets one event, and one task reconciles the actual with the desired state
 of the partitions whose owner changed, or of all of them when brokers, topics or pins did.

@@ -28,7 +28,7 @@ from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, Request
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
-from headrace.kafka.queue_peers import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
+from headrace.kafka.peers.queue_calls import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
 from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:

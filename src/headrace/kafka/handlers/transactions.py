@@ -30,7 +30,7 @@ from headrace.kafka.error_codes import (
     code_of,
 )
 from headrace.kafka.handlers.producers import fencing_code
-from headrace.kafka.peer_client import by_topic
+from headrace.kafka.peers.client import by_topic
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:

@@ -23,11 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.errors import DataCorrupt, RequestInvalid, Retriable
-from headrace.metadata.facts import CLUSTER_ID, ClusterFact
-from headrace.metadata.zookeeper_keys import key_of_path, path_of_key
-from headrace.runtime.zookeeper_link import NodeConflict
-from headrace.server.backup_place import (
+from headrace.administration.backup_place import (
     CLUSTER,
     FolderPlace,
     ObjectPlace,
@@ -39,12 +35,16 @@ from headrace.server.backup_place import (
     write_file,
     write_manifest,
 )
+from headrace.errors import DataCorrupt, RequestInvalid, Retriable
+from headrace.metadata.facts import CLUSTER_ID, ClusterFact
+from headrace.metadata.zookeeper_keys import key_of_path, path_of_key
+from headrace.zookeeper.link import NodeConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headrace.runtime.zookeeper import ZooKeeper
-    from headrace.server.backup_place import Place
+    from headrace.administration.backup_place import Place
+    from headrace.zookeeper.client import ZooKeeper
 
 NODES: Final = "nodes.ndjson"
 ATTEMPTS_MAX: Final = 20

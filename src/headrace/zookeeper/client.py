@@ -1,8 +1,8 @@
 """An asyncio client for ZooKeeper, one per process.
 
 Invariants: knows nodes and watches, not what they store. Used from the event loop's thread only,
-which also runs the callbacks. Deadlines, reconnects and the session are in `zookeeper_link`, the
-order of messages on a connection in `zookeeper_connection`, the encoding in `zookeeper_wire`.
+which also runs the callbacks. Deadlines, reconnects and the session are in `link`, the
+order of messages on a connection in `connection`, the encoding in `wire`.
 
 A one-shot watch fires once: when its node changes or when the connection breaks, after which the
 state of the node is unknown. A tree watch is persistent: it is set again on each new connection,
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import MetadataUnavailable, RequestInvalid
-from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper_connection import WatchRequest
-from headrace.runtime.zookeeper_link import (
+from headrace.zookeeper import wire
+from headrace.zookeeper.connection import WatchRequest
+from headrace.zookeeper.link import (
     NodeConflict,
     ZooKeeperLink,
     ZooKeeperOptions,
     is_conflict,
 )
-from headrace.runtime.zookeeper_wire import NodeState, Refused
+from headrace.zookeeper.wire import NodeState, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.session import Session
-    from headrace.runtime.zookeeper_wire import Request, Stat, WatchEvent
+    from headrace.zookeeper.wire import Request, Stat, WatchEvent
 
 log = logging.getLogger(__name__)
 

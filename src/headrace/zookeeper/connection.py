@@ -18,8 +18,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper_wire import (
+from headrace.zookeeper import wire
+from headrace.zookeeper.wire import (
     BrokenAnswer,
     ConnectResponse,
     FrameReader,

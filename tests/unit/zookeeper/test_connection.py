@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import RequestInvalid
-from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import SessionState
-from headrace.runtime.zookeeper_connection import (
+from headrace.zookeeper import wire
+from headrace.zookeeper.connection import (
     ConnectionBroken,
     WatchRequest,
     ZooKeeperConnection,
 )
-from headrace.runtime.zookeeper_link import ZooKeeperLink, ZooKeeperOptions, parse_hosts
-from headrace.runtime.zookeeper_wire import NodeState, Refused, Stat, WatchEvent
+from headrace.zookeeper.link import ZooKeeperLink, ZooKeeperOptions, parse_hosts
+from headrace.zookeeper.wire import NodeState, Refused, Stat, WatchEvent
 
 SESSION, TIMEOUT_MS = 7, 6_000
 STAT = Stat(1, 22, 0, 0, 3, 5, 0, SESSION, 4, 1, 0)

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.administration import cluster_backup
+from headrace.administration.cluster_backup import (
+    Node,
+    Roots,
+    read_nodes,
+    refuse_while_restoring,
+    restore,
+)
 from headrace.errors import RequestInvalid
 from headrace.metadata.facts import CLUSTER_ID, ClusterFact
 from headrace.metadata.zookeeper_keys import path_of_key
-from headrace.server import cluster_backup
-from headrace.server.cluster_backup import Node, Roots, read_nodes, refuse_while_restoring, restore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace_verify.simulation.clock import SimulatedClock
 from headrace_verify.simulation.cluster import Cluster
@@ -21,7 +27,7 @@ from headrace_verify.simulation.zookeeper import connect
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.runtime.zookeeper import ZooKeeper
+    from headrace.zookeeper.client import ZooKeeper
 
 ROOTS = Roots("/headrace", "/kept")
 CLUSTER = ClusterFact("a" * 22).encode()

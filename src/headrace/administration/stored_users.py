@@ -20,8 +20,8 @@ from headrace.storage.files.store import FileLedgerStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from headrace.administration.cluster_settings import ClusterSettings
     from headrace.metadata.store import MetadataStore
-    from headrace.server.settings import ClusterSettings
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def open_users(place: Path | ClusterSettings) -> AsyncIterator[Users]:
         finally:
             await store.close()
         return
-    from headrace.server.cluster_admin import open_metadata
+    from headrace.administration.cluster import open_metadata
 
     async with open_metadata(place) as (_zookeeper, metadata):
         yield await _read(metadata)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.session_ender import OpenSession, end_session
-from headrace.runtime.zookeeper_wire import BrokenAnswer, FrameReader
+from headrace.zookeeper import wire
+from headrace.zookeeper.session_ender import OpenSession, end_session
+from headrace.zookeeper.wire import BrokenAnswer, FrameReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SESSION, PASSWORD = 0x1_0000_0001, bytes(range(16))
 BROKER = """
 import asyncio, sys
-from headrace.runtime.session_ender import OpenSession
-from headrace.runtime.session_ender_process import SessionEnder
+from headrace.zookeeper.session_ender import OpenSession
+from headrace.zookeeper.session_ender_process import SessionEnder
 
 session, port, how = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 

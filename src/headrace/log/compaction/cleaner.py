@@ -1,6 +1,6 @@
 """Compacts the sealed ledgers of one partition: reads them, writes new ones, swaps them in.
 
-Invariants: `compaction` decides which records are retained. Only ledgers that are sealed according
+Invariants: `rounds` decides which records are retained. Only ledgers that are sealed according
 to the chain, and end at or before the last stable offset, are compacted, oldest first. A new ledger
 is complete, sealed and verified before one compare-and-set of the chain replaces the old ones with
 it; so after a crash at any point the chain names either the old ledgers or the new one, and the
@@ -27,9 +27,9 @@ from headrace.errors import (
     NotOwner,
 )
 from headrace.log.aborted_index import ENTRIES_MAX
-from headrace.log.cleanable import cleanable_segments, is_served
-from headrace.log.compaction import KEYS_MAX, whole_of
-from headrace.log.compaction_workers import Job, LoopWorker, ProcessWorker
+from headrace.log.compaction.cleanable import cleanable_segments, is_served
+from headrace.log.compaction.rounds import KEYS_MAX, whole_of
+from headrace.log.compaction.workers import Job, LoopWorker, ProcessWorker
 from headrace.log.sealed_runs import SealedRuns
 from headrace.log.segment import Segment, producers_after
 from headrace.metadata.facts import LedgerLink
@@ -39,8 +39,8 @@ from headrace.storage.ledger import NamesFiles, WritesInBulk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headrace.log.compaction import BatchRun
-    from headrace.log.compaction_workers import CompactionWorker, Mapped, Rewritten
+    from headrace.log.compaction.rounds import BatchRun
+    from headrace.log.compaction.workers import CompactionWorker, Mapped, Rewritten
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Buffer

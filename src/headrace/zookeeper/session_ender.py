@@ -19,8 +19,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.runtime import zookeeper_wire as wire
-from headrace.runtime.zookeeper_wire import BrokenAnswer, FrameReader
+from headrace.zookeeper import wire
+from headrace.zookeeper.wire import BrokenAnswer, FrameReader
 
 if TYPE_CHECKING:
     import ssl
@@ -30,7 +30,7 @@ READ_BYTES: Final = 65_536
 PAUSE_S: Final = 0.1
 """Between two rounds over all servers."""
 ROUND_PARTS: Final = 3
-"""A server has a third of the session timeout to answer, as in `zookeeper_link`."""
+"""A server has a third of the session timeout to answer, as in `link`."""
 TRIES_FOR: Final = 2
 """Session timeouts: after one of them ZooKeeper ends the session by itself."""
 

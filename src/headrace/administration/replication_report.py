@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.administration.cluster import ClusterSnapshot
     from headrace.metadata.facts import PartitionFact, PartitionKey
-    from headrace.server.cluster_admin import ClusterSnapshot
     from headrace.storage.ledger import LedgerRecord
 
 

@@ -1,4 +1,4 @@
-"""The process that decodes batches for a compaction round: see `compaction_workers`.
+"""The process that decodes batches for a compaction round: see `workers`.
 
 Invariants: it uses its standard input and output, an in-memory file for retained batches, and opens
 only the ledger files that the broker names, for reading. It ends when its input does. Its priority
@@ -21,8 +21,8 @@ NICE: Final = 5
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     # Imported after `main` has chosen between compiled and pure Python modules.
-    from headrace.log.compaction_service import Served
-    from headrace.log.compaction_workers import BODY_BYTES_MAX, HEAD
+    from headrace.log.compaction.worker_service import Served
+    from headrace.log.compaction.workers import BODY_BYTES_MAX, HEAD
 
     served = Served()
     while len(head := requests.read(HEAD.size)) == HEAD.size:

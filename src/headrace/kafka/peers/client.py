@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.peer_calls import MarkerRequest
     from headrace.coordination.transactions.commands import AddPartitionsCommand
     from headrace.coordination.transactions.state_records import Partition
-    from headrace.kafka.peer_login import LogIn, PeerLogin
+    from headrace.kafka.peers.login import LogIn, PeerLogin
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 

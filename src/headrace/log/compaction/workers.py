@@ -1,6 +1,6 @@
 """The workers of a compaction round: the broker's event loop, or a separate process.
 
-Invariants: a worker only executes `compaction`, and accesses no ledger; the cleaner reads for it,
+Invariants: a worker only executes `rounds`, and accesses no ledger; the cleaner reads for it,
 writes what it returns, and verifies both. The loop's worker pauses after each STEP_RECORDS. The
 process uses another core, a lower priority and its own memory for the key map, so a round hardly
 affects clients; it starts and ends with the round, or ends with the broker, which closes its input.
@@ -29,7 +29,7 @@ from headrace.errors import (
     LedgerUnknown,
     StorageUnavailable,
 )
-from headrace.log.compaction import (
+from headrace.log.compaction.rounds import (
     AbortedRanges,
     Compaction,
     KeyMap,
@@ -43,7 +43,7 @@ from headrace.runtime.memory_file import close_memory_file, memory_file, read_ex
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from headrace.log.compaction import BatchRun, Steps
+    from headrace.log.compaction.rounds import BatchRun, Steps
     from headrace.log.segment import Segment
     from headrace.records.batch import Buffer
 
@@ -182,7 +182,7 @@ class ProcessWorker:
         left = memory_file()
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "headrace.log.compaction_process"),
+                *(sys.executable, "-m", "headrace.log.compaction.worker_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,

@@ -1,4 +1,4 @@
-"""The compaction process's side of `compaction_workers`: answers its requests.
+"""The compaction process's side of `workers`: answers its requests.
 
 Invariants: serves one round. Opens the ledger files that the broker names for reading, and verifies
 them as the broker does; writes only answers.
@@ -12,8 +12,8 @@ from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from headrace.errors import BatchCorrupt, DataCorrupt
-from headrace.log.compaction import BatchRun, map_run, rewrite_run, whole_of
-from headrace.log.compaction_workers import (
+from headrace.log.compaction.rounds import BatchRun, map_run, rewrite_run, whole_of
+from headrace.log.compaction.workers import (
     CORRUPT,
     DAMAGED,
     DONE,
@@ -37,7 +37,7 @@ from headrace.runtime.memory_file import write_parts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.log.compaction import Compaction, KeyMap, Steps
+    from headrace.log.compaction.rounds import Compaction, KeyMap, Steps
     from headrace.records.batch import Buffer
 
 _T = TypeVar("_T")

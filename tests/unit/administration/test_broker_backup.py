@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.administration import broker_backup as backup
+from headrace.administration.backup_place import FolderPlace
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
@@ -18,8 +20,6 @@ from headrace.errors import Retriable
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
-from headrace.server import backup
-from headrace.server.backup_place import FolderPlace
 from headrace.storage.files import FileLedgerStore
 from headrace_verify.crash.data_folder import append, make_batch
 

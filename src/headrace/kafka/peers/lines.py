@@ -19,7 +19,7 @@ from headrace.runtime.early_close import connect_early
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.kafka.peer_client import PeerAccess
+    from headrace.kafka.peers.client import PeerAccess
     from headrace.metadata.facts import BrokerFact
 
 CLIENT_ID_PREFIX = "headrace-broker/"

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from headrace.runtime import zookeeper_servers
-from headrace.runtime.zookeeper_servers import ask_servers
+from headrace.zookeeper import servers as zookeeper_servers
+from headrace.zookeeper.servers import ask_servers
 
 ANSWER = "Zookeeper version: {}-abc, built on 2024-10-17 23:21 UTC\nMode: {}\nNode count: 7\n"
 

@@ -23,18 +23,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, MetadataUnavailable, RequestInvalid, VersionConflict
-from headrace.runtime import zookeeper_wire as wire
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session, SessionState
-from headrace.runtime.session_ender import OpenSession
 from headrace.runtime.tasks import Tasks
-from headrace.runtime.zookeeper_connection import (
+from headrace.zookeeper import wire
+from headrace.zookeeper.connection import (
     ConnectionBroken,
     WatchRequest,
     ZooKeeperConnection,
 )
-from headrace.runtime.zookeeper_heartbeat_thread import HeartbeatThread
-from headrace.runtime.zookeeper_wire import Refused
+from headrace.zookeeper.heartbeat_thread import HeartbeatThread
+from headrace.zookeeper.session_ender import OpenSession
+from headrace.zookeeper.wire import Refused
 
 if TYPE_CHECKING:
     import ssl
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
-    from headrace.runtime.zookeeper_wire import ConnectResponse, Request, WatchEvent
+    from headrace.zookeeper.wire import ConnectResponse, Request, WatchEvent
 
 log = logging.getLogger(__name__)
 

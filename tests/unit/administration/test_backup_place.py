@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.s3_server import S3Server
 
-from headrace.errors import DataCorrupt, RequestInvalid
-from headrace.server.backup_place import (
+from headrace.administration.backup_place import (
     BROKER,
     CLAIM,
     FolderPlace,
@@ -19,6 +18,7 @@ from headrace.server.backup_place import (
     write_file,
     write_manifest,
 )
+from headrace.errors import DataCorrupt, RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,15 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.errors import DataCorrupt, RequestInvalid, Retriable
-from headrace.inspection.check import check
-from headrace.inspection.facts import DecodedMetadata
-from headrace.inspection.findings import Severity
-from headrace.inspection.folder import folders_of
-from headrace.inspection.metadata_copy import MetadataCopy
-from headrace.metadata.sqlite_file import METADATA
-from headrace.server.backup_log import CHECKPOINT, FORMAT_FILE, LogRecycled, end_for, last_frame
-from headrace.server.backup_place import (
+from headrace.administration.backup_log import (
+    CHECKPOINT,
+    FORMAT_FILE,
+    LogRecycled,
+    end_for,
+    last_frame,
+)
+from headrace.administration.backup_place import (
     BROKER,
     FolderPlace,
     ObjectPlace,
@@ -40,13 +39,20 @@ from headrace.server.backup_place import (
     write_file,
     write_manifest,
 )
+from headrace.errors import DataCorrupt, RequestInvalid, Retriable
+from headrace.inspection.check import check
+from headrace.inspection.facts import DecodedMetadata
+from headrace.inspection.findings import Severity
+from headrace.inspection.folder import folders_of
+from headrace.inspection.metadata_copy import MetadataCopy
+from headrace.metadata.sqlite_file import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from headrace.administration.backup_place import Files, Place
     from headrace.inspection.check import Report
     from headrace.inspection.folder import Folder
-    from headrace.server.backup_place import Files, Place
 
 ATTEMPTS_MAX: Final = 5
 _LOG, _LEDGERS = "wal", "ledgers"

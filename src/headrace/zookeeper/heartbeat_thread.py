@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from headrace.runtime.session import Session
-    from headrace.runtime.zookeeper_connection import ZooKeeperConnection
+    from headrace.zookeeper.connection import ZooKeeperConnection
 
 _LOOKS_PER_SESSION: Final = 12
 _MISSED_LOOKS: Final = 3

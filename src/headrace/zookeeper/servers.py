@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.runtime.zookeeper_link import parse_hosts
+from headrace.zookeeper.link import parse_hosts
 
 if TYPE_CHECKING:
     import ssl

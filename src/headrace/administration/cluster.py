@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.administration.cluster_backup import Roots, refuse_while_restoring
+from headrace.administration.replication_report import under_replicated
 from headrace.broker.housekeeping.chain_repair import ChainRepairer, Repairs
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
@@ -44,23 +46,21 @@ from headrace.metadata.titles import log_title
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_text import one_line
-from headrace.runtime.zookeeper import ZooKeeper
-from headrace.runtime.zookeeper_link import ZooKeeperOptions
-from headrace.runtime.zookeeper_servers import ask_servers
-from headrace.server.cluster_backup import Roots, refuse_while_restoring
-from headrace.server.replication_report import under_replicated
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.ledger import LedgerId
+from headrace.zookeeper.client import ZooKeeper
+from headrace.zookeeper.link import ZooKeeperOptions
+from headrace.zookeeper.servers import ask_servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
+    from headrace.administration.cluster_settings import ClusterSettings
+    from headrace.administration.replication_report import UnderReplicated
     from headrace.metadata.facts import PartitionKey
-    from headrace.server.replication_report import UnderReplicated
-    from headrace.server.settings import ClusterSettings
     from headrace.storage.ledger import LedgerRecord
 
 CONNECT_TIMEOUT_MS = 5_000

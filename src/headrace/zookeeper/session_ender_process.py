@@ -18,15 +18,15 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from headrace.runtime.session_ender import NO_SESSION
+from headrace.zookeeper.session_ender import NO_SESSION
 
 if TYPE_CHECKING:
-    from headrace.runtime.session_ender import OpenSession
     from headrace.runtime.tls import TlsFiles
+    from headrace.zookeeper.session_ender import OpenSession
 
 log = logging.getLogger(__name__)
 
-COMMAND: Final = ("-P", "-m", "headrace.runtime.session_ender")
+COMMAND: Final = ("-P", "-m", "headrace.zookeeper.session_ender")
 MEANT_FOR_THE_BROKER: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """It may take a while to stop, and may be killed meanwhile; then the process ends by itself."""
 LOOK_S: Final = 5.0

@@ -19,7 +19,7 @@ from headrace.broker.shares.share_receive import ATTEMPT, Received
 from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
-from headrace.kafka.peer_client import TIMEOUT_S, PeerConnections
+from headrace.kafka.peers.client import TIMEOUT_S, PeerConnections
 from headrace.log.appended import NO_OFFSET, Placed, RecordPlace
 from headrace.records.batch import NO_TIMESTAMP
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_receive import ReceiveRequest
-    from headrace.kafka.peer_client import PeerAccess
-    from headrace.kafka.peer_login import LogIn
+    from headrace.kafka.peers.client import PeerAccess
+    from headrace.kafka.peers.login import LogIn
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 

@@ -1,0 +1,1 @@
+"""Log compaction: what is retained, the rounds of a partition, and where they run."""

@@ -1,0 +1,1 @@
+"""An asyncio client of ZooKeeper: encoding, connections, sessions and their end."""
