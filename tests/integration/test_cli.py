@@ -311,6 +311,10 @@ def test_lines_go_in_and_come_out(user, topic):
     assert sorted(user.types("consume", topic).lines()) == sorted(lines)
     (listed,) = user.types("topic", "list", topic, "--records", "--json").json()
     assert listed["records"] == 1000
+    (listed,) = user.types("topic", "list", topic, "--figures", "--json").json()
+    assert (listed["records"], listed["lags"]) == (1000, [])
+    assert listed["records_in_per_s"] > 0
+    assert topic in user.types("topic", "list", topic, "--figures").out
 
 
 def test_keys_headers_and_times(user, topic):

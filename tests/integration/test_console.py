@@ -410,6 +410,14 @@ def test_a_group_with_a_hostile_name_is_text_and_can_be_opened(browser, console_
         assert page.locator("main img, main script").count() == 0
 
 
+def test_the_list_of_topics_shows_rates_and_which_group_is_furthest_behind(browser):
+    with browser.page("topics") as page:
+        row = page.locator("tbody tr", has_text="orders").first
+        row.get_by_role("link", name="workers").wait_for()
+        assert "and 1 more" in row.inner_text()  # billing has committed
+        assert re.search(r"\d/s", row.inner_text())
+
+
 def test_a_queue_says_how_old_its_oldest_message_is(browser):
     with browser.page("queues/orders/workers") as page:
         oldest = page.locator(".figure", has_text="Oldest").locator("dd")

@@ -93,6 +93,7 @@ from headrace.broker.services.storage_figures import (
 )
 from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.tenant_rates import TenantRates
+from headrace.broker.services.topic_figures import TopicFigures
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
 from headrace.broker.shares.dead_letters import DeadLetters
@@ -410,6 +411,7 @@ class Node:
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
+        self.tasks.spawn(self.services.topic_figures.rates.run(), "rates of topics")
         calls, drop = self.services.calls, self.tenant_storage.drop
         rates = self.tenant_rates.run(calls, self.cluster.brokers, drop)
         self.tasks.spawn(rates, "rates of tenants")
@@ -594,6 +596,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     search = Search(topics, node.shares, node.timers, dead_letter_topics)
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
+        topic_figures=TopicFigures(calls, topics, node.groups, node.shares, node.clock),
         cluster=cluster,
         appends=node.appends,
         sends=sends,

@@ -19,11 +19,16 @@ from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
 from headrace.cli.topic_names import is_internal, matching
 from headrace.cli.topic_trim import trim
+from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed")
+_FIGURES = (
+    "name", "partitions", "records", "size_bytes", "records_in_per_s", "bytes_out_per_s",
+    "lag_records",
+)  # fmt: skip
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
 
@@ -117,12 +122,27 @@ def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> No
     is_flag=True,
     help="Count the records of each topic by offsets (one request per topic).",
 )
+@click.option(
+    "--figures",
+    is_flag=True,
+    help="Records, size, rates of the last minute and lag of groups, by HTTP.",
+)
+@HTTP
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: CliSession, /, patterns: tuple[str, ...], internal: bool, records: bool, as_json: bool
+    session: CliSession,
+    /,
+    patterns: tuple[str, ...],
+    internal: bool,
+    records: bool,
+    figures: bool,
+    as_json: bool,
 ) -> None:
     """List all topics, or those that match a PATTERN such as 'orders-*'."""
+    if figures:
+        _list_figures(session, patterns, internal=internal, as_json=as_json)
+        return
     metadata = session.cluster_metadata()
     known = [name for name in metadata.topics if internal or not is_internal(name)]
     names = matching(known, patterns)
@@ -151,6 +171,32 @@ def list_(
         [[r[c] for c in columns] for r in rows],
         empty="no topics: headrace topic create NAME makes one",
     )
+
+
+def _list_figures(
+    session: CliSession, patterns: tuple[str, ...], *, internal: bool, as_json: bool
+) -> None:
+    query = {"details": "true", "internal": str(internal).lower(), "limit": PAGE_ITEMS_MAX}
+    pages = list(Web(session).ask_pages("GET", "/v1/topics", query=query))
+    found = {one["name"]: one for answer in pages for one in answer["topics"]}
+    rows = [found[name] for name in matching(list(found), patterns)]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ["topic", "partitions", "records", "bytes", "records in/s", "bytes out/s", "lag", "groups"],
+        [
+            [
+                *(row[name] for name in _FIGURES),
+                ", ".join(f"{one['group']} {one['records']}" for one in row["lags"]),
+            ]
+            for row in rows
+        ],
+        empty="no topics: headrace topic create NAME makes one",
+    )
+    failed = sorted({one["broker"] for answer in pages for one in answer.get("failed", [])})
+    if failed:
+        click.echo(f"without the figures of brokers {failed}, which do not answer", err=True)
 
 
 def _config_of(session: CliSession, name: str) -> list[dict[str, Any]]:

@@ -92,7 +92,10 @@ ACCESS: Final[Mapping[str, Access]] = {
     "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),
     "getHistory": needs(cluster(DESCRIBE)),
     "followEvents": needs(cluster(DESCRIBE)),
-    "listTopics": needs(*_shown(DESCRIBE, ResourceType.TOPIC, "topics.name")),
+    "listTopics": needs(
+        *_shown(DESCRIBE, ResourceType.TOPIC, "topics.name"),
+        *_shown(DESCRIBE, ResourceType.GROUP, "topics.lags.group"),
+    ),
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),
     "growTopic": needs(_topic(Operation.ALTER)),

@@ -62,10 +62,16 @@ ANSWERS: Final[dict[str, Any]] = {
                     "partitions_shown?": 3,
                     "records?": 1_200,
                     "size_bytes?": 52_000,
+                    "records_in_per_s?": 12.5,
+                    "bytes_in_per_s?": 540.0,
+                    "bytes_out_per_s?": 1_080.0,
+                    "lag_records?": 1_200,
+                    "lags?": [Part("GroupLag", {"group": "billing", "records": 1_200})],
                 },
             )
         ],
         "next_page_token?": TOKEN,
+        "failed?": FAILED_BROKERS,
     },
     "createTopic": {
         "name": "orders",

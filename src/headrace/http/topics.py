@@ -35,6 +35,7 @@ from headrace.http.operations import (
     page,
     text,
 )
+from headrace.http.partitions import failed_brokers
 from headrace.http.problems import Contradiction
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from headrace.broker.services.services import Services
+    from headrace.broker.services.topic_figures import TopicTotals
     from headrace.broker.services.topic_service import PartitionState
-    from headrace.broker.topics.topic import Topic
     from headrace.http.schemas import Schema
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic: what Kafka's tools take for a cluster's worth."""
 VALUE_LENGTH_MAX: Final = 10_000
+LAGS_MAX: Final = 10
+"""Groups that a list shows for each topic, those with the largest lag."""
 
 
 def config_change(names: Sequence[str]) -> Schema:
@@ -119,7 +122,10 @@ class TopicOperations:
             "config": config_change([*DEFINITIONS])["properties"]["set"],
         }
         prefix = text(283, description="Only names that begin with this.")
-        details = {"type": "boolean", "description": "Also records and bytes, as far as known."}
+        details = {
+            "type": "boolean",
+            "description": "Also records, bytes, rates and the lag of groups, as far as known.",
+        }
         self.operations = [
             Operation("GET", topics, "listTopics", "List topics.", self._list,
                       {**PAGE, "prefix": prefix, "internal": {"type": "boolean"},
@@ -157,18 +163,12 @@ class TopicOperations:
         ]
         answer = page(found, "name", call, "topics")
         if call.query.get("details"):
+            names = [one["name"] for one in answer["topics"]]
+            totals, failed = await self._services.topic_figures.of(names)
             for one in answer["topics"]:
-                one.update(self._totals(self._services.topics.get(one["name"])))
+                one.update(_details(totals[one["name"]]))
+            answer |= failed_brokers(failed)
         return answer
-
-    def _totals(self, topic: Topic) -> Json:
-        """Of the partitions that this broker serves and has loaded: a list loads no log."""
-        shown = [one for one in self._services.topics.describe(topic) if one.offsets is not None]
-        return {
-            "partitions_shown": len(shown),
-            "records": sum(one.offsets[1] - one.offsets[0] for one in shown if one.offsets),
-            "size_bytes": sum(one.size_bytes or 0 for one in shown),
-        }
 
     async def _create(self, call: Call) -> Response:
         body = call.body
@@ -236,6 +236,20 @@ class TopicOperations:
         overrides = dict(self._services.topics.get(name).fact.configs)
         answer = {"topic": name, "config": overrides, "dry_run": call.is_dry_run}
         return tagged(answer, version_of(overrides))
+
+
+def _details(totals: TopicTotals) -> Json:
+    ordered = sorted(totals.lags.items(), key=lambda one: (-one[1], one[0]))
+    return {
+        "partitions_shown": len(totals.partitions),
+        "records": totals.records,
+        "size_bytes": totals.size_bytes,
+        "records_in_per_s": totals.rates.records_in,
+        "bytes_in_per_s": totals.rates.bytes_in,
+        "bytes_out_per_s": totals.rates.bytes_out,
+        "lag_records": sum(totals.lags.values()),
+        "lags": [{"group": group, "records": count} for group, count in ordered[:LAGS_MAX]],
+    }
 
 
 def _partition(one: PartitionState) -> Json:

@@ -164,6 +164,8 @@ async def test_the_overview_counts_and_names_lags(web):
     status, listed = await web.ask("GET", "/v1/topics?details=true")
     (one,) = listed["topics"]
     assert (one["records"], one["size_bytes"] > 0) == (5, True)
+    assert (one["records_in_per_s"] > 0, one["bytes_out_per_s"]) == (True, 0)
+    assert (one["lag_records"], one["lags"]) == (0, [])
     status, brokers = await web.ask("GET", "/v1/brokers")
     assert [one["partitions"] for one in brokers["brokers"]] == [4]  # with the internal topic's
 

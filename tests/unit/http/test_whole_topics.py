@@ -62,6 +62,25 @@ def half(message_id, partition=None, value="v", group="shop"):
 
 
 @with_brokers(3)
+async def test_any_broker_lists_the_figures_of_all_partitions_and_groups(cluster):
+    webs = await webs_of(cluster)
+    sent = [{"value": "x", "partition": number} for number in range(COUNT) for _ in range(4)]
+    await webs[0].send(*sent)
+    await webs[0].node.services.groups.ensure_offsets_topic()
+    for group in ("billing", "shipping"):
+        offsets = [OffsetToCommit(TOPIC, number, 1) for number in range(COUNT)]
+        commit = CommitCommand(group, NO_GENERATION, "", None, offsets)
+        await until(lambda group=group: coordinator_of(cluster, group) is not None)
+        await coordinator_of(cluster, group).services.groups.commit(commit)
+    lags = [{"group": group, "records": 3 * COUNT} for group in ("billing", "shipping")]
+    for web in webs:
+        (one,) = (await web.ok("GET", "/v1/topics?details=true"))["topics"]
+        assert (one["partitions_shown"], one["records"]) == (COUNT, 4 * COUNT)
+        assert one["records_in_per_s"] > 0
+        assert (one["lag_records"], one["lags"]) == (6 * COUNT, lags)
+
+
+@with_brokers(3)
 async def test_any_broker_takes_sends_of_all_partitions(cluster):
     webs = await webs_of(cluster)
     for web in webs:

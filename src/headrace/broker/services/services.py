@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.stored_reads import StoredReads
+    from headrace.broker.services.topic_figures import TopicFigures
     from headrace.broker.services.topic_service import TopicService
     from headrace.broker.shares.dead_letters import DeadLetters
     from headrace.broker.shares.share_groups import ShareGroups
@@ -59,6 +60,8 @@ class Services:
     """See the module."""
 
     topics: TopicService
+    topic_figures: TopicFigures
+    """Of the whole cluster."""
     cluster: Cluster
     appends: Appends
     """Batches of this broker's partitions."""

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { bytes, count } from "../format.js";
+import { bytes, count, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Empty, Field, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
 import { Topic } from "./topic.js";
@@ -45,14 +45,26 @@ function List({ query }) {
         { name: t("Partitions"), isNumber: true, cell: (one) => count(one.partitions) },
         { name: t("Records"), isNumber: true, cell: (one) => partly(one, count(one.records)) },
         { name: t("Size"), isNumber: true, cell: (one) => partly(one, bytes(one.size_bytes)) },
+        { name: t("Records in"), isNumber: true, cell: (one) => perSecond(count(one.records_in_per_s)) },
+        { name: t("Out"), isNumber: true, cell: (one) => perSecond(bytes(one.bytes_out_per_s)) },
+        { name: t("Lag of groups"), isNumber: true, cell: lagOf },
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />
-      ${rows.some((one) => one.partitions_shown < one.partitions) && html`<p class="quiet">${t("≥: without partitions that other brokers serve, or that were not used since the start.")}</p>`}`;
+      ${rows.some((one) => one.partitions_shown < one.partitions) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer.")}</p>`}`;
     }}<//>
-    <${PageForms} cli="headrace topic list" path="/v1/topics" />
+    <${PageForms} cli="headrace topic list --figures" path="/v1/topics?details=true" />
     ${dialog}`;
 }
 
 const partly = (one, text) => (one.partitions_shown < one.partitions ? `≥ ${text}` : text);
+
+const perSecond = (text) => `${text}/s`;
+
+// The group that is furthest behind, of those that the reader may see.
+function lagOf({ lags, lag_records }) {
+  if (lags.length === 0) return lag_records > 0 ? count(lag_records) : "–";
+  const [{ group, records }] = lags;
+  return html`${count(records)} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
+}
 
 function Create({ start, after }) {
   const [name, setName] = useState("");
