@@ -91,6 +91,8 @@ def list_(session: CliSession, /, groups: tuple[str, ...], is_all: bool, as_json
     columns = ["group", "type", "topic", "partition", "offset", "lag (messages)", "lag (seconds)"]
     print_table(columns, shown, empty="no group has unread messages")
     left = sum(lag.lag or 0 for lag in lags)
+    if left == 0:
+        return
     oldest_s = max((lag.lag_s or 0.0 for lag in lags), default=0.0)
     say(f"{left:,} messages left, the oldest {oldest_s:,.1f} s old")
 

@@ -39,16 +39,46 @@ class ConfigDefinition:
     check: Callable[[str], bool]
     is_inert: bool = False
 
+    def accept(self, value: str | None) -> None:
+        """Raise ConfigInvalid if `value` is none that this setting can have."""
+        if value is not None and self.check(value):
+            return
+        shown = None if value is None else value[:100]
+        expected = f"expected {self.check}. " if isinstance(self.check, (Between, OneOf)) else ""
+        raise ConfigInvalid(f"{self.name}={shown!r} is not valid: {expected}{self.documentation}")
+
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
-def _integer(low: int, high: int) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        # Python accepts `1_000`, blanks and the digits of other scripts; other tools do not.
-        return bool(_INTEGER.fullmatch(text)) and low <= int(text) <= high
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Accepts integers from `low` to `high`."""
 
-    return check
+    low: int
+    high: int
+
+    def __call__(self, text: str) -> bool:
+        """Whether `text` is one of them."""
+        # Python accepts `1_000`, blanks and the digits of other scripts; other tools do not.
+        return bool(_INTEGER.fullmatch(text)) and self.low <= int(text) <= self.high
+
+    def __str__(self) -> str:
+        return f"an integer from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Accepts these words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, text: str) -> bool:
+        """Whether `text` is one of them."""
+        return text in self.words
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.words)}"
 
 
 _THREE = re.compile(r"([0-9]{1,3}),([0-9]{1,3}),([0-9]{1,3})")
@@ -74,10 +104,6 @@ def _fraction(text: str) -> bool:
         return False
 
 
-def _one_of(*values: str) -> Callable[[str], bool]:
-    return lambda text: text in values
-
-
 def _cleanup(text: str) -> bool:
     parts = [part.strip() for part in text.split(",")]
     return len(parts) <= _CLEANUPS and set(parts) <= {"delete", "compact"}
@@ -97,7 +123,7 @@ def parse_copies(text: str) -> Copies | None:
     return Copies(ensemble, write, ack) if fits else None
 
 
-_boolean = _one_of("true", "false")
+_boolean = OneOf(("true", "false"))
 _COMPRESSIONS = ("producer", "uncompressed", *(n for n in CODEC_NAMES if n != "none"))
 
 _USED = (
@@ -113,7 +139,7 @@ _USED = (
         STRING,
         "producer",
         "The compression codec of stored batches; producer: keep the producer's codec.",
-        _one_of(*_COMPRESSIONS),
+        OneOf((*_COMPRESSIONS,)),
     ),
     ConfigDefinition(
         "delete.retention.ms",
@@ -121,7 +147,7 @@ _USED = (
         "86400000",
         "With compaction: how long tombstones and transaction markers are retained after "
         "the first round that retained them.",
-        _integer(0, INT64_MAX),
+        Between(0, INT64_MAX),
     ),
     ConfigDefinition(
         DEAD_LETTERS,
@@ -138,7 +164,7 @@ _USED = (
         "0: sync every record to disk before acknowledging it. Larger: acknowledge "
         "immediately and sync within this time; a power failure may then lose "
         "records acknowledged during that time.",
-        _integer(0, INT64_MAX),
+        Between(0, INT64_MAX),
     ),
     ConfigDefinition(
         ATTRIBUTES,
@@ -149,7 +175,7 @@ _USED = (
         "effect are refused; with headrace.record.validation=header, those of Kafka clients are "
         "not looked at. ignore (or false): records of Kafka clients are stored with them, without "
         "effect, such as copies made by a mirror; HTTP refuses such records.",
-        _one_of("read", "refuse", "ignore", "true", "false"),
+        OneOf(("read", "refuse", "ignore", "true", "false")),
     ),
     ConfigDefinition(
         "headrace.message.ttl.ms",
@@ -158,7 +184,7 @@ _USED = (
         "Share groups skip or dead-letter (headrace.share.expired) records older "
         "than this; -1: never. An earlier headrace-expire-at of a record takes "
         "precedence.",
-        _integer(-1, INT64_MAX),
+        Between(-1, INT64_MAX),
     ),
     ConfigDefinition(
         MESSAGE_TYPE,
@@ -168,7 +194,7 @@ _USED = (
         "priority messages, or mixed: all of them. Every type but normal has queue attributes take "
         "effect, as with headrace.message.attributes=read. auto: mixed if the topic reads queue "
         "attributes, otherwise normal. Other protocols' clients are not restricted by it.",
-        _one_of(AUTO, NORMAL, *ATTRIBUTE_TYPES),
+        OneOf((AUTO, NORMAL, *ATTRIBUTE_TYPES)),
     ),
     ConfigDefinition(
         VALIDATION,
@@ -178,7 +204,7 @@ _USED = (
         " with its header, which requires decompressing it; a wrong maximum timestamp is corrected."
         " header: the header and CRC alone, so a faulty producer can store records that consumers "
         "cannot read, or that are deleted too early, or whose queue attributes have no effect.",
-        _one_of("full", "header"),
+        OneOf(("full", "header")),
     ),
     ConfigDefinition(
         "headrace.table",
@@ -186,7 +212,7 @@ _USED = (
         "none",
         "append: `headrace pipeline tables` keeps the topic's records in an Iceberg table; upsert: "
         "the latest record of each key, for compacted topics. See `headrace table`.",
-        _one_of("none", "append", "upsert"),
+        OneOf(("none", "append", "upsert")),
     ),
     ConfigDefinition(
         "headrace.table.value",
@@ -194,7 +220,7 @@ _USED = (
         "binary",
         "What the table's column value is: bytes, or columns by the latest schema of the topic's "
         "subject in the service's schema registry.",
-        _one_of("binary", "avro", "json", "protobuf"),
+        OneOf(("binary", "avro", "json", "protobuf")),
     ),
     ConfigDefinition(
         QUORUM,
@@ -211,35 +237,35 @@ _USED = (
         str(10 * 366 * DAY_MS),
         "The maximum delivery delay of a record (headrace-deliver-at, "
         "headrace-delay); longer delays are rejected.",
-        _integer(0, DELAY_MS_MAX),
+        Between(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.audit.ms",
         LONG,
         str(HalfConfig().audit_ms),
         "How long the outcome of a half message is retained for listing.",
-        _integer(0, DELAY_MS_MAX),
+        Between(0, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.first.ms",
         LONG,
         str(HalfConfig().first_check_ms),
         "The delay between the arrival of a half message and its first check-back.",
-        _integer(1, DELAY_MS_MAX),
+        Between(1, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.interval.ms",
         LONG,
         str(HalfConfig().check_interval_ms),
         "The interval between check-backs of a half message.",
-        _integer(1, DELAY_MS_MAX),
+        Between(1, DELAY_MS_MAX),
     ),
     ConfigDefinition(
         "headrace.half.check.max",
         INT,
         str(HalfConfig().checks_max),
         "The number of unanswered check-backs after which a half message is rolled back.",
-        _integer(1, 10_000),
+        Between(1, 10_000),
     ),
     ConfigDefinition(
         "local.retention.bytes",
@@ -248,7 +274,7 @@ _USED = (
         "With remote.storage.enable: drop the oldest local copies of offloaded "
         "ledgers while those of a partition exceed this size; -1: never; -2: as "
         "retention.bytes.",
-        _integer(-2, INT64_MAX),
+        Between(-2, INT64_MAX),
     ),
     ConfigDefinition(
         "local.retention.ms",
@@ -256,7 +282,7 @@ _USED = (
         "-2",
         "With remote.storage.enable: drop local copies of offloaded ledgers whose newest record is"
         " older than this; -1: never; -2: as retention.ms.",
-        _integer(-2, INT64_MAX),
+        Between(-2, INT64_MAX),
     ),
     ConfigDefinition(
         "max.compaction.lag.ms",
@@ -264,35 +290,35 @@ _USED = (
         str(INT64_MAX),
         "With compaction: the maximum time until a record is compacted, regardless "
         "of the dirty ratio.",
-        _integer(1, INT64_MAX),
+        Between(1, INT64_MAX),
     ),
     ConfigDefinition(
         "max.message.bytes",
         INT,
         str(MIB + 12),
         "The maximum size of a stored record batch.",
-        _integer(0, INT32_MAX),
+        Between(0, INT32_MAX),
     ),
     ConfigDefinition(
         "message.timestamp.type",
         STRING,
         "CreateTime",
         "Whether records carry the producer's timestamp or the broker's append time.",
-        _one_of("CreateTime", "LogAppendTime"),
+        OneOf(("CreateTime", "LogAppendTime")),
     ),
     ConfigDefinition(
         "message.timestamp.before.max.ms",
         LONG,
         str(INT64_MAX),
         "How far in the past a record's timestamp may be.",
-        _integer(0, INT64_MAX),
+        Between(0, INT64_MAX),
     ),
     ConfigDefinition(
         "message.timestamp.after.max.ms",
         LONG,
         "3600000",
         "How far in the future a record's timestamp may be.",
-        _integer(0, INT64_MAX),
+        Between(0, INT64_MAX),
     ),
     ConfigDefinition(
         "min.cleanable.dirty.ratio",
@@ -306,7 +332,7 @@ _USED = (
         LONG,
         "0",
         "With compaction: a ledger is not compacted until its newest record is older than this.",
-        _integer(0, INT64_MAX),
+        Between(0, INT64_MAX),
     ),
     ConfigDefinition(
         "remote.storage.enable",
@@ -320,28 +346,28 @@ _USED = (
         LONG,
         "-1",
         "Drop the oldest ledgers of a partition while its size exceeds this; -1: never.",
-        _integer(-1, INT64_MAX),
+        Between(-1, INT64_MAX),
     ),
     ConfigDefinition(
         "retention.ms",
         LONG,
         str(7 * 24 * 3600 * 1000),
         "Drop ledgers whose newest record is older than this; -1: never.",
-        _integer(-1, INT64_MAX),
+        Between(-1, INT64_MAX),
     ),
     ConfigDefinition(
         "segment.bytes",
         INT,
         str(1024 * MIB),
         "Start a new ledger when the open one reaches this size.",
-        _integer(14, INT32_MAX),
+        Between(14, INT32_MAX),
     ),
     ConfigDefinition(
         "segment.ms",
         LONG,
         str(7 * 24 * 3600 * 1000),
         "Start a new ledger when the open one reaches this age.",
-        _integer(1, INT64_MAX),
+        Between(1, INT64_MAX),
     ),
 )
 
@@ -357,17 +383,17 @@ def _inert(name: str, kind: int, default: str, check: Callable[[str], bool]) -> 
     )
 
 
-_LONG = _integer(0, INT64_MAX)
+_LONG = Between(0, INT64_MAX)
 _INERT = (
-    _inert("compression.gzip.level", INT, "-1", _integer(-1, 9)),
-    _inert("compression.lz4.level", INT, "9", _integer(1, 17)),
-    _inert("compression.zstd.level", INT, "3", _integer(-131072, 22)),
+    _inert("compression.gzip.level", INT, "-1", Between(-1, 9)),
+    _inert("compression.lz4.level", INT, "9", Between(1, 17)),
+    _inert("compression.zstd.level", INT, "3", Between(-131072, 22)),
     _inert("file.delete.delay.ms", LONG, "60000", _LONG),
-    _inert("flush.messages", LONG, "1", _integer(1, INT64_MAX)),
-    _inert("index.interval.bytes", INT, "4096", _integer(0, INT32_MAX)),
-    _inert("min.insync.replicas", INT, "1", _integer(1, INT32_MAX)),
+    _inert("flush.messages", LONG, "1", Between(1, INT64_MAX)),
+    _inert("index.interval.bytes", INT, "4096", Between(0, INT32_MAX)),
+    _inert("min.insync.replicas", INT, "1", Between(1, INT32_MAX)),
     _inert("preallocate", BOOLEAN, "false", _boolean),
-    _inert("segment.index.bytes", INT, "10485760", _integer(4, INT32_MAX)),
+    _inert("segment.index.bytes", INT, "10485760", Between(4, INT32_MAX)),
     _inert("segment.jitter.ms", LONG, "0", _LONG),
     _inert("unclean.leader.election.enable", BOOLEAN, "false", _boolean),
 )
@@ -385,6 +411,4 @@ def check_config(name: str, value: str | None) -> None:
             f"unknown topic configuration {name[:100]!r}: `headrace topic describe` lists "
             "the valid ones"
         )
-    if value is None or not definition.check(value):
-        shown = None if value is None else value[:100]
-        raise ConfigInvalid(f"{name}={shown!r} is not valid: {definition.documentation}")
+    definition.accept(value)
