@@ -127,42 +127,39 @@ def test_sqlites_journal_holds_nothing_while_nobody_writes(tmp_path):
     assert folder.files().get("metadata.sqlite-wal", b"") == b""
 
 
-def test_a_failed_seal_takes_no_producer_from_the_next_start(monkeypatch):
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_ledgers(disk, 12 << 10, 1 << 20)
-        seal, failures = store.seal, [1]
+async def test_a_failed_seal_takes_no_producer_from_the_next_start(monkeypatch):
+    disk = ModelDisk()
+    store = await open_ledgers(disk, 12 << 10, 1 << 20)
+    seal, failures = store.seal, [1]
 
-        async def fail_once(*arguments):
-            if failures:
-                failures.pop()
-                raise StorageUnavailable("injected")
-            await seal(*arguments)
+    async def fail_once(*arguments):
+        if failures:
+            failures.pop()
+            raise StorageUnavailable("injected")
+        await seal(*arguments)
 
-        monkeypatch.setattr(store, "seal", fail_once)
-        facts = MemoryMetadata()
-        tasks = Tasks()
-        metadata = MemoryMetadataStore(facts)
-        log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
-        number = -1
-        while len(log.segments) < 3 and number < 60:
-            number += 1
-            record = Record(0, 1_000, None, bytes(1_000))
-            batch = encode_batch([record], producer_id=9, producer_epoch=0, base_sequence=number)
-            assert await faults._append(log, batch) == number
-            await asyncio.sleep(0)
-        await faults._settle(tasks)
-        assert len(log.segments) == 3, "two rolls, the first seal failed; the last ledger is empty"
-        await abandon(store)
-        store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
-        tasks = Tasks()
-        metadata = MemoryMetadataStore(facts)
-        log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
-        assert log.producers.check(read_header(batch)) is not None
-        await tasks.close()
-        await abandon(store)
-
-    asyncio.run(main())
+    monkeypatch.setattr(store, "seal", fail_once)
+    facts = MemoryMetadata()
+    tasks = Tasks()
+    metadata = MemoryMetadataStore(facts)
+    log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
+    number = -1
+    while len(log.segments) < 3 and number < 60:
+        number += 1
+        record = Record(0, 1_000, None, bytes(1_000))
+        batch = encode_batch([record], producer_id=9, producer_epoch=0, base_sequence=number)
+        assert await faults._append(log, batch) == number
+        await asyncio.sleep(0)
+    await faults._settle(tasks)
+    assert len(log.segments) == 3, "two rolls, the first seal failed; the last ledger is empty"
+    await abandon(store)
+    store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
+    tasks = Tasks()
+    metadata = MemoryMetadataStore(facts)
+    log = (await faults._load(Environment(store, metadata, SlowClock(), tasks)))[0]
+    assert log.producers.check(read_header(batch)) is not None
+    await tasks.close()
+    await abandon(store)
 
 
 @pytest.mark.parametrize("seed", [4, 9, 11, 51])
@@ -173,176 +170,157 @@ def test_a_ledger_prepared_while_appends_may_fail_begins_where_they_end(tmp_path
     assert task.violations == []
 
 
-def test_writing_a_segment_again_leaves_alone_what_the_checkpoint_vouches_for():
+async def test_writing_a_segment_again_leaves_alone_what_the_checkpoint_vouches_for():
     """Those bytes may be gone from the WAL: a loss of power in the midst of it took them along."""
 
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        maintenance = store._maintenance
-        ledger = await store.create()
-        # Readable, but no sync of the WAL has covered it: the checkpoint covers it by its length.
-        store.append(ledger, [bytes(1_000)], 1_000, 60_000)
-        await asyncio.sleep(0)
-        await maintenance._write_checkpoint(maintenance._wal.number)
-        store.append(ledger, [bytes(500)], 500, 60_000)
-        await asyncio.sleep(0)
-        store._ledgers[ledger].must_rewrite = True
-        begun_at = len(disk.operations)
-        await maintenance._write_checkpoint(maintenance._wal.number)
-        inode = disk.names[f"data/ledgers/{ledger & 0xFF:02x}"][f"{ledger:016x}.ledger"]
-        writes = [op for op in disk.operations[begun_at:] if op[:2] == ("write", inode)]
-        assert {(at, len(data)) for _, _, at, data in writes} == {(1_000, 500)}
-        await abandon(store)
-
-    asyncio.run(main())
+    disk = ModelDisk()
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    maintenance = store._maintenance
+    ledger = await store.create()
+    # Readable, but no sync of the WAL has covered it: the checkpoint covers it by its length.
+    store.append(ledger, [bytes(1_000)], 1_000, 60_000)
+    await asyncio.sleep(0)
+    await maintenance._write_checkpoint(maintenance._wal.number)
+    store.append(ledger, [bytes(500)], 500, 60_000)
+    await asyncio.sleep(0)
+    store._ledgers[ledger].must_rewrite = True
+    begun_at = len(disk.operations)
+    await maintenance._write_checkpoint(maintenance._wal.number)
+    inode = disk.names[f"data/ledgers/{ledger & 0xFF:02x}"][f"{ledger:016x}.ledger"]
+    writes = [op for op in disk.operations[begun_at:] if op[:2] == ("write", inode)]
+    assert {(at, len(data)) for _, _, at, data in writes} == {(1_000, 500)}
+    await abandon(store)
 
 
-def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progress(monkeypatch):
+async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progress(
+    monkeypatch,
+):
     """Groups forget a deleted topic behind its deletion; a crash may come between the two."""
 
     async def committed(node):
         command = FetchOffsetsCommand("g", [("t", 0)])
         return (await node.groups.submit(command)).offsets[0].offset
 
-    async def main() -> None:
-        disk, facts = ModelDisk(), MemoryMetadata()
-        randomness = SystemRandomness()
-        store = await open_ledgers(disk, 12 << 10, 1 << 20)
-        node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
-        await node.open()
-        await node.topics.ensure_internal("__consumer_offsets")
-        await node.topics.create("t")
-        await node.groups.submit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
-        assert await committed(node) == 7
+    disk, facts = ModelDisk(), MemoryMetadata()
+    randomness = SystemRandomness()
+    store = await open_ledgers(disk, 12 << 10, 1 << 20)
+    node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
+    await node.open()
+    await node.topics.ensure_internal("__consumer_offsets")
+    await node.topics.create("t")
+    await node.groups.submit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
+    assert await committed(node) == 7
 
-        async def crash(_name, _id):
-            raise StorageUnavailable("the process dies here")
+    async def crash(_name, _id):
+        raise StorageUnavailable("the process dies here")
 
-        monkeypatch.setattr(node.groups, "topic_deleted", crash)
-        await node.services.topics.delete("t")
-        await node.tasks.close()
-        await abandon(store)
-        store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
-        node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
-        await node.open()
-        await node.topics.create("t")
-        assert await committed(node) == -1
-        await node.close()
-        await abandon(store)
-
-    asyncio.run(main())
+    monkeypatch.setattr(node.groups, "topic_deleted", crash)
+    await node.services.topics.delete("t")
+    await node.tasks.close()
+    await abandon(store)
+    store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
+    node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
+    await node.open()
+    await node.topics.create("t")
+    assert await committed(node) == -1
+    await node.close()
+    await abandon(store)
 
 
-def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
+async def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
     """A folder that was made, but never synced, may be gone after a loss of power."""
 
-    async def main() -> None:
-        disk = ModelDisk()
-        disk.make_folder("/data")
-        await abandon(await open_ledgers(disk, 12 << 10, 1 << 20))
-        state = after_power_loss(disk)
-        assert "format" in state.names["data"]
-
-    asyncio.run(main())
+    disk = ModelDisk()
+    disk.make_folder("/data")
+    await abandon(await open_ledgers(disk, 12 << 10, 1 << 20))
+    state = after_power_loss(disk)
+    assert "format" in state.names["data"]
 
 
-def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_ledgers(disk, 12 << 10, 1 << 20)
-        ledger = await store.create()
-        _, completion = store.append(ledger, [b"data"], 4, None)
-        await completion.wait()
-        store._segments.flush_all()
-        disk.unlink(store._segments.path(ledger))
-        with pytest.raises(DataCorrupt, match="its file is missing"):
-            await store.read(ledger, 0, 4)
-        await abandon(store)
-
-    asyncio.run(main())
+async def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
+    disk = ModelDisk()
+    store = await open_ledgers(disk, 12 << 10, 1 << 20)
+    ledger = await store.create()
+    _, completion = store.append(ledger, [b"data"], 4, None)
+    await completion.wait()
+    store._segments.flush_all()
+    disk.unlink(store._segments.path(ledger))
+    with pytest.raises(DataCorrupt, match="its file is missing"):
+        await store.read(ledger, 0, 4)
+    await abandon(store)
 
 
-def test_with_a_damaged_wal_behind_a_failed_segment_only_reading_goes_on():
+async def test_with_a_damaged_wal_behind_a_failed_segment_only_reading_goes_on():
     """The store's background task died of it, and took appends that nobody could recover."""
 
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        ledger = await store.create()
-        for data in (b"first", b"second"):
-            _, completion = store.append(ledger, [data], len(data), None)
-            await completion.wait()
-        wal = store._commit._wal.current.path
-        inode = disk.names["data/wal"][wal.rpartition("/")[2]]
-        disk.inodes[inode][disk.inodes[inode].index(b"first")] ^= 1
-        store._ledgers[ledger].must_rewrite = True
-        store._commit.bytes_since_checkpoint = 1 << 30
-        store._commit.attention.set()
-        for _ in range(200):
-            if store._commit.outage is not None:
-                break
-            await asyncio.sleep(0.001)
-        _, completion = store.append(ledger, [b"third"], 5, None)
-        with pytest.raises(StorageUnavailable, match="checksum mismatch"):
-            await completion.wait()
-        assert bytes(await store.read(ledger, 0, 100)) == b"firstsecond"
-        await store.close()
-
-    asyncio.run(main())
+    disk = ModelDisk()
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    ledger = await store.create()
+    for data in (b"first", b"second"):
+        _, completion = store.append(ledger, [data], len(data), None)
+        await completion.wait()
+    wal = store._commit._wal.current.path
+    inode = disk.names["data/wal"][wal.rpartition("/")[2]]
+    disk.inodes[inode][disk.inodes[inode].index(b"first")] ^= 1
+    store._ledgers[ledger].must_rewrite = True
+    store._commit.bytes_since_checkpoint = 1 << 30
+    store._commit.attention.set()
+    for _ in range(200):
+        if store._commit.outage is not None:
+            break
+        await asyncio.sleep(0.001)
+    _, completion = store.append(ledger, [b"third"], 5, None)
+    with pytest.raises(StorageUnavailable, match="checksum mismatch"):
+        await completion.wait()
+    assert bytes(await store.read(ledger, 0, 100)) == b"firstsecond"
+    await store.close()
 
 
-def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
+async def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
     """The page cache may have dropped it, so that the next sync is of nothing, and succeeds."""
 
-    async def main() -> None:
-        disk = ModelDisk()
-        disk.are_failed_syncs_dropped = True
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        ledger = await store.create()
-        _, completion = store.append(ledger, [b"data"], 4, None)
-        await completion.wait()
-        await store.seal(ledger, b"footer")
+    disk = ModelDisk()
+    disk.are_failed_syncs_dropped = True
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    ledger = await store.create()
+    _, completion = store.append(ledger, [b"data"], 4, None)
+    await completion.wait()
+    await store.seal(ledger, b"footer")
 
-        def fail(action, path):
-            if action == "sync" and path.endswith(".footer"):
-                raise OSError(5, "no", path)
+    def fail(action, path):
+        if action == "sync" and path.endswith(".footer"):
+            raise OSError(5, "no", path)
 
-        disk.fault = fail
-        with pytest.raises(OSError, match="no"):
-            await store._maintenance._write_checkpoint(1)
-        disk.fault = lambda action, path: None
-        await store._maintenance._write_checkpoint(2)
-        state = after_power_loss(disk)
-        await abandon(store)
-        store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
-        assert (await store.recover(ledger)).footer == b"footer"
-        await abandon(store)
-
-    asyncio.run(main())
+    disk.fault = fail
+    with pytest.raises(OSError, match="no"):
+        await store._maintenance._write_checkpoint(1)
+    disk.fault = lambda action, path: None
+    await store._maintenance._write_checkpoint(2)
+    state = after_power_loss(disk)
+    await abandon(store)
+    store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
+    assert (await store.recover(ledger)).footer == b"footer"
+    await abandon(store)
 
 
-def test_files_named_by_a_killed_process_are_made_durable_by_the_next():
+async def test_files_named_by_a_killed_process_are_made_durable_by_the_next():
     """Its folders are there, so that nobody makes them again: yet no sync has covered them."""
 
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        ledger = await store.create()
-        _, completion = store.append(ledger, [bytes(50_000)], 50_000, None)
-        await completion.wait()
-        await store.seal(ledger, b"footer")
-        store._segments.flush_all()
-        await abandon(store)
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        state = after_power_loss(disk)
-        await abandon(store)
-        store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
-        assert (await store.recover(ledger)).footer == b"footer"
-        assert bytes(await store.read(ledger, 0, 50_000)) == bytes(50_000)
-        await abandon(store)
-
-    asyncio.run(main())
+    disk = ModelDisk()
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    ledger = await store.create()
+    _, completion = store.append(ledger, [bytes(50_000)], 50_000, None)
+    await completion.wait()
+    await store.seal(ledger, b"footer")
+    store._segments.flush_all()
+    await abandon(store)
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    state = after_power_loss(disk)
+    await abandon(store)
+    store = await open_ledgers(ModelDisk(state), 64 << 10, 1 << 20)
+    assert (await store.recover(ledger)).footer == b"footer"
+    assert bytes(await store.read(ledger, 0, 50_000)) == bytes(50_000)
+    await abandon(store)
 
 
 class HeldThread(Executor):
@@ -394,46 +372,43 @@ async def wait_until(is_so, turns=10_000):
 
 @pytest.mark.parametrize("begins_at_once", [False, True], ids=["not begun", "failed, not heard of"])
 @pytest.mark.parametrize("fails", [".ledger", ".wal"], ids=["checkpoint", "end of an outage"])
-def test_a_close_vouches_for_nothing_that_a_checkpoint_under_way_has_not_made_durable(
+async def test_a_close_vouches_for_nothing_that_a_checkpoint_under_way_has_not_made_durable(
     begins_at_once, fails
 ):
     """What the checkpoint should have synced is unsynced as long as it has not succeeded."""
 
-    async def main() -> None:
-        thread = HeldThread(begins_at_once=begins_at_once)
-        disk = DiskWithHeldThread(thread)
-        disk.are_failed_syncs_dropped = True
-        store = await open_ledgers(disk, 64 << 10, 1 << 20)
-        ledger = await store.create()
-        _, completion = store.append(ledger, [bytes([7]) * 20_000], 20_000, None)
-        await completion.wait()
-        thread.is_held = True
-        failing = [fails, ".ledger"] if fails == ".wal" else [fails]
+    thread = HeldThread(begins_at_once=begins_at_once)
+    disk = DiskWithHeldThread(thread)
+    disk.are_failed_syncs_dropped = True
+    store = await open_ledgers(disk, 64 << 10, 1 << 20)
+    ledger = await store.create()
+    _, completion = store.append(ledger, [bytes([7]) * 20_000], 20_000, None)
+    await completion.wait()
+    thread.is_held = True
+    failing = [fails, ".ledger"] if fails == ".wal" else [fails]
 
-        def fail(action, path):
-            if action == "sync" and failing and path.endswith(failing[0]):
-                failing.pop(0)
-                raise OSError(5, "no", path)
+    def fail(action, path):
+        if action == "sync" and failing and path.endswith(failing[0]):
+            failing.pop(0)
+            raise OSError(5, "no", path)
 
-        if begins_at_once or fails == ".wal":
-            disk.fault = fail
-        if fails == ".wal":
-            _, completion = store.append(ledger, [b"refused"], 7, None)
-            with pytest.raises(StorageUnavailable):
-                await completion.wait()
-            if not begins_at_once:
-                failing.clear()
-        else:
-            store._commit.checkpoint_bytes = 0
-            store._commit.attention.set()
-        await wait_until(lambda: thread.held)
-        closing = asyncio.create_task(store.close())
-        for _ in range(200):
-            await asyncio.sleep(0)
-        thread.release()
-        await closing
-        store = await open_ledgers(ModelDisk(after_power_loss(disk)), 64 << 10, 1 << 20)
-        assert bytes(await store.read(ledger, 0, 30_000)) == bytes([7]) * 20_000
-        await abandon(store)
-
-    asyncio.run(main())
+    if begins_at_once or fails == ".wal":
+        disk.fault = fail
+    if fails == ".wal":
+        _, completion = store.append(ledger, [b"refused"], 7, None)
+        with pytest.raises(StorageUnavailable):
+            await completion.wait()
+        if not begins_at_once:
+            failing.clear()
+    else:
+        store._commit.checkpoint_bytes = 0
+        store._commit.attention.set()
+    await wait_until(lambda: thread.held)
+    closing = asyncio.create_task(store.close())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    thread.release()
+    await closing
+    store = await open_ledgers(ModelDisk(after_power_loss(disk)), 64 << 10, 1 << 20)
+    assert bytes(await store.read(ledger, 0, 30_000)) == bytes([7]) * 20_000
+    await abandon(store)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from tests.integration.broker import wait_until
 from tests.integration.clients import (
@@ -308,31 +306,28 @@ def test_kafka_python_records_and_groups(python_admin, broker, name):
 # --- aiokafka --------------------------------------------------------------------------------
 
 
-def test_aiokafka_administration(broker, name):
-    async def administer() -> None:
-        from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
-        from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+async def test_aiokafka_administration(broker, name):
+    from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-        client = AIOKafkaAdminClient(bootstrap_servers=broker.kafka)
-        await client.start()
-        try:
-            made = await client.create_topics([NewTopic(name, 2, 1)])
-            assert [error[1] for error in made.topic_errors] == [0]
-            again = await client.create_topics([NewTopic(name, 2, 1)])
-            assert [error[1] for error in again.topic_errors] == [36]
-            assert name in await client.list_topics()
-            await client.create_partitions({name: NewPartitions(3)})
-            (told,) = await client.describe_topics([name])
-            assert len(told["partitions"]) == 3
-            resource = ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "77000"})
-            await client.alter_configs([resource])
-            plain = ConfigResource(ConfigResourceType.TOPIC, name)
-            assert "77000" in str(await client.describe_configs([plain]))
-            assert (await client.describe_cluster())["cluster_id"]
-            assert isinstance(await client.list_consumer_groups(), list)
-            await client.delete_topics([name])
-            assert name not in await client.list_topics()
-        finally:
-            await client.close()
-
-    asyncio.run(administer())
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.kafka)
+    await client.start()
+    try:
+        made = await client.create_topics([NewTopic(name, 2, 1)])
+        assert [error[1] for error in made.topic_errors] == [0]
+        again = await client.create_topics([NewTopic(name, 2, 1)])
+        assert [error[1] for error in again.topic_errors] == [36]
+        assert name in await client.list_topics()
+        await client.create_partitions({name: NewPartitions(3)})
+        (told,) = await client.describe_topics([name])
+        assert len(told["partitions"]) == 3
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "77000"})
+        await client.alter_configs([resource])
+        plain = ConfigResource(ConfigResourceType.TOPIC, name)
+        assert "77000" in str(await client.describe_configs([plain]))
+        assert (await client.describe_cluster())["cluster_id"]
+        assert isinstance(await client.list_consumer_groups(), list)
+        await client.delete_topics([name])
+        assert name not in await client.list_topics()
+    finally:
+        await client.close()

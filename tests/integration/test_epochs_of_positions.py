@@ -40,59 +40,53 @@ async def read_to(consumer: Any, last: int, seen: list[int]) -> None:
             seen += [message.offset() for message in messages if message.error() is None]
 
 
-def test_a_late_answer_about_the_logs_start_does_not_send_a_consumer_back_to_it() -> None:
+async def test_a_late_answer_about_the_logs_start_does_not_send_a_consumer_back_to_it() -> None:
     """librdkafka asks for the start once more, half a second later, when an answer comes that it
     asked for before its last assignment. It begins anew there if the same offset comes with another
     epoch, however far it has read meanwhile."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
-            await one.topics.create("t", 1)
-            await move(one, one)
-            for _ in range(3):
-                await append(one, b"v")
-            asked, answer = hold_answers(one)
-            consumer, seen = member(one, "earliest"), list[int]()
-            with contextlib.closing(consumer):
-                consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
-                async with asyncio.timeout(TIMEOUT_S):
-                    await asked.wait()
-                await asyncio.to_thread(consumer.assign, [TopicPartition("t", 0, OFFSET_BEGINNING)])
-                answer.set()
-                await read_to(consumer, 2, seen)
-                await move(one, two)
-                for last in range(3, 20):  # for longer than it waits before it asks again
-                    await append(two, b"v")
-                    await read_to(consumer, last, seen)
-                assert seen == list(range(20))
-
-    asyncio.run(scenario())
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
+        await one.topics.create("t", 1)
+        await move(one, one)
+        for _ in range(3):
+            await append(one, b"v")
+        asked, answer = hold_answers(one)
+        consumer, seen = member(one, "earliest"), list[int]()
+        with contextlib.closing(consumer):
+            consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+            async with asyncio.timeout(TIMEOUT_S):
+                await asked.wait()
+            await asyncio.to_thread(consumer.assign, [TopicPartition("t", 0, OFFSET_BEGINNING)])
+            answer.set()
+            await read_to(consumer, 2, seen)
+            await move(one, two)
+            for last in range(3, 20):  # for longer than it waits before it asks again
+                await append(two, b"v")
+                await read_to(consumer, last, seen)
+            assert seen == list(range(20))
 
 
-def test_a_consumer_whose_epoch_was_trimmed_away_reads_on_behind_it() -> None:
+async def test_a_consumer_whose_epoch_was_trimmed_away_reads_on_behind_it() -> None:
     """Told that its epoch is unknown, it would take the log for cut off and go to the end."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
-            await one.topics.create("t", 1)
-            await move(one, one)
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
+        await one.topics.create("t", 1)
+        await move(one, one)
+        for _ in range(3):
+            await append(one, b"v")
+        consumer, seen = member(one, "latest"), list[int]()
+        with contextlib.closing(consumer):
+            consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+            await read_to(consumer, 2, seen)
+            _asked, answer = hold_answers(two)  # where its epoch ended
+            await move(one, two)
             for _ in range(3):
-                await append(one, b"v")
-            consumer, seen = member(one, "latest"), list[int]()
-            with contextlib.closing(consumer):
-                consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
-                await read_to(consumer, 2, seen)
-                _asked, answer = hold_answers(two)  # where its epoch ended
-                await move(one, two)
-                for _ in range(3):
-                    await append(two, b"v")
-                await two.topics.get("t").partitions[0].lifecycle_host.trim(3)
-                answer.set()
-                await read_to(consumer, 5, seen)
-                assert seen == list(range(6))
-
-    asyncio.run(scenario())
+                await append(two, b"v")
+            await two.topics.get("t").partitions[0].lifecycle_host.trim(3)
+            answer.set()
+            await read_to(consumer, 5, seen)
+            assert seen == list(range(6))

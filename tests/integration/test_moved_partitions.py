@@ -34,65 +34,59 @@ def read_one(consumer) -> bytes:
     raise AssertionError("the consumer does not read on")
 
 
-def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it() -> None:
+async def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it() -> None:
     from kafka import KafkaConsumer, TopicPartition
 
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with broker(1, metadata, ledgers) as one:
-            await one.topics.create("t", 1)
-            await serve(one)
-            host, port = one.cluster.kafka_address
-            consumer = await asyncio.to_thread(
-                KafkaConsumer, bootstrap_servers=f"{host}:{port}", auto_offset_reset="earliest"
-            )
-            with contextlib.closing(consumer):
-                consumer.assign([TopicPartition("t", 0)])
-                # At the end of an empty log: nothing that was read tells it an epoch, so it has
-                # no position to validate first, and asks whom it is told of at once.
-                while consumer.highwater(TopicPartition("t", 0)) is None:
-                    assert not await asyncio.to_thread(consumer.poll, timeout_ms=100)
-                async with broker(2, metadata, ledgers) as two:
-                    reading = asyncio.create_task(asyncio.to_thread(read_one, consumer))
-                    await move(one, two)
-                    await append(two, b"at 2")
-                    assert await reading == b"at 2"
-                    await asyncio.to_thread(consumer.close)
-
-    asyncio.run(scenario())
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with broker(1, metadata, ledgers) as one:
+        await one.topics.create("t", 1)
+        await serve(one)
+        host, port = one.cluster.kafka_address
+        consumer = await asyncio.to_thread(
+            KafkaConsumer, bootstrap_servers=f"{host}:{port}", auto_offset_reset="earliest"
+        )
+        with contextlib.closing(consumer):
+            consumer.assign([TopicPartition("t", 0)])
+            # At the end of an empty log: nothing that was read tells it an epoch, so it has
+            # no position to validate first, and asks whom it is told of at once.
+            while consumer.highwater(TopicPartition("t", 0)) is None:
+                assert not await asyncio.to_thread(consumer.poll, timeout_ms=100)
+            async with broker(2, metadata, ledgers) as two:
+                reading = asyncio.create_task(asyncio.to_thread(read_one, consumer))
+                await move(one, two)
+                await append(two, b"at 2")
+                assert await reading == b"at 2"
+                await asyncio.to_thread(consumer.close)
 
 
-def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with broker(1, metadata, ledgers) as one, AsyncExitStack() as stack:
-            two = await stack.enter_async_context(broker(2, metadata, ledgers))
-            await one.topics.create("t", 1)
-            await move(one, two)
-            await until(lambda: one.ownership.leader(one.topics.get("t"), 0).broker == 2)
-            create = one.topics.create
+async def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with broker(1, metadata, ledgers) as one, AsyncExitStack() as stack:
+        two = await stack.enter_async_context(broker(2, metadata, ledgers))
+        await one.topics.create("t", 1)
+        await move(one, two)
+        await until(lambda: one.ownership.leader(one.topics.get("t"), 0).broker == 2)
+        create = one.topics.create
 
-            async def create_late(name: str) -> None:
-                await stack.aclose()  # broker 2 goes while the request waits for the new topic
-                await until(lambda: [fact.id for fact in one.cluster.brokers()] == [1])
-                await create(name)
+        async def create_late(name: str) -> None:
+            await stack.aclose()  # broker 2 goes while the request waits for the new topic
+            await until(lambda: [fact.id for fact in one.cluster.brokers()] == [1])
+            await create(name)
 
-            one.topics.create = create_late  # type: ignore[method-assign,assignment]
-            asked = (Asked("t"), Asked("new"))
-            answer = await handle_metadata(
-                one,
-                SimpleNamespace(
-                    topics=asked,
-                    allow_auto_topic_creation=True,
-                    include_topic_authorized_operations=False,
-                    include_cluster_authorized_operations=False,
-                ),
-                SimpleNamespace(
-                    version=9, session=SimpleNamespace(listener="PLAINTEXT", principal=None)
-                ),
-            )
-            assert [topic["error_code"] for topic in answer["topics"]] == [0, 0]
-            leaders = {p["leader_id"] for t in answer["topics"] for p in t["partitions"]}
-            assert leaders <= {broker["node_id"] for broker in answer["brokers"]} | {-1}
-
-    asyncio.run(scenario())
+        one.topics.create = create_late  # type: ignore[method-assign,assignment]
+        asked = (Asked("t"), Asked("new"))
+        answer = await handle_metadata(
+            one,
+            SimpleNamespace(
+                topics=asked,
+                allow_auto_topic_creation=True,
+                include_topic_authorized_operations=False,
+                include_cluster_authorized_operations=False,
+            ),
+            SimpleNamespace(
+                version=9, session=SimpleNamespace(listener="PLAINTEXT", principal=None)
+            ),
+        )
+        assert [topic["error_code"] for topic in answer["topics"]] == [0, 0]
+        leaders = {p["leader_id"] for t in answer["topics"] for p in t["partitions"]}
+        assert leaders <= {broker["node_id"] for broker in answer["brokers"]} | {-1}

@@ -139,39 +139,36 @@ def test_an_open_transaction_is_not_seen_and_holds_back_what_comes_after(shared_
     wait_for(lambda: read_all(shared_broker, topic) == [b"after", b"open"])
 
 
-def test_aiokafka_commits_and_aborts(shared_broker):
+async def test_aiokafka_commits_and_aborts(shared_broker):
     topic = fresh("txn")
     create_topic(shared_broker.kafka, topic)
 
-    async def run() -> None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=shared_broker.kafka, transactional_id=fresh("t")
-        )
-        await producer.start()
-        try:
-            async with producer.transaction():
-                await producer.send_and_wait(topic, b"kept")
-            await producer.begin_transaction()
-            await producer.send_and_wait(topic, b"dropped")
-            await producer.abort_transaction()
-            async with producer.transaction():
-                await producer.send_and_wait(topic, b"kept too")
-        finally:
-            await producer.stop()
-        consumer = aiokafka.AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=shared_broker.kafka,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-        )
-        await consumer.start()
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                assert [(await consumer.getone()).value for _ in range(2)] == [b"kept", b"kept too"]
-        finally:
-            await consumer.stop()
-
-    asyncio.run(run())
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=shared_broker.kafka, transactional_id=fresh("t")
+    )
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"kept")
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"dropped")
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"kept too")
+    finally:
+        await producer.stop()
+    consumer = aiokafka.AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=shared_broker.kafka,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [(await consumer.getone()).value for _ in range(2)] == [b"kept", b"kept too"]
+    finally:
+        await consumer.stop()
 
 
 def test_kafka_python_commits_and_aborts(shared_broker):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 from headrace.storage.files.format import (
@@ -83,42 +82,39 @@ def test_the_format_file():
     assert decode_folder(encode_folder(SALT), "format") == SALT
 
 
-def test_the_layout_of_a_folder():
-    async def main() -> None:
-        disk = ModelDisk()
-        store = await open_store(disk)
-        ledger = await store.create()
-        _, completion = store.append(ledger, [b"some ", b"bytes"], 10, None)
-        await completion.wait()
-        await store.seal(ledger, b"footer")
-        # Small appends wait in memory for their file; the log has them.
-        large = await store.create()
-        _, completion = store.append(large, [b"large" * 2_000], 10_000, None)
-        await completion.wait()
-        await abandon(store)
-        files = {
-            f"{folder}/{name}": bytes(disk.inodes[inode])
-            for folder, names in disk.names.items()
-            for name, inode in names.items()
-        }
-        assert sorted(files) == [
-            "data/checkpoint",
-            "data/format",
-            "data/ledgers/01/0000000000000001.footer",
-            "data/ledgers/02/0000000000000002.ledger",
-            "data/lock",
-            "data/wal/0000000000000002.wal",
-            "data/wal/0000000000000003.wal",
-        ]
-        assert files["data/ledgers/02/0000000000000002.ledger"] == b"large" * 2_000
-        same(files["data/format"], FOLDER)
-        same(files["data/ledgers/01/0000000000000001.footer"], SMALL_FOOTER)
-        wal = files["data/wal/0000000000000002.wal"]
-        same(wal[:64], FIRST_FRAME)
-        assert wal[64:512] == bytes(448), "a frame behind a sync begins at the next sector"
-        same(wal[512:586], SECOND_FRAME)
-
-    asyncio.run(main())
+async def test_the_layout_of_a_folder():
+    disk = ModelDisk()
+    store = await open_store(disk)
+    ledger = await store.create()
+    _, completion = store.append(ledger, [b"some ", b"bytes"], 10, None)
+    await completion.wait()
+    await store.seal(ledger, b"footer")
+    # Small appends wait in memory for their file; the log has them.
+    large = await store.create()
+    _, completion = store.append(large, [b"large" * 2_000], 10_000, None)
+    await completion.wait()
+    await abandon(store)
+    files = {
+        f"{folder}/{name}": bytes(disk.inodes[inode])
+        for folder, names in disk.names.items()
+        for name, inode in names.items()
+    }
+    assert sorted(files) == [
+        "data/checkpoint",
+        "data/format",
+        "data/ledgers/01/0000000000000001.footer",
+        "data/ledgers/02/0000000000000002.ledger",
+        "data/lock",
+        "data/wal/0000000000000002.wal",
+        "data/wal/0000000000000003.wal",
+    ]
+    assert files["data/ledgers/02/0000000000000002.ledger"] == b"large" * 2_000
+    same(files["data/format"], FOLDER)
+    same(files["data/ledgers/01/0000000000000001.footer"], SMALL_FOOTER)
+    wal = files["data/wal/0000000000000002.wal"]
+    same(wal[:64], FIRST_FRAME)
+    assert wal[64:512] == bytes(448), "a frame behind a sync begins at the next sector"
+    same(wal[512:586], SECOND_FRAME)
 
 
 FRAME = """

@@ -152,48 +152,42 @@ class Rig:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_subscriptions_deliver_each_message_to_one_consumer_within_its_credit(seed):
-    async def scenario() -> None:
-        async with broker() as rig:
-            settings = {
-                "share.auto.offset.reset": "earliest",
-                "share.delivery.count.limit": "10",
-            }
-            await rig.node.group_configs.change(GROUP, lambda _: settings)
-            await rig.node.topics.create("jobs", PARTITIONS, 1, {})
-            history = Rig(rig.node, rig.node.topics.get("jobs"), seed)
-            for _ in range(STEPS):
-                await history.step()
-            await history.finish()
-
-    asyncio.run(scenario())
+async def test_subscriptions_deliver_each_message_to_one_consumer_within_its_credit(seed):
+    async with broker() as rig:
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "share.delivery.count.limit": "10",
+        }
+        await rig.node.group_configs.change(GROUP, lambda _: settings)
+        await rig.node.topics.create("jobs", PARTITIONS, 1, {})
+        history = Rig(rig.node, rig.node.topics.get("jobs"), seed)
+        for _ in range(STEPS):
+            await history.step()
+        await history.finish()
 
 
-def test_a_subscription_extends_its_locks_until_it_ends():
-    async def scenario() -> None:
-        async with broker() as rig:
-            settings = {"share.auto.offset.reset": "earliest"}
-            await rig.node.group_configs.change(GROUP, lambda _: settings)
-            await rig.node.topics.create("jobs", PARTITIONS, 1, {})
-            history = Rig(rig.node, rig.node.topics.get("jobs"), 1)
-            await history.send()
-            queues = rig.node.services.queues
-            asked = ReceiveRequest(GROUP, "", 0, 0, lock_ms=300)
-            one, other = (queues.subscribe(history.topic, asked, str) for _ in range(2))
-            one.grant(100)
-            async with asyncio.timeout(LIMIT_S):
-                while one.unsettled < history.sent:
-                    await one.next()
-            other.grant(100)
-            waiting = asyncio.create_task(other.next())
-            await asyncio.sleep(1)
-            assert not waiting.done(), "three locks long nothing came again"
-            assert one.unsettled == history.sent
-            with pytest.raises(RequestInvalid):
-                one.grant(10_000)
-            await one.cancel(UNDELIVERED)
-            again = await asyncio.wait_for(waiting, LIMIT_S)
-            assert {message.deliveries for message in again} == {1}
-            await other.cancel()
-
-    asyncio.run(scenario())
+async def test_a_subscription_extends_its_locks_until_it_ends():
+    async with broker() as rig:
+        settings = {"share.auto.offset.reset": "earliest"}
+        await rig.node.group_configs.change(GROUP, lambda _: settings)
+        await rig.node.topics.create("jobs", PARTITIONS, 1, {})
+        history = Rig(rig.node, rig.node.topics.get("jobs"), 1)
+        await history.send()
+        queues = rig.node.services.queues
+        asked = ReceiveRequest(GROUP, "", 0, 0, lock_ms=300)
+        one, other = (queues.subscribe(history.topic, asked, str) for _ in range(2))
+        one.grant(100)
+        async with asyncio.timeout(LIMIT_S):
+            while one.unsettled < history.sent:
+                await one.next()
+        other.grant(100)
+        waiting = asyncio.create_task(other.next())
+        await asyncio.sleep(1)
+        assert not waiting.done(), "three locks long nothing came again"
+        assert one.unsettled == history.sent
+        with pytest.raises(RequestInvalid):
+            one.grant(10_000)
+        await one.cancel(UNDELIVERED)
+        again = await asyncio.wait_for(waiting, LIMIT_S)
+        assert {message.deliveries for message in again} == {1}
+        await other.cancel()

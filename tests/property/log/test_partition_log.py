@@ -246,34 +246,28 @@ def test_acknowledged_batches_are_read_back_once_and_in_order(
     asyncio.run(_run(segment_bytes, operations))
 
 
-def test_an_offset_outside_the_log_is_refused() -> None:
-    async def scenario() -> None:
-        bench = Bench(10_000)
-        batch, values = bench.batch(3, 1)
+async def test_an_offset_outside_the_log_is_refused() -> None:
+    bench = Bench(10_000)
+    batch, values = bench.batch(3, 1)
+    await bench.append_acknowledged(batch, values)
+    for offset in (-1, 4):
+        with pytest.raises(OffsetOutOfRange):
+            await bench.log.reader.read(offset, 100)
+    assert not len(await bench.log.reader.read(3, 100))
+
+
+async def test_damaged_bytes_are_reported_not_served() -> None:
+    bench = Bench(10_000)
+    for _ in range(5):
+        batch, values = bench.batch(2, 50)
         await bench.append_acknowledged(batch, values)
-        for offset in (-1, 4):
-            with pytest.raises(OffsetOutOfRange):
-                await bench.log.reader.read(offset, 100)
-        assert not len(await bench.log.reader.read(3, 100))
-
-    asyncio.run(scenario())
-
-
-def test_damaged_bytes_are_reported_not_served() -> None:
-    async def scenario() -> None:
-        bench = Bench(10_000)
-        for _ in range(5):
-            batch, values = bench.batch(2, 50)
-            await bench.append_acknowledged(batch, values)
-        ledger = bench.store._ledgers[1]
-        ledger.data[200] ^= 1
-        bench.log = bench._open()
-        bench.log.load()
-        assert bench.log.ready is not None
-        with pytest.raises(HeadraceError, match="corrupt at byte"):
-            await bench.log.ready.wait()
-        with pytest.raises(HeadraceError, match="corrupt at byte"):
-            bench.log.append(batch, check_batch(batch))
-        await bench.tasks.close()
-
-    asyncio.run(scenario())
+    ledger = bench.store._ledgers[1]
+    ledger.data[200] ^= 1
+    bench.log = bench._open()
+    bench.log.load()
+    assert bench.log.ready is not None
+    with pytest.raises(HeadraceError, match="corrupt at byte"):
+        await bench.log.ready.wait()
+    with pytest.raises(HeadraceError, match="corrupt at byte"):
+        bench.log.append(batch, check_batch(batch))
+    await bench.tasks.close()

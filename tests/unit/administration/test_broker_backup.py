@@ -103,95 +103,84 @@ async def restored(folder: Path) -> tuple[int, int]:
         await running.close()
 
 
-def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_copy_there(
+async def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_copy_there(
     tmp_path, monkeypatch
 ) -> None:
-    async def main() -> None:
-        running = await Running(tmp_path / "data").start()
-        for topic in (TOPIC, "deleted"):
-            await running.node.topics.create(topic, 1, 1, {})
-        await running.commit(await running.produce(1))
-        await running.produce(3, "deleted")
-        before = await running.produce(4)
-        await running.commit(before)
-        # appends to ledgers that no chain names any more are no reason to end the copy
-        await running.node.services.topics.delete("deleted")
+    running = await Running(tmp_path / "data").start()
+    for topic in (TOPIC, "deleted"):
+        await running.node.topics.create(topic, 1, 1, {})
+    await running.commit(await running.produce(1))
+    await running.produce(3, "deleted")
+    before = await running.produce(4)
+    await running.commit(before)
+    # appends to ledgers that no chain names any more are no reason to end the copy
+    await running.node.services.topics.delete("deleted")
 
-        async def rolls() -> None:
-            end = await running.produce(2)
-            await running.commit(end)
-            await running.node.topics.get(TOPIC).require_log(0).roll_now()
-            await running.commit(await running.produce(3))
+    async def rolls() -> None:
+        end = await running.produce(2)
+        await running.commit(end)
+        await running.node.topics.get(TOPIC).require_log(0).roll_now()
+        await running.commit(await running.produce(3))
 
-        target = tmp_path / "backup"
-        try:
-            attempts = await backed_up(running, target, "_copy_database", rolls, monkeypatch)
-            assert attempts == 1, "not one that waits for a time without rolls"
-            now, _ = await running.state()
-        finally:
-            await running.close()
-        backup.restore(FolderPlace(target), tmp_path / "restored")
-        end, committed = await restored(tmp_path / "restored")
-        assert before <= end < now, "all that was acknowledged before, and not the next ledger"
-        assert before <= committed <= end
-
-    asyncio.run(main())
+    target = tmp_path / "backup"
+    try:
+        attempts = await backed_up(running, target, "_copy_database", rolls, monkeypatch)
+        assert attempts == 1, "not one that waits for a time without rolls"
+        now, _ = await running.state()
+    finally:
+        await running.close()
+    backup.restore(FolderPlace(target), tmp_path / "restored")
+    end, committed = await restored(tmp_path / "restored")
+    assert before <= end < now, "all that was acknowledged before, and not the next ledger"
+    assert before <= committed <= end
 
 
-def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_copy(
+async def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_copy(
     tmp_path, monkeypatch
 ) -> None:
-    async def main() -> None:
-        running = await Running(tmp_path / "data").start()
-        await running.node.topics.create(TOPIC, 1, 1, {})
-        await running.produce(4)
+    running = await Running(tmp_path / "data").start()
+    await running.node.topics.create(TOPIC, 1, 1, {})
+    await running.produce(4)
 
-        async def deletes_and_rolls() -> None:
-            await running.node.topics.create("brief", 1, 1, {})
-            await running.produce(2, "brief")
-            await running.node.services.topics.delete("brief")
-            await running.node.topics.get(TOPIC).require_log(0).roll_now()
-            await running.commit(await running.produce(3))
+    async def deletes_and_rolls() -> None:
+        await running.node.topics.create("brief", 1, 1, {})
+        await running.produce(2, "brief")
+        await running.node.services.topics.delete("brief")
+        await running.node.topics.get(TOPIC).require_log(0).roll_now()
+        await running.commit(await running.produce(3))
 
-        target = tmp_path / "backup"
-        try:
-            attempts = await backed_up(
-                running, target, "last_frame", deletes_and_rolls, monkeypatch
-            )
-            expected = await running.state()
-        finally:
-            await running.close()
-        assert attempts == 1
-        backup.restore(FolderPlace(target), tmp_path / "restored")
-        assert await restored(tmp_path / "restored") == expected
-
-    asyncio.run(main())
+    target = tmp_path / "backup"
+    try:
+        attempts = await backed_up(running, target, "last_frame", deletes_and_rolls, monkeypatch)
+        expected = await running.state()
+    finally:
+        await running.close()
+    assert attempts == 1
+    backup.restore(FolderPlace(target), tmp_path / "restored")
+    assert await restored(tmp_path / "restored") == expected
 
 
-def test_a_log_whose_files_are_recycled_while_it_is_copied_is_copied_again(
+async def test_a_log_whose_files_are_recycled_while_it_is_copied_is_copied_again(
     tmp_path, monkeypatch
 ) -> None:
-    async def main() -> None:
-        running = await Running(tmp_path / "data").start(wal_file_bytes=16 << 10)
-        await running.node.topics.create(TOPIC, 1, 1, {})
-        end = await running.produce(60)
-        logs = sorted((tmp_path / "data" / "wal").glob("*.wal"))
-        assert len(logs) >= 4
+    running = await Running(tmp_path / "data").start(wal_file_bytes=16 << 10)
+    await running.node.topics.create(TOPIC, 1, 1, {})
+    end = await running.produce(60)
+    logs = sorted((tmp_path / "data" / "wal").glob("*.wal"))
+    assert len(logs) >= 4
 
-        async def restarts() -> None:
-            await running.close()
-            await running.start(wal_file_bytes=16 << 10)
-            assert not logs[1].exists(), "a checkpoint covers it"
+    async def restarts() -> None:
+        await running.close()
+        await running.start(wal_file_bytes=16 << 10)
+        assert not logs[1].exists(), "a checkpoint covers it"
 
-        try:
-            await backed_up(running, tmp_path / "backup", "copy_file", restarts, monkeypatch)
-        finally:
-            await running.close()
-        backup.restore(FolderPlace(tmp_path / "backup"), tmp_path / "restored")
-        found, _ = await restored(tmp_path / "restored")
-        assert found == end
-
-    asyncio.run(main())
+    try:
+        await backed_up(running, tmp_path / "backup", "copy_file", restarts, monkeypatch)
+    finally:
+        await running.close()
+    backup.restore(FolderPlace(tmp_path / "backup"), tmp_path / "restored")
+    found, _ = await restored(tmp_path / "restored")
+    assert found == end
 
 
 def test_a_log_that_is_recycled_each_time_is_no_backup_and_not_called_damaged(

@@ -61,59 +61,52 @@ def deny(one: Node, name: str = "secrets") -> None:
     one.audit.denied(SESSION, Operation.READ, ResourceType.TOPIC, name, "Fetch")
 
 
-def test_denials_and_changes_are_written_in_their_order():
-    async def scenario() -> None:
-        async with node() as one:
-            deny(one)
-            one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)
-            first, second = await written(one, 2)
-            assert (first["event"], first["resource"]) == ("denied", "TOPIC:secrets")
-            assert first["principal"] == "User:mallory"
-            assert (second["event"], second["resources"]) == ("changed", ["orders"])
-            assert one.topics.by_name[NAME].fact.partition_count == 1
-
-    asyncio.run(scenario())
+async def test_denials_and_changes_are_written_in_their_order():
+    async with node() as one:
+        deny(one)
+        one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)
+        first, second = await written(one, 2)
+        assert (first["event"], first["resource"]) == ("denied", "TOPIC:secrets")
+        assert first["principal"] == "User:mallory"
+        assert (second["event"], second["resources"]) == ("changed", ["orders"])
+        assert one.topics.by_name[NAME].fact.partition_count == 1
 
 
-def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_are_counted(monkeypatch):
+async def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_are_counted(
+    monkeypatch,
+):
     monkeypatch.setattr(audit, "WAITING_MAX", 5)
     monkeypatch.setattr(audit_topic, "RETRY_S", 0.01)
 
-    async def scenario() -> None:
-        async with node() as one:
-            sends = one.services.sends
-            send = sends.send
-            is_full = True
+    async with node() as one:
+        sends = one.services.sends
+        send = sends.send
+        is_full = True
 
-            async def guarded(topic: Any, records: Any) -> Any:
-                if is_full:
-                    return [DiskFull("full")] * len(records)
-                return await send(topic, records)
+        async def guarded(topic: Any, records: Any) -> Any:
+            if is_full:
+                return [DiskFull("full")] * len(records)
+            return await send(topic, records)
 
-            monkeypatch.setattr(sends, "send", guarded)
-            for n in range(8):
-                deny(one, f"t{n}")
-            await asyncio.sleep(0.2)
-            assert one.audit.lines is not None
-            assert one.audit.lines.dropped_total == 3
-            is_full = False
-            assert [line["resource"] for line in await written(one, 5)] == [
-                f"TOPIC:t{n}" for n in range(5)
-            ]
-            deny(one, "later")
-            assert (await written(one, 6))[-1]["dropped_before"] == 3
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(sends, "send", guarded)
+        for n in range(8):
+            deny(one, f"t{n}")
+        await asyncio.sleep(0.2)
+        assert one.audit.lines is not None
+        assert one.audit.lines.dropped_total == 3
+        is_full = False
+        assert [line["resource"] for line in await written(one, 5)] == [
+            f"TOPIC:t{n}" for n in range(5)
+        ]
+        deny(one, "later")
+        assert (await written(one, 6))[-1]["dropped_before"] == 3
 
 
-def test_a_flood_of_denials_is_limited_and_hides_no_change():
-    async def scenario() -> None:
-        async with node() as one:
-            for _ in range(3_000):
-                deny(one)
-            one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)
-            found = await written(one, 1_001)
-            assert len(found) < 1_200
-            assert found[-1]["event"] == "changed"
-
-    asyncio.run(scenario())
+async def test_a_flood_of_denials_is_limited_and_hides_no_change():
+    async with node() as one:
+        for _ in range(3_000):
+            deny(one)
+        one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)
+        found = await written(one, 1_001)
+        assert len(found) < 1_200
+        assert found[-1]["event"] == "changed"

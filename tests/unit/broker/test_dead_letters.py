@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 
 import pytest
@@ -74,15 +73,6 @@ async def copies(rig):
     return list(iterate_records(await dead.reader.read(0, 10_000_000)))
 
 
-def in_a_loop(test):
-    @functools.wraps(test)
-    def run(*args, **fixtures):
-        asyncio.run(test(*args, **fixtures))
-
-    return run
-
-
-@in_a_loop
 async def test_a_letter_whose_last_records_were_compacted_away_ends():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -98,7 +88,6 @@ async def test_a_letter_whose_last_records_were_compacted_away_ends():
 
 
 @pytest.mark.parametrize(("last", "copied"), [(3, [b"2", b"3"]), (1, [])])
-@in_a_loop
 async def test_of_a_letter_what_is_not_deleted_meanwhile_is_copied(monkeypatch, last, copied):
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"0"), batch(b"1"), batch(b"2"), batch(b"3"))
@@ -117,7 +106,6 @@ async def test_of_a_letter_what_is_not_deleted_meanwhile_is_copied(monkeypatch, 
             assert [record.value for record in await copies(rig)] == copied
 
 
-@in_a_loop
 async def test_a_record_has_one_copy_for_each_time_it_is_given_up():
     """A crash before the letter is finished makes its copies again, perhaps in other ranges."""
     async with broker() as rig:
@@ -131,7 +119,6 @@ async def test_a_record_has_one_copy_for_each_time_it_is_given_up():
         assert rig.node.appends.duplicates_total == 5
 
 
-@in_a_loop
 async def test_times_and_sequences_of_a_record_have_no_effect_on_its_copy():
     async with broker() as rig:
         own = [
@@ -152,7 +139,6 @@ async def test_times_and_sequences_of_a_record_have_no_effect_on_its_copy():
         assert "headrace-expire-at" not in headers
 
 
-@in_a_loop
 @pytest.mark.parametrize("setting", [None, "refuse", "ignore"])
 async def test_records_with_attributes_are_copied_to_a_topic_that_does_not_read_them(setting):
     async with broker() as rig:
@@ -170,7 +156,6 @@ async def test_records_with_attributes_are_copied_to_a_topic_that_does_not_read_
         assert configs == {"headrace.message.attributes": setting or "ignore"}
 
 
-@in_a_loop
 async def test_a_topic_that_is_not_ready_is_waited_for_without_holding_up_the_broker():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -188,7 +173,6 @@ async def test_a_topic_that_is_not_ready_is_waited_for_without_holding_up_the_br
         assert [record.value for record in await copies(rig)] == [b"first", b"1"]
 
 
-@in_a_loop
 async def test_a_batch_that_cannot_be_decoded_is_given_up_and_those_around_it_are_copied(caplog):
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"0"), broken_batch(2), batch(b"3", b"4"))
@@ -204,7 +188,6 @@ async def test_a_batch_that_cannot_be_decoded_is_given_up_and_those_around_it_ar
         assert GROUP in line
 
 
-@in_a_loop
 async def test_a_copy_that_is_too_large_is_made_without_its_value():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"small", b"x" * 900, b"small too"))
@@ -220,7 +203,6 @@ async def test_a_copy_that_is_too_large_is_made_without_its_value():
         assert copying.totals == (3, 0, 0)
 
 
-@in_a_loop
 async def test_a_record_that_is_too_large_without_its_value_is_given_up(caplog):
     async with broker() as rig:
         topic = await topic_with(
@@ -234,7 +216,6 @@ async def test_a_record_that_is_too_large_without_its_value_is_given_up(caplog):
         assert "records 0 to 0 of jobs-0" in caplog.text
 
 
-@in_a_loop
 async def test_a_topic_that_is_its_own_dead_letter_topic_is_retried_and_warned_of_once(caplog):
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1", b"2"))
@@ -250,7 +231,6 @@ async def test_a_topic_that_is_its_own_dead_letter_topic_is_retried_and_warned_o
         assert copying.letters.given_up_total == 0
 
 
-@in_a_loop
 async def test_copying_ends_when_another_broker_serves_the_partition():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -262,7 +242,6 @@ async def test_copying_ends_when_another_broker_serves_the_partition():
         assert not copying.reported
 
 
-@in_a_loop
 async def test_a_letter_that_is_begun_again_is_copied_once_and_reported_to_the_last_one():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -281,7 +260,6 @@ def tasks_of_letters():
     return [task for task in asyncio.all_tasks() if "dead letters of" in task.get_name()]
 
 
-@in_a_loop
 async def test_a_group_goes_on_after_a_record_that_cannot_be_copied_and_metrics_count_it():
     async with broker() as rig:
         topic = await topic_with(rig, broken_batch(), **{TOPIC: DEAD})

@@ -33,48 +33,39 @@ async def set_config(node, name, value):
     await node.topics.change_configs(topic, lambda configs: {**configs, name: value})
 
 
-def test_records_accepted_before_a_limit_was_lowered_are_delivered():
-    async def scenario() -> None:
-        async with alone() as node:
-            now_ms = node.clock.now_ms()
-            large = os.urandom(5_000)
-            await add(node, [large], now_ms + 300)
-            await add(node, [b"a" * 400] * 10, now_ms + 300)
-            await set_config(node, "max.message.bytes", "1000")
-            assert sorted(await until_delivered(node, 11)) == sorted([large] + [b"a" * 400] * 10)
-            await add(node, [b"after"], node.clock.now_ms() + 20)
-            assert (await until_delivered(node, 12))[-1] == b"after"
-
-    asyncio.run(scenario())
+async def test_records_accepted_before_a_limit_was_lowered_are_delivered():
+    async with alone() as node:
+        now_ms = node.clock.now_ms()
+        large = os.urandom(5_000)
+        await add(node, [large], now_ms + 300)
+        await add(node, [b"a" * 400] * 10, now_ms + 300)
+        await set_config(node, "max.message.bytes", "1000")
+        assert sorted(await until_delivered(node, 11)) == sorted([large] + [b"a" * 400] * 10)
+        await add(node, [b"after"], node.clock.now_ms() + 20)
+        assert (await until_delivered(node, 12))[-1] == b"after"
 
 
-def test_no_bound_on_timestamps_holds_a_due_record_back():
-    async def scenario() -> None:
-        async with alone() as node:
-            await set_config(node, "message.timestamp.before.max.ms", "0")
-            await add(node, [b"a"], node.clock.now_ms() + 50)
-            assert await until_delivered(node, 1) == [b"a"]
-
-    asyncio.run(scenario())
+async def test_no_bound_on_timestamps_holds_a_due_record_back():
+    async with alone() as node:
+        await set_config(node, "message.timestamp.before.max.ms", "0")
+        await add(node, [b"a"], node.clock.now_ms() + 50)
+        assert await until_delivered(node, 1) == [b"a"]
 
 
-def test_deliveries_go_on_after_the_log_lost_some_of_their_sequences():
+async def test_deliveries_go_on_after_the_log_lost_some_of_their_sequences():
     """As after a power loss under `flush.ms`: what was confirmed is not in the log."""
 
-    async def scenario() -> None:
-        async with alone() as node:
-            await add(node, [b"lost"], node.clock.now_ms() + 10)
-            await until_delivered(node, 1)
-            hosted = hosted_of(node)
-            async with asyncio.timeout(10):
-                while hosted.state.outstanding_count:
-                    await asyncio.sleep(0.01)
-            hosted.state.taken += 7  # taken, confirmed, and not in the log
-            hosted.state.confirmed += 7
-            await add(node, [b"next"], node.clock.now_ms() + 10)
-            assert await until_delivered(node, 2) == [b"lost", b"next"]
-
-    asyncio.run(scenario())
+    async with alone() as node:
+        await add(node, [b"lost"], node.clock.now_ms() + 10)
+        await until_delivered(node, 1)
+        hosted = hosted_of(node)
+        async with asyncio.timeout(10):
+            while hosted.state.outstanding_count:
+                await asyncio.sleep(0.01)
+        hosted.state.taken += 7  # taken, confirmed, and not in the log
+        hosted.state.confirmed += 7
+        await add(node, [b"next"], node.clock.now_ms() + 10)
+        assert await until_delivered(node, 2) == [b"lost", b"next"]
 
 
 def test_a_record_that_cannot_be_read_is_refused_and_those_after_it_are_delivered(
@@ -141,25 +132,19 @@ def test_deliveries_that_are_closed_while_an_append_ends_stop_without_a_fault(
     assert not caplog.records
 
 
-def test_a_record_delivered_late_has_the_time_of_its_delivery_for_retention():
-    async def scenario() -> None:
-        async with alone() as node:
-            before_ms = node.clock.now_ms()
-            await add(node, [b"late"], before_ms - YEAR_MS)
-            await until_delivered(node, 1)
-            log = node.topics.get("t").require_log(0)
-            (record,) = iterate_records(await log.reader.read(0, 1_000))
-            assert record.timestamp_ms >= before_ms
-
-    asyncio.run(scenario())
+async def test_a_record_delivered_late_has_the_time_of_its_delivery_for_retention():
+    async with alone() as node:
+        before_ms = node.clock.now_ms()
+        await add(node, [b"late"], before_ms - YEAR_MS)
+        await until_delivered(node, 1)
+        log = node.topics.get("t").require_log(0)
+        (record,) = iterate_records(await log.reader.read(0, 1_000))
+        assert record.timestamp_ms >= before_ms
 
 
-def test_timers_whose_log_was_taken_away_run_again_without_a_request():
-    async def scenario() -> None:
-        async with alone() as node:
-            await add(node, [b"a"], node.clock.now_ms() + 1_000)
-            hosted = hosted_of(node)
-            hosted.shard.close(NotOwner("its ledger was fenced"))
-            assert await until_delivered(node, 1) == [b"a"]
-
-    asyncio.run(scenario())
+async def test_timers_whose_log_was_taken_away_run_again_without_a_request():
+    async with alone() as node:
+        await add(node, [b"a"], node.clock.now_ms() + 1_000)
+        hosted = hosted_of(node)
+        hosted.shard.close(NotOwner("its ledger was fenced"))
+        assert await until_delivered(node, 1) == [b"a"]

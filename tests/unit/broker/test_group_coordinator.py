@@ -175,17 +175,6 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-def run(test):
-    """Runs an async test in a loop of its own."""
-
-    def runner():
-        asyncio.run(asyncio.wait_for(test(), 20))
-
-    runner.__name__ = test.__name__
-    runner.__doc__ = test.__doc__
-    return runner
-
-
 @pytest.mark.parametrize(
     ("group_id", "code"),
     [("", 0), ("a", 97), ("hello", 99_162_322), ("polygenelubricants", -(2**31))],
@@ -199,7 +188,6 @@ def test_characters_beyond_the_first_plane_hash_as_two():
     assert hash_key("\U0001f600", 1_000_000) == (31 * 0xD83D + 0xDE00) % 1_000_000
 
 
-@run
 async def test_a_commit_is_answered_when_it_is_durable_and_not_before():
     async with world() as w:
         await w.commit(1)
@@ -212,7 +200,6 @@ async def test_a_commit_is_answered_when_it_is_durable_and_not_before():
         assert await w.fetch() == 2
 
 
-@run
 async def test_commits_that_are_not_durable_are_never_visible():
     async with world() as w:
         await w.commit(1)
@@ -229,7 +216,6 @@ async def test_commits_that_are_not_durable_are_never_visible():
         assert await w.fetch() == 1
 
 
-@run
 async def test_replies_leave_in_the_order_of_their_appends():
     async with world() as w:
         await w.commit(0)
@@ -251,7 +237,6 @@ async def test_replies_leave_in_the_order_of_their_appends():
         await asyncio.gather(*tasks)
 
 
-@run
 async def test_decisions_of_one_turn_share_a_batch():
     async with world() as w:
         await w.commit(0)
@@ -268,7 +253,6 @@ async def test_decisions_of_one_turn_share_a_batch():
         assert await w.fetch() == 5
 
 
-@run
 async def test_a_batch_of_several_decisions_is_bounded():
     async with world() as w:
         await w.commit(0)
@@ -287,7 +271,6 @@ async def test_a_batch_of_several_decisions_is_bounded():
         assert await w.fetch() == 9
 
 
-@run
 async def test_a_failed_batch_refuses_every_decision_of_its_turn():
     async with world() as w:
         await w.commit(1)
@@ -305,7 +288,6 @@ async def test_a_failed_batch_refuses_every_decision_of_its_turn():
         assert await w.fetch() == 1
 
 
-@run
 async def test_a_decision_that_is_too_large_is_refused_alone():
     async with world() as w:
         member_id = await w.settle()
@@ -327,7 +309,6 @@ async def test_a_decision_that_is_too_large_is_refused_alone():
         assert w.log().replays == before
 
 
-@run
 async def test_records_decided_before_a_shard_closes_are_still_appended():
     async with world() as w:
         await w.commit(1)
@@ -339,7 +320,6 @@ async def test_records_decided_before_a_shard_closes_are_still_appended():
         assert await w.fetch() == 2
 
 
-@run
 async def test_a_join_is_answered_only_when_its_generation_is_durable():
     async with world() as w:
         await w.fetch()
@@ -351,7 +331,6 @@ async def test_a_join_is_answered_only_when_its_generation_is_durable():
         assert (await join).generation == 1
 
 
-@run
 async def test_a_failed_append_refuses_all_that_wait_and_reads_the_log_again():
     async with world() as w:
         member_id = await w.settle()
@@ -376,7 +355,6 @@ async def test_a_failed_append_refuses_all_that_wait_and_reads_the_log_again():
         assert (await w.sync(member_id, 1)).assignment == b"all"
 
 
-@run
 async def test_an_append_that_fails_at_once_is_no_different():
     async with world() as w:
         await w.commit(1)
@@ -388,7 +366,6 @@ async def test_an_append_that_fails_at_once_is_no_different():
         assert await w.commit(3) is None
 
 
-@run
 async def test_a_log_that_takes_nothing_is_read_again_after_growing_pauses():
     async with world() as w:
         await w.commit(1)
@@ -411,7 +388,6 @@ async def test_a_log_that_takes_nothing_is_read_again_after_growing_pauses():
         assert w.log().replays == before + 1, "at once, since it took something in between"
 
 
-@run
 async def test_the_log_is_read_again_only_when_later_appends_are_settled():
     async with world() as w:
         await w.commit(1)
@@ -430,7 +406,6 @@ async def test_the_log_is_read_again_only_when_later_appends_are_settled():
         assert await w.fetch() == 3
 
 
-@run
 async def test_a_log_that_cannot_be_read_is_tried_until_it_can():
     async with world() as w:
         await w.commit(1)
@@ -442,7 +417,6 @@ async def test_a_log_that_cannot_be_read_is_tried_until_it_can():
         assert await fetch == 1
 
 
-@run
 async def test_state_is_there_after_a_restart():
     async with world() as w:
         member_id = await w.settle()
@@ -454,7 +428,6 @@ async def test_state_is_there_after_a_restart():
         assert isinstance(await w.heartbeat("who"), MemberUnknown)
 
 
-@run
 async def test_a_cancelled_join_leaves_nothing_that_waits():
     async with world() as w:
         member_id = await w.settle()
@@ -466,7 +439,6 @@ async def test_a_cancelled_join_leaves_nothing_that_waits():
         assert (await w.join(member_id)).generation == 2
 
 
-@run
 async def test_a_cancelled_commit_disturbs_nobody():
     async with world() as w:
         await w.commit(1)
@@ -479,7 +451,6 @@ async def test_a_cancelled_commit_disturbs_nobody():
         assert await w.fetch() == 3
 
 
-@run
 async def test_the_timer_completes_the_initial_delay_and_sleeps_when_nothing_is_due():
     async with world(GroupConfig(initial_rebalance_delay_ms=20)) as w:
         first, second = await asyncio.gather(w.join(), w.join())
@@ -491,7 +462,6 @@ async def test_the_timer_completes_the_initial_delay_and_sleeps_when_nothing_is_
         assert w.coordinator.counters().members == 0
 
 
-@run
 async def test_a_long_log_of_little_state_becomes_a_snapshot():
     async with world() as w:
         await w.commit(0)
@@ -506,7 +476,6 @@ async def test_a_long_log_of_little_state_becomes_a_snapshot():
         assert await w.fetch() == 199
 
 
-@run
 async def test_a_log_is_as_long_to_who_wrote_it_as_to_who_reads_it():
     """Most of what a single commit costs to read is its record batch."""
     async with world() as w:
@@ -521,7 +490,6 @@ async def test_a_log_is_as_long_to_who_wrote_it_as_to_who_reads_it():
         assert shard._log_bytes == written
 
 
-@run
 async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
     async with world() as w:
         wide = [OffsetToCommit("t", n, n) for n in range(300)]
@@ -539,7 +507,6 @@ async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
         assert [found.offset for found in fetched.offsets] == list(range(300))
 
 
-@run
 async def test_groups_of_other_brokers_are_refused_and_not_listed():
     async with world() as w:
         names = [f"g{n}" for n in range(20)]
@@ -561,7 +528,6 @@ async def test_groups_of_other_brokers_are_refused_and_not_listed():
         assert sorted(deleted) == sorted(set(names) - set(elsewhere))
 
 
-@run
 async def test_a_shard_that_lost_its_log_steps_down_and_may_come_back():
     async with world() as w:
         await w.commit(1)
@@ -574,7 +540,6 @@ async def test_a_shard_that_lost_its_log_steps_down_and_may_come_back():
         assert await w.fetch() == 1
 
 
-@run
 async def test_resigning_sends_those_that_wait_elsewhere():
     async with world() as w:
         await w.settle()
@@ -584,7 +549,6 @@ async def test_resigning_sends_those_that_wait_elsewhere():
         assert isinstance((await parked).error, NotCoordinator)
 
 
-@run
 async def test_closing_refuses_what_waits():
     async with world() as w:
         await w.settle()
@@ -595,7 +559,6 @@ async def test_closing_refuses_what_waits():
         assert isinstance(await w.commit(1), CoordinatorUnavailable)
 
 
-@run
 async def test_group_ids_are_checked():
     async with world() as w:
         assert isinstance((await w.join(group_id="")).error, GroupIdInvalid)
@@ -608,7 +571,6 @@ async def test_group_ids_are_checked():
         assert isinstance(described.error, GroupIdInvalid)
 
 
-@run
 async def test_a_deleted_topic_is_forgotten_in_every_shard():
     async with world() as w:
         names = [f"g{n}" for n in range(10)]
@@ -621,7 +583,6 @@ async def test_a_deleted_topic_is_forgotten_in_every_shard():
         assert isinstance(reply.error, GroupUnknown)
 
 
-@run
 async def test_counters_say_what_there_is():
     async with world() as w:
         await w.settle()

@@ -9,7 +9,6 @@ from tests.unit.broker.test_share_partitions import (
     append,
     ask,
     everything,
-    in_a_loop,
     make_topic,
 )
 from tests.unit.kafka.face_rig import batch, broker
@@ -30,7 +29,6 @@ class Looks(list):
         self.append(is_over)
 
 
-@in_a_loop
 async def test_changes_of_one_turn_are_looked_at_once_and_nothing_is_left_behind():
     looks, one, other = Looks(), Waiters(), Waiters()
     poll = LongPoll(asyncio.get_running_loop(), looks.look)
@@ -55,7 +53,6 @@ async def test_changes_of_one_turn_are_looked_at_once_and_nothing_is_left_behind
     assert not other
 
 
-@in_a_loop
 async def test_a_wait_whose_time_is_over_looks_once_more_and_has_ended():
     looks, source = Looks(), Waiters()
     poll = LongPoll(asyncio.get_running_loop(), looks.look)
@@ -80,7 +77,6 @@ async def _two_waiting(rig):
     return waiting
 
 
-@in_a_loop
 async def test_records_of_any_partition_end_the_wait_and_no_task_waits_for_it():
     async with broker() as rig:
         waiting = await _two_waiting(rig)
@@ -97,7 +93,6 @@ async def test_records_of_any_partition_end_the_wait_and_no_task_waits_for_it():
             assert not hosted.data.waiters
 
 
-@in_a_loop
 async def test_records_appended_before_the_wait_are_not_missed():
     async with broker() as rig:
         waiting = await _two_waiting(rig)
@@ -105,7 +100,6 @@ async def test_records_appended_before_the_wait_are_not_missed():
         await asyncio.wait_for(wait_for_records(rig.node.shares, waiting, 60), 20)
 
 
-@in_a_loop
 async def test_a_session_that_ends_and_a_partition_that_changes_hands_end_the_wait():
     async with broker() as rig:
         waiting, session = await _two_waiting(rig), Waiters()
@@ -119,7 +113,6 @@ async def test_a_session_that_ends_and_a_partition_that_changes_hands_end_the_wa
         await asyncio.wait_for(task, 20)
 
 
-@in_a_loop
 async def test_a_settlement_by_another_member_ends_the_wait():
     async with broker() as rig:
         waiting = await _two_waiting(rig)

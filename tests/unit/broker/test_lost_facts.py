@@ -553,68 +553,59 @@ def test_wishes_that_are_lost_cost_no_record(key) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "restored from an old back-up"])
-def test_no_producer_id_is_given_twice_where_the_counter_is(how) -> None:
-    async def main() -> None:
-        store, clock = MemoryMetadataStore(), SystemClock()
-        given = set()
-        old = None
-        for _ in range(3):
-            ids = ProducerIds(store, clock)
-            given |= {await ids.take() for _ in range(2)}
-            old = old or (await store.get(PRODUCER_IDS_NEXT)).value
-            await asyncio.sleep(0.005)  # a broker's restart takes longer
-        if how == "lost":
-            await store.delete(PRODUCER_IDS_NEXT, ANY)
-        else:
-            await store.put(PRODUCER_IDS_NEXT, old, ANY)
+async def test_no_producer_id_is_given_twice_where_the_counter_is(how) -> None:
+    store, clock = MemoryMetadataStore(), SystemClock()
+    given = set()
+    old = None
+    for _ in range(3):
         ids = ProducerIds(store, clock)
-        assert not given & {await ids.take() for _ in range(3_000)}
-
-    asyncio.run(main())
-
-
-def test_a_cluster_id_that_is_lost_comes_back_from_its_copy_and_is_never_made_anew() -> None:
-    async def main() -> None:
-        store = MemoryMetadataStore()
-        made = await ensure_cluster_id(store, SystemRandomness())
-        await copy_cluster_id(store, made)
-        await ProducerIds(store, SystemClock()).take()
-        await store.delete(CLUSTER_ID, ANY)
-        assert await ensure_cluster_id(store, SystemRandomness()) == made
-        assert (await store.get(CLUSTER_ID)) is not None
-        await store.put(topic_key("t"), b"{}", ANY)
-        await store.delete(CLUSTER_ID, ANY)
+        given |= {await ids.take() for _ in range(2)}
+        old = old or (await store.get(PRODUCER_IDS_NEXT)).value
+        await asyncio.sleep(0.005)  # a broker's restart takes longer
+    if how == "lost":
         await store.delete(PRODUCER_IDS_NEXT, ANY)
-        with pytest.raises(FactMissing, match="restore it"):
-            await ensure_cluster_id(store, SystemRandomness())
-        assert await store.get(CLUSTER_ID) is None
+    else:
+        await store.put(PRODUCER_IDS_NEXT, old, ANY)
+    ids = ProducerIds(store, clock)
+    assert not given & {await ids.take() for _ in range(3_000)}
 
-    asyncio.run(main())
+
+async def test_a_cluster_id_that_is_lost_comes_back_from_its_copy_and_is_never_made_anew() -> None:
+    store = MemoryMetadataStore()
+    made = await ensure_cluster_id(store, SystemRandomness())
+    await copy_cluster_id(store, made)
+    await ProducerIds(store, SystemClock()).take()
+    await store.delete(CLUSTER_ID, ANY)
+    assert await ensure_cluster_id(store, SystemRandomness()) == made
+    assert (await store.get(CLUSTER_ID)) is not None
+    await store.put(topic_key("t"), b"{}", ANY)
+    await store.delete(CLUSTER_ID, ANY)
+    await store.delete(PRODUCER_IDS_NEXT, ANY)
+    with pytest.raises(FactMissing, match="restore it"):
+        await ensure_cluster_id(store, SystemRandomness())
+    assert await store.get(CLUSTER_ID) is None
 
 
-def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
-    async def main() -> None:
-        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+async def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
+    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
 
-        async def opened() -> Node:
-            node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
-            await node.open()
-            return node
+    async def opened() -> Node:
+        node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
+        await node.open()
+        return node
 
-        node = await opened()
-        await node.topics.create("t", 1)
-        topic = node.topics.get("t")
-        await append_at(node, topic, 0, b"a")
-        held = [info.ledger for info in store.list()]
-        await node.close()
-        await metadata.delete(partition_key(topic.id, 0), ANY)
-        node = await opened()
-        assert [info.ledger for info in store.list()] == held
-        with pytest.raises(ChainMissing):
-            await append_at(node, node.topics.get("t"), 0, b"b")
-        await node.close()
-
-    asyncio.run(main())
+    node = await opened()
+    await node.topics.create("t", 1)
+    topic = node.topics.get("t")
+    await append_at(node, topic, 0, b"a")
+    held = [info.ledger for info in store.list()]
+    await node.close()
+    await metadata.delete(partition_key(topic.id, 0), ANY)
+    node = await opened()
+    assert [info.ledger for info in store.list()] == held
+    with pytest.raises(ChainMissing):
+        await append_at(node, node.topics.get("t"), 0, b"b")
+    await node.close()
 
 
 def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
@@ -679,32 +670,31 @@ def is_deletion_over(cluster: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(is_lost) -> None:
-    async def scenario() -> None:
-        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
-        parts = (store, metadata, SystemClock(), SystemRandomness())
-        node = Node(BrokerConfig(), *parts)
-        await node.open()
-        await node.topics.create("t", 1)
-        topic = node.topics.get("t")
-        await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
-        key = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
-        entry = await metadata.get(key)
-        assert entry is not None
-        journal = PartitionFact.decode(entry.value).local_ledgers
-        orphan = await store.create()
-        await node.close()
-        if is_lost:
-            await metadata.delete(key, ANY)
-        again = Node(BrokerConfig(), *parts)
-        await again.open()
-        left = {info.ledger for info in store.list()}
-        await again.close()
-        assert journal
-        assert journal <= left, "only its chain names them, and it can be rebuilt from them"
-        assert (orphan in left) == is_lost
-
-    asyncio.run(scenario())
+async def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(
+    is_lost,
+) -> None:
+    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+    parts = (store, metadata, SystemClock(), SystemRandomness())
+    node = Node(BrokerConfig(), *parts)
+    await node.open()
+    await node.topics.create("t", 1)
+    topic = node.topics.get("t")
+    await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
+    key = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
+    entry = await metadata.get(key)
+    assert entry is not None
+    journal = PartitionFact.decode(entry.value).local_ledgers
+    orphan = await store.create()
+    await node.close()
+    if is_lost:
+        await metadata.delete(key, ANY)
+    again = Node(BrokerConfig(), *parts)
+    await again.open()
+    left = {info.ledger for info in store.list()}
+    await again.close()
+    assert journal
+    assert journal <= left, "only its chain names them, and it can be rebuilt from them"
+    assert (orphan in left) == is_lost
 
 
 @pytest.mark.parametrize("value", [b"\x00 not JSON", b'{"v":1}'])

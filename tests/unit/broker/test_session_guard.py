@@ -11,27 +11,24 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.session import Session
 
 
-def test_a_broker_serves_again_as_soon_as_its_session_is_resumed():
+async def test_a_broker_serves_again_as_soon_as_its_session_is_resumed():
     """It does not wait for the next periodic check, which is 0.6 s away."""
 
-    async def run() -> None:
-        clock = SystemClock()
-        session = Session(6_000, clock.now_ns())
-        session.begin(6_000, clock.now_ns() - 5_000_000_000, clock.now_ns())
-        session.suspend(clock.now_ns())
-        up = asyncio.Event()
-        guard = SessionGuard(session, clock, lambda: None, lambda _has_survived: up.set())
-        task = asyncio.create_task(guard.run())
-        await asyncio.sleep(0.05)
-        assert not guard.is_up, "it is not safe for the last fifth of the session"
-        session.resume(6_000, clock.now_ns(), clock.now_ns())
-        async with asyncio.timeout(0.3):
-            await up.wait()
-        assert guard.is_up
-        assert guard.term == 1
-        task.cancel()
-
-    asyncio.run(run())
+    clock = SystemClock()
+    session = Session(6_000, clock.now_ns())
+    session.begin(6_000, clock.now_ns() - 5_000_000_000, clock.now_ns())
+    session.suspend(clock.now_ns())
+    up = asyncio.Event()
+    guard = SessionGuard(session, clock, lambda: None, lambda _has_survived: up.set())
+    task = asyncio.create_task(guard.run())
+    await asyncio.sleep(0.05)
+    assert not guard.is_up, "it is not safe for the last fifth of the session"
+    session.resume(6_000, clock.now_ns(), clock.now_ns())
+    async with asyncio.timeout(0.3):
+        await up.wait()
+    assert guard.is_up
+    assert guard.term == 1
+    task.cancel()
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -63,15 +60,12 @@ def test_a_session_that_was_replaced_unnoticed_has_not_survived():
     assert told == [False]
 
 
-def test_whoever_stops_waiting_for_a_change_of_the_session_is_forgotten():
-    async def run() -> None:
-        session = Session(6_000, 0)
-        for _ in range(3):
-            try:
-                async with asyncio.timeout(0.001):
-                    await session.wait_change_after(session.changes)
-            except TimeoutError:
-                continue
-        assert not session._waiters
-
-    asyncio.run(run())
+async def test_whoever_stops_waiting_for_a_change_of_the_session_is_forgotten():
+    session = Session(6_000, 0)
+    for _ in range(3):
+        try:
+            async with asyncio.timeout(0.001):
+                await session.wait_change_after(session.changes)
+        except TimeoutError:
+            continue
+    assert not session._waiters

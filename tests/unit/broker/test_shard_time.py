@@ -27,19 +27,16 @@ def test_no_time_passes_while_it_stands_still_and_the_wall_clock_is_read_once() 
     assert time.now_ms() == 4_609_045
 
 
-def test_it_wakes_for_the_earliest_and_not_while_it_stands_still() -> None:
-    async def scenario() -> None:
-        clock = HandClock(500, skew_ms=999_500)
-        woken = asyncio.Event()
-        time = ShardTime(clock, woken.set)
-        time.wake_at(time.now_ms() + 60_000)
-        time.wake_at(time.now_ms() + 10)
-        time.wake_at(time.now_ms() + 60_000)
-        await asyncio.wait_for(woken.wait(), 5)
-        woken.clear()
-        time.wake_at(time.now_ms() + 10)
-        time.stand_still()
-        await asyncio.sleep(0.05)
-        assert not woken.is_set()
-
-    asyncio.run(scenario())
+async def test_it_wakes_for_the_earliest_and_not_while_it_stands_still() -> None:
+    clock = HandClock(500, skew_ms=999_500)
+    woken = asyncio.Event()
+    time = ShardTime(clock, woken.set)
+    time.wake_at(time.now_ms() + 60_000)
+    time.wake_at(time.now_ms() + 10)
+    time.wake_at(time.now_ms() + 60_000)
+    await asyncio.wait_for(woken.wait(), 5)
+    woken.clear()
+    time.wake_at(time.now_ms() + 10)
+    time.stand_still()
+    await asyncio.sleep(0.05)
+    assert not woken.is_set()

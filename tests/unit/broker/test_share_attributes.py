@@ -10,7 +10,6 @@ from tests.unit.broker.test_share_partitions import (
     append,
     ask,
     everything,
-    in_a_loop,
     make_topic,
     settle,
     values,
@@ -61,7 +60,6 @@ async def drain(rig, topic, records_max=1):
     return found
 
 
-@in_a_loop
 async def test_higher_priorities_come_first_and_equal_ones_in_order():
     async with broker() as rig:
         topic = await topic_of(
@@ -73,14 +71,12 @@ async def test_higher_priorities_come_first_and_equal_ones_in_order():
         assert await drain(rig, topic) == [b"c", b"e", b"b", b"d", b"a", b"f"]
 
 
-@in_a_loop
 async def test_a_priority_has_no_effect_where_the_topic_does_not_read_attributes():
     async with broker() as rig:
         topic = await topic_of(rig, batch_of(rank(b"a", 1), rank(b"b", 9)))
         assert await drain(rig, topic) == [b"a", b"b"]
 
 
-@in_a_loop
 async def test_expired_records_are_skipped_and_those_after_them_come():
     async with broker() as rig:
         gone = {"headrace-expire-at": "1000"}
@@ -93,7 +89,6 @@ async def test_expired_records_are_skipped_and_those_after_them_come():
         assert described.start == 1
 
 
-@in_a_loop
 async def test_records_that_are_older_than_the_topics_limit_become_dead_letters():
     async with broker() as rig:
         now_ms = rig.node.clock.now_ms()
@@ -117,7 +112,6 @@ async def test_records_that_are_older_than_the_topics_limit_become_dead_letters(
         assert dict(copy.headers)["__dlq.errors.message"] == b"expired"
 
 
-@in_a_loop
 async def test_a_record_that_expires_while_it_is_held_is_not_delivered_again():
     async with broker() as rig:
         soon = {"headrace-expire-at": str(rig.node.clock.now_ms() + 20_000)}
@@ -136,23 +130,18 @@ async def test_a_record_that_expires_while_it_is_held_is_not_delivered_again():
         ("headrace.share.filter.sql", "TAGS = 'order' OR TAGS = 'invoice'"),
     ],
 )
-def test_a_group_gets_what_its_filter_wants_and_the_rest_counts_as_acknowledged(name, expression):
-    @in_a_loop
-    async def scenario():
-        async with broker() as rig:
-            tags = ("order", "other", "invoice", "other")
-            items = [(b"%d" % n, {"headrace-tag": tag}) for n, tag in enumerate(tags)]
-            topic = await topic_of(rig, batch_of(*items, b"none"), **{name: expression})
-            got = await received(rig, topic)
-            assert values(got) == [b"0", b"2"]
-            await settle(rig, topic, everything(got))
-            (described,) = await rig.node.shares.describe(topic, 0)
-            assert (described.start, described.end) == (5, 5)
-
-    scenario()
+async def test_a_group_gets_what_its_filter_wants_and_the_rest_is_done(name, expression):
+    async with broker() as rig:
+        tags = ("order", "other", "invoice", "other")
+        items = [(b"%d" % n, {"headrace-tag": tag}) for n, tag in enumerate(tags)]
+        topic = await topic_of(rig, batch_of(*items, b"none"), **{name: expression})
+        got = await received(rig, topic)
+        assert values(got) == [b"0", b"2"]
+        await settle(rig, topic, everything(got))
+        (described,) = await rig.node.shares.describe(topic, 0)
+        assert (described.start, described.end) == (5, 5)
 
 
-@in_a_loop
 async def test_a_filter_that_changes_counts_for_all_that_is_not_delivered_yet():
     async with broker() as rig:
         items = [(b"%d" % n, {"n": str(n)}) for n in range(6)]
@@ -167,7 +156,6 @@ async def test_a_filter_that_changes_counts_for_all_that_is_not_delivered_yet():
         assert await settle(rig, topic, everything(held)) == [None]
 
 
-@in_a_loop
 async def test_a_malformed_filter_is_refused_when_it_is_set():
     async with broker() as rig:
         for name, text in (
@@ -199,7 +187,6 @@ async def start_of(rig, topic):
     return (await rig.node.shares.describe(topic, 0, [GROUP]))[0].start
 
 
-@in_a_loop
 async def test_a_receive_gets_what_it_selects_and_the_rest_is_skipped_for_the_group():
     async with broker() as rig:
         topic = await topic_of(
@@ -218,7 +205,6 @@ async def test_a_receive_gets_what_it_selects_and_the_rest_is_skipped_for_the_gr
         assert not (await received(rig, topic)).acquired, "what was skipped is stored"
 
 
-@in_a_loop
 async def test_a_receive_can_leave_what_it_does_not_select_to_others():
     async with broker() as rig:
         topic = await topic_of(
@@ -236,7 +222,6 @@ async def test_a_receive_can_leave_what_it_does_not_select_to_others():
         assert counts(rig).filtered == 0
 
 
-@in_a_loop
 async def test_a_selected_message_is_found_after_many_others():
     async with broker() as rig:
         rest = [tagged(b"-", "no", n="0") for _ in range(700)]
@@ -250,7 +235,6 @@ async def test_a_selected_message_is_found_after_many_others():
         assert counts(rig).filtered == 3_500
 
 
-@in_a_loop
 async def test_a_skipped_record_lets_the_next_one_of_its_key_come():
     async with broker() as rig:
         records = [tagged(b"%d" % n, "xy"[n % 2], b"key") for n in range(6)]
@@ -263,7 +247,6 @@ async def test_a_skipped_record_lets_the_next_one_of_its_key_come():
         assert (await start_of(rig, topic), counts(rig).filtered) == (6, 3)
 
 
-@in_a_loop
 async def test_a_record_that_was_released_is_skipped_by_a_receive_that_does_not_select_it():
     async with broker() as rig:
         topic = await topic_of(rig, encode_batch([tagged(b"1", "x"), tagged(b"2", "y")]))
@@ -273,7 +256,6 @@ async def test_a_record_that_was_released_is_skipped_by_a_receive_that_does_not_
         assert counts(rig).filtered == 1
 
 
-@in_a_loop
 async def test_a_wrong_selection_is_refused_and_changes_nothing():
     async with broker() as rig:
         topic = await topic_of(rig, encode_batch([tagged(b"1", "x")]))
@@ -283,7 +265,6 @@ async def test_a_wrong_selection_is_refused_and_changes_nothing():
         assert values(await received(rig, topic)) == [b"1"]
 
 
-@in_a_loop
 async def test_a_batch_that_cannot_be_decoded_is_left_to_its_consumers_to_notice():
     async with broker() as rig:
         data = bytearray(encode_batch([tagged(b"1", "x")]))
@@ -293,7 +274,6 @@ async def test_a_batch_that_cannot_be_decoded_is_left_to_its_consumers_to_notice
         assert [tuple(one)[:2] for one in got.acquired] == [(0, 0)]
 
 
-@in_a_loop
 async def test_the_groups_own_filter_counts_what_it_skips_too():
     async with broker() as rig:
         batch = encode_batch([tagged(b"1", "x"), tagged(b"2", "y")])

@@ -36,26 +36,23 @@ def join(groups, topic, member_id):
     session.update([(topic.id, 0)], [])
 
 
-def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monkeypatch):
+async def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monkeypatch):
     monkeypatch.setattr(share_groups, "EXPIRY_INTERVAL_S", 0.001)
 
-    async def scenario():
-        async with broker() as rig:
-            topic = await make_topic(rig, "jobs")
-            clock, releases = HandClock(), Releases()
-            node = rig.node
-            groups = ShareGroups(
-                node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
-            )
-            for member_id in ("stuck", "broken", "good"):
-                join(groups, topic, member_id)
-            clock.ns += 2 * INTERVAL_MS * 1_000_000
-            await until(lambda: releases.released == ["good"])
-            join(groups, topic, "later")
-            clock.ns += 2 * INTERVAL_MS * 1_000_000
-            await until(lambda: releases.released == ["good", "later"])
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        topic = await make_topic(rig, "jobs")
+        clock, releases = HandClock(), Releases()
+        node = rig.node
+        groups = ShareGroups(
+            node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
+        )
+        for member_id in ("stuck", "broken", "good"):
+            join(groups, topic, member_id)
+        clock.ns += 2 * INTERVAL_MS * 1_000_000
+        await until(lambda: releases.released == ["good"])
+        join(groups, topic, "later")
+        clock.ns += 2 * INTERVAL_MS * 1_000_000
+        await until(lambda: releases.released == ["good", "later"])
 
 
 def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, caplog):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 
 import pytest
 from tests.unit.kafka.face_rig import batch, broker
@@ -18,14 +17,6 @@ from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 GROUP = "workers"
-
-
-def in_a_loop(test):
-    @functools.wraps(test)
-    def run():
-        asyncio.run(test())
-
-    return run
 
 
 def ask(member="a", records_max=500, **options):
@@ -70,7 +61,6 @@ async def settle(rig, topic, settlements, member="a"):
     return await shares.settle(topic, 0, GROUP, member, settlements, is_atomic=True)
 
 
-@in_a_loop
 async def test_two_members_share_a_partition_and_each_record_is_delivered_once():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1", b"2"), batch(b"3", b"4"))
@@ -84,7 +74,6 @@ async def test_two_members_share_a_partition_and_each_record_is_delivered_once()
         assert isinstance(with_wrong_member[0], RecordStateInvalid)
 
 
-@in_a_loop
 async def test_a_record_that_is_released_comes_again_and_its_deliveries_are_counted():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1", b"2", b"3"))
@@ -95,7 +84,6 @@ async def test_a_record_that_is_released_comes_again_and_its_deliveries_are_coun
         assert [tuple(item) for item in again.acquired] == [(1, 1, 2)]
 
 
-@in_a_loop
 async def test_progress_survives_a_restart_and_what_was_in_flight_comes_again():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1", b"2", b"3", b"4"))
@@ -106,7 +94,6 @@ async def test_progress_survives_a_restart_and_what_was_in_flight_comes_again():
         assert values(again) == [b"3"]
 
 
-@in_a_loop
 async def test_records_of_one_key_come_one_at_a_time_and_other_keys_go_on():
     records = [Record(i, 1, b"k%d" % (i % 2), b"%d" % i, []) for i in range(4)]
     async with broker() as rig:
@@ -118,7 +105,6 @@ async def test_records_of_one_key_come_one_at_a_time_and_other_keys_go_on():
         assert values(await rig.node.shares.receive(topic, 0, ask("b"))) == [b"3"]
 
 
-@in_a_loop
 async def test_waiters_are_notified_of_new_and_of_released_records():
     async with broker() as rig:
         topic = await topic_with(rig)
@@ -138,7 +124,6 @@ async def test_waiters_are_notified_of_new_and_of_released_records():
         await asyncio.wait_for(waiting, 5)
 
 
-@in_a_loop
 async def test_a_lock_that_ends_makes_its_record_available_without_anything_new():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -150,7 +135,6 @@ async def test_a_lock_that_ends_makes_its_record_available_without_anything_new(
         assert again.acquired[0].deliveries == 2
 
 
-@in_a_loop
 async def test_a_group_begins_at_the_end_by_default():
     async with broker() as rig:
         topic = await make_topic(rig, "jobs")
@@ -161,7 +145,6 @@ async def test_a_group_begins_at_the_end_by_default():
         assert values(await shares.receive(topic, 0, ask())) == [b"new"]
 
 
-@in_a_loop
 async def test_nothing_of_a_journal_is_left_when_its_topic_is_deleted():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -187,34 +170,30 @@ def transactional(producer_id, *values):
 
 
 @pytest.mark.parametrize("is_ordered", ["false", "true"])
-def test_a_group_of_committed_records_gets_neither_open_nor_aborted_ones(is_ordered):
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(
-                rig,
-                transactional(1, b"aborted"),
-                transactional(2, b"committed"),
-                batch(b"plain"),
-                **{
-                    "share.isolation.level": "read_committed",
-                    "headrace.share.key.order": is_ordered,
-                },
-            )
-            assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
-            await end(topic, 1, is_commit=False)
-            await end(topic, 2, is_commit=True)
-            await append(topic, transactional(3, b"open"))
-            received = await rig.node.shares.receive(topic, 0, ask())
-            assert values(received) == [b"committed", b"plain"]
-            await settle(rig, topic, everything(received))
-            assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
-            described = await rig.node.shares.describe(topic, 0)
-            assert described[0].start == 5, "what nobody gets does not hold up the group"
-
-    asyncio.run(scenario())
+async def test_a_group_of_committed_records_gets_neither_open_nor_aborted_ones(is_ordered):
+    async with broker() as rig:
+        topic = await topic_with(
+            rig,
+            transactional(1, b"aborted"),
+            transactional(2, b"committed"),
+            batch(b"plain"),
+            **{
+                "share.isolation.level": "read_committed",
+                "headrace.share.key.order": is_ordered,
+            },
+        )
+        assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
+        await end(topic, 1, is_commit=False)
+        await end(topic, 2, is_commit=True)
+        await append(topic, transactional(3, b"open"))
+        received = await rig.node.shares.receive(topic, 0, ask())
+        assert values(received) == [b"committed", b"plain"]
+        await settle(rig, topic, everything(received))
+        assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
+        described = await rig.node.shares.describe(topic, 0)
+        assert described[0].start == 5, "what nobody gets does not hold up the group"
 
 
-@in_a_loop
 async def test_dead_letters_are_copied_with_their_origin_before_the_record_finishes():
     async with broker() as rig:
         topic = await topic_with(
@@ -246,7 +225,6 @@ async def test_dead_letters_are_copied_with_their_origin_before_the_record_finis
         assert received.acquired
 
 
-@in_a_loop
 async def test_a_dead_letter_whose_copy_a_crash_prevented_is_copied_after_the_restart():
     async with broker() as rig:
         topic = await topic_with(
@@ -266,7 +244,6 @@ async def test_a_dead_letter_whose_copy_a_crash_prevented_is_copied_after_the_re
         assert rig.node.topics.get("jobs.dead").partitions[0].high_watermark >= 1
 
 
-@in_a_loop
 async def test_records_between_released_and_fresh_ones_are_never_passed_over():
     batches = [batch(*(b"%d" % (n * 10 + i) * 300 for i in range(10))) for n in range(60)]
     async with broker() as rig:
@@ -285,7 +262,6 @@ async def test_records_between_released_and_fresh_ones_are_never_passed_over():
         assert first.acquired
 
 
-@in_a_loop
 async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_open():
     async with broker() as rig:
         topic = await topic_with(
@@ -304,7 +280,6 @@ async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_o
         await asyncio.wait_for(waiting, 5)
 
 
-@in_a_loop
 async def test_records_appended_between_a_receive_and_its_wait_are_not_missed():
     async with broker() as rig:
         topic = await topic_with(rig)
@@ -315,7 +290,6 @@ async def test_records_appended_between_a_receive_and_its_wait_are_not_missed():
         )
 
 
-@in_a_loop
 async def test_batches_of_records_that_others_hold_are_not_sent_along():
     async with broker() as rig:
         topic = await topic_with(rig, *(batch(b"x" * 1000) for _ in range(20)))
@@ -335,31 +309,27 @@ async def test_batches_of_records_that_others_hold_are_not_sent_along():
         {"share.isolation.level": "read_committed"},
     ],
 )
-def test_a_gap_of_compaction_longer_than_a_request_is_passed(setting):
-    async def scenario():
-        async with broker() as rig:
-            settings = {"share.auto.offset.reset": "earliest", **setting}
-            await rig.node.group_configs.change(GROUP, lambda _: settings)
-            topic = await make_topic(rig, "jobs", {"cleanup.policy": "compact"})
-            again = [Record(i, 1, b"k%d" % (i % 3), b"v", []) for i in range(300)]
-            await append(topic, encode_batch([Record(0, 1, b"first", b"v", [])]))
-            for records in (again, again[:3]):
-                await append(topic, encode_batch(records))
-            await topic.partitions[0].lifecycle_host.roll_now()
-            await rig.node.compactor.round()
-            got = []
-            for _ in range(10):
-                received = await rig.node.shares.receive(topic, 0, ask("a", 10, is_strict=True))
-                if not received.acquired:
-                    break
-                got += [n for first, last, _ in received.acquired for n in range(first, last + 1)]
-                await settle(rig, topic, everything(received))
-            assert got == [0, 301, 302, 303]
-
-    asyncio.run(scenario())
+async def test_a_gap_of_compaction_longer_than_a_request_is_passed(setting):
+    async with broker() as rig:
+        settings = {"share.auto.offset.reset": "earliest", **setting}
+        await rig.node.group_configs.change(GROUP, lambda _: settings)
+        topic = await make_topic(rig, "jobs", {"cleanup.policy": "compact"})
+        again = [Record(i, 1, b"k%d" % (i % 3), b"v", []) for i in range(300)]
+        await append(topic, encode_batch([Record(0, 1, b"first", b"v", [])]))
+        for records in (again, again[:3]):
+            await append(topic, encode_batch(records))
+        await topic.partitions[0].lifecycle_host.roll_now()
+        await rig.node.compactor.round()
+        got = []
+        for _ in range(10):
+            received = await rig.node.shares.receive(topic, 0, ask("a", 10, is_strict=True))
+            if not received.acquired:
+                break
+            got += [n for first, last, _ in received.acquired for n in range(first, last + 1)]
+            await settle(rig, topic, everything(received))
+        assert got == [0, 301, 302, 303]
 
 
-@in_a_loop
 async def test_a_key_with_a_long_backlog_delays_no_other_key_and_keeps_its_order():
     hot = [Record(i, 1, b"hot", b"%d" % i, []) for i in range(1_500)]
     async with broker() as rig:
@@ -386,31 +356,27 @@ async def test_a_key_with_a_long_backlog_delays_no_other_key_and_keeps_its_order
 
 
 @pytest.mark.parametrize("is_key_order", ["false", "true"])
-def test_messages_of_one_message_group_come_one_at_a_time_and_in_order(is_key_order):
-    async def scenario():
-        async with broker() as rig:
-            settings = {
-                "share.auto.offset.reset": "earliest",
-                "headrace.share.key.order": is_key_order,
-            }
-            await rig.node.group_configs.change(GROUP, lambda _: settings)
-            topic = await make_topic(rig, "jobs", {"headrace.message.attributes": "true"})
-            in_group = [("headrace-message-group", b"order-1")]
-            records = [
-                Record(0, 1, b"a", b"1", in_group),
-                Record(1, 1, b"b", b"2", in_group),
-                Record(2, 1, b"c", b"other", []),
-            ]
-            await append(topic, encode_batch(records))
-            received = await rig.node.shares.receive(topic, 0, ask())
-            assert values(received) == [b"1", b"other"]
-            await settle(rig, topic, everything(received))
-            assert values(await rig.node.shares.receive(topic, 0, ask())) == [b"2"]
-
-    asyncio.run(scenario())
+async def test_messages_of_one_message_group_come_one_at_a_time_and_in_order(is_key_order):
+    async with broker() as rig:
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "headrace.share.key.order": is_key_order,
+        }
+        await rig.node.group_configs.change(GROUP, lambda _: settings)
+        topic = await make_topic(rig, "jobs", {"headrace.message.attributes": "true"})
+        in_group = [("headrace-message-group", b"order-1")]
+        records = [
+            Record(0, 1, b"a", b"1", in_group),
+            Record(1, 1, b"b", b"2", in_group),
+            Record(2, 1, b"c", b"other", []),
+        ]
+        await append(topic, encode_batch(records))
+        received = await rig.node.shares.receive(topic, 0, ask())
+        assert values(received) == [b"1", b"other"]
+        await settle(rig, topic, everything(received))
+        assert values(await rig.node.shares.receive(topic, 0, ask())) == [b"2"]
 
 
-@in_a_loop
 async def test_acquired_ranges_are_halved_after_nacks_once_the_delivery_count_is_high():
     async with broker() as rig:
         topic = await topic_with(rig, batch(*[b"x"] * 16), **{"share.delivery.count.limit": "10"})
@@ -422,7 +388,6 @@ async def test_acquired_ranges_are_halved_after_nacks_once_the_delivery_count_is
         assert sizes[:6] == [16, 16, 16, 16, 16, 8]
 
 
-@in_a_loop
 async def test_a_partition_that_is_added_later_is_consumed_from_its_start():
     async with broker() as rig:
         topic = await make_topic(rig, "jobs")
@@ -439,26 +404,22 @@ async def test_a_partition_that_is_added_later_is_consumed_from_its_start():
         assert values(await shares.receive(topic, 1, ask())) == [b"new"]
 
 
-def test_records_given_up_without_a_dead_letter_are_counted_and_logged(caplog):
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig, batch(b"1", b"2"))
-            for _ in range(5):
-                received = await rig.node.shares.receive(topic, 0, ask("a", 2))
-                for one in received.acquired:
-                    await settle(rig, topic, [Settlement(one.first, one.last, RELEASE)])
-            while (received := await rig.node.shares.receive(topic, 0, ask())).acquired:
-                await settle(rig, topic, everything(received, RELEASE))
-            ((group, name, counts),) = list(rig.node.shares.figures)
-            assert (group, name, counts.given_up) == (GROUP, "jobs", 2)
-            assert counts.delivered == counts.released == 10
-            (line,) = [one.message for one in caplog.records if "gave up" in one.message]
-            assert "errors.deadletterqueue.topic.name" in line
-
-    asyncio.run(scenario())
+async def test_records_given_up_without_a_dead_letter_are_counted_and_logged(caplog):
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2"))
+        for _ in range(5):
+            received = await rig.node.shares.receive(topic, 0, ask("a", 2))
+            for one in received.acquired:
+                await settle(rig, topic, [Settlement(one.first, one.last, RELEASE)])
+        while (received := await rig.node.shares.receive(topic, 0, ask())).acquired:
+            await settle(rig, topic, everything(received, RELEASE))
+        ((group, name, counts),) = list(rig.node.shares.figures)
+        assert (group, name, counts.given_up) == (GROUP, "jobs", 2)
+        assert counts.delivered == counts.released == 10
+        (line,) = [one.message for one in caplog.records if "gave up" in one.message]
+        assert "errors.deadletterqueue.topic.name" in line
 
 
-@in_a_loop
 async def test_a_topic_is_not_its_own_dead_letter_topic_nor_is_an_internal_one():
     async with broker() as rig:
         topic = await topic_with(rig, batch(b"1"))
@@ -473,7 +434,6 @@ async def test_a_topic_is_not_its_own_dead_letter_topic_nor_is_an_internal_one()
             await rig.node.shares.begin(topic, 0, "later")
 
 
-@in_a_loop
 async def test_a_topic_that_takes_no_dead_letters_is_not_a_dead_letter_topic():
     """KIP-1191's setting of the topic; what was given up waits for a usable topic."""
     async with broker() as rig:
@@ -495,7 +455,6 @@ async def test_a_topic_that_takes_no_dead_letters_is_not_a_dead_letter_topic():
         assert (position.archiving_records, rig.node.dead_letters.copied_total) == (1, 0)
 
 
-@in_a_loop
 async def test_topics_that_are_each_others_dead_letter_topics_do_not_circulate_records():
     async with broker() as rig:
         first = await make_topic(rig, "first")
@@ -521,7 +480,6 @@ async def test_topics_that_are_each_others_dead_letter_topics_do_not_circulate_r
         assert rig.node.dead_letters.given_up_total == 1
 
 
-@in_a_loop
 async def test_settings_that_another_broker_has_just_changed_are_read_before_a_refusal():
     async with broker() as rig:
         other = ConfiguredGroups(rig.metadata)

@@ -33,53 +33,47 @@ def session(name: str = "alice") -> ClientSession:
     return ClientSession("PLAINTEXT", "127.0.0.1", Principal(name))
 
 
-def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            tenants, topics = rig.node.access.tenants, rig.node.services.topics
-            await tenants.create("acme", ["User:alice"])
-            await tenants.change("acme", limits={"topics": 2, "partitions": 4})
-            await topics.create(NewTopic("«acme»a", 2, -1, {}))
-            for new in (NewTopic("«acme»b", 3, -1, {}), NewTopic("«acme»b", 3, -1, {})):
-                with pytest.raises(PolicyViolation, match="5 partitions, and may have 4"):
-                    await topics.create(new)
-            await topics.create(NewTopic("«acme»b", 1, -1, {}), is_dry_run=True)
-            await topics.create(NewTopic("«acme»b", 1, -1, {}))
-            with pytest.raises(PolicyViolation, match="3 topics, and may have 2"):
-                await topics.create(NewTopic("«acme»c", 1, -1, {}))
-            with pytest.raises(PolicyViolation, match="5 partitions"):
-                await topics.add_partitions("«acme»b", 3)
-            await topics.add_partitions("«acme»b", 2)
-            for name in ("c", "«beta»c"):
-                await topics.create(NewTopic(name, 9, -1, {}))
-            await tenants.change("acme", limits={"topics": None})
-            with pytest.raises(PolicyViolation, match="5 partitions"):
-                await topics.create(NewTopic("«acme»c", 1, -1, {}))
-            await topics.delete("«acme»a")
+async def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        tenants, topics = rig.node.access.tenants, rig.node.services.topics
+        await tenants.create("acme", ["User:alice"])
+        await tenants.change("acme", limits={"topics": 2, "partitions": 4})
+        await topics.create(NewTopic("«acme»a", 2, -1, {}))
+        for new in (NewTopic("«acme»b", 3, -1, {}), NewTopic("«acme»b", 3, -1, {})):
+            with pytest.raises(PolicyViolation, match="5 partitions, and may have 4"):
+                await topics.create(new)
+        await topics.create(NewTopic("«acme»b", 1, -1, {}), is_dry_run=True)
+        await topics.create(NewTopic("«acme»b", 1, -1, {}))
+        with pytest.raises(PolicyViolation, match="3 topics, and may have 2"):
             await topics.create(NewTopic("«acme»c", 1, -1, {}))
+        with pytest.raises(PolicyViolation, match="5 partitions"):
+            await topics.add_partitions("«acme»b", 3)
+        await topics.add_partitions("«acme»b", 2)
+        for name in ("c", "«beta»c"):
+            await topics.create(NewTopic(name, 9, -1, {}))
+        await tenants.change("acme", limits={"topics": None})
+        with pytest.raises(PolicyViolation, match="5 partitions"):
+            await topics.create(NewTopic("«acme»c", 1, -1, {}))
+        await topics.delete("«acme»a")
+        await topics.create(NewTopic("«acme»c", 1, -1, {}))
 
-    asyncio.run(scenario())
 
-
-def test_limits_are_stored_followed_and_end_with_the_tenant():
-    async def scenario() -> None:
-        store = MemoryMetadataStore()
-        one, other = Tenants(store), Tenants(store)
-        await one.create("acme", ["User:alice"])
-        await one.change("acme", limits={"topics": 3, PRODUCER: RATE})
-        await one.change("acme", ["User:bob"])
-        for entry in await store.list("/tenants/"):
-            other.apply(entry.key, entry)
-        assert dict(other.limits("acme")) == {"topics": 3.0, PRODUCER: RATE}
-        assert other.has_rates
-        await other.change("acme", limits={"topics": None})
-        assert dict(other.limits("acme")) == {PRODUCER: RATE}
-        await other.delete("acme", is_forced=True)
-        assert not other.has_rates
-        await other.create("acme", [])
-        assert not other.limits("acme")
-
-    asyncio.run(scenario())
+async def test_limits_are_stored_followed_and_end_with_the_tenant():
+    store = MemoryMetadataStore()
+    one, other = Tenants(store), Tenants(store)
+    await one.create("acme", ["User:alice"])
+    await one.change("acme", limits={"topics": 3, PRODUCER: RATE})
+    await one.change("acme", ["User:bob"])
+    for entry in await store.list("/tenants/"):
+        other.apply(entry.key, entry)
+    assert dict(other.limits("acme")) == {"topics": 3.0, PRODUCER: RATE}
+    assert other.has_rates
+    await other.change("acme", limits={"topics": None})
+    assert dict(other.limits("acme")) == {PRODUCER: RATE}
+    await other.delete("acme", is_forced=True)
+    assert not other.has_rates
+    await other.create("acme", [])
+    assert not other.limits("acme")
 
 
 @pytest.mark.parametrize("limits", [{"x": 1}, {"topics": 0}, {"topics": 1.5}, {PRODUCER: 2**63}])
@@ -135,96 +129,78 @@ class Cluster:
 
 @pytest.mark.parametrize(("count", "part_min"), [(3, 0.9), (10, 0.8)])
 @pytest.mark.parametrize("size", [20_000, 300_000, 1_000_000, 5_000_000])
-def test_requests_of_any_size_at_one_broker_get_most_of_the_rate(size, count, part_min):
+async def test_requests_of_any_size_at_one_broker_get_most_of_the_rate(size, count, part_min):
     """While a client is throttled it sends nothing, for longer than a period."""
 
-    async def scenario() -> None:
-        cluster = Cluster(count)
-        await cluster.limit({PRODUCER: RATE})
-        await cluster.used([(0, RATE)], 0, 10_000)
-        (part,) = await cluster.used([(1, size)], 13_000, 73_000)
-        assert part_min - 0.02 < part < 1.1
-
-    asyncio.run(scenario())
+    cluster = Cluster(count)
+    await cluster.limit({PRODUCER: RATE})
+    await cluster.used([(0, RATE)], 0, 10_000)
+    (part,) = await cluster.used([(1, size)], 13_000, 73_000)
+    assert part_min - 0.02 < part < 1.1
 
 
 @pytest.mark.parametrize("count", [3, 10])
 @pytest.mark.parametrize("other", [20_000, 1_000_000, 5_000_000])
 @pytest.mark.parametrize("size", [20_000, 5_000_000])
-def test_clients_at_two_brokers_get_about_one_half_each(size, other, count):
-    async def scenario() -> None:
-        cluster = Cluster(count)
-        await cluster.limit({PRODUCER: RATE})
-        parts = await cluster.used([(0, size), (1, other)], 20_000, 80_000)
-        assert all(0.4 <= part <= 0.6 for part in parts), parts
-        assert 0.8 < sum(parts) < 1.1
-
-    asyncio.run(scenario())
+async def test_clients_at_two_brokers_get_about_one_half_each(size, other, count):
+    cluster = Cluster(count)
+    await cluster.limit({PRODUCER: RATE})
+    parts = await cluster.used([(0, size), (1, other)], 20_000, 80_000)
+    assert all(0.4 <= part <= 0.6 for part in parts), parts
+    assert 0.8 < sum(parts) < 1.1
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
+async def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
     """Each is told to wait for 30 s at most, and all together owe more than that."""
 
-    async def scenario() -> None:
-        cluster = Cluster(count)
-        await cluster.limit({PRODUCER: RATE})
-        clients = [(0, 5_000_000)] * 20
-        parts = await cluster.used(clients, 0, 200_000)
-        assert 0.8 < sum(parts) < 1.25, "over 200 s, with what was owed at the end"
-
-    asyncio.run(scenario())
+    cluster = Cluster(count)
+    await cluster.limit({PRODUCER: RATE})
+    clients = [(0, 5_000_000)] * 20
+    parts = await cluster.used(clients, 0, 200_000)
+    assert 0.8 < sum(parts) < 1.25, "over 200 s, with what was owed at the end"
 
 
-def test_writes_that_are_charged_once_they_are_stored_are_owed_in_full():
+async def test_writes_that_are_charged_once_they_are_stored_are_owed_in_full():
     """As those over HTTP: what was stored while a tenant owes more than it may wait counts, too."""
 
-    async def scenario() -> None:
-        cluster = Cluster(1)
-        await cluster.limit({PRODUCER: RATE})
-        rates, size = cluster.rates[0], 40 * RATE
-        for _ in range(5):
-            rates.take(session(), PRODUCER, size, is_stored=True)
-        cluster.now_ms += 150_000
-        assert rates.take(session(), PRODUCER, 0) > 0
-        assert "acme" in rates.counts.refused
-        cluster.now_ms += 60_000
-        assert rates.take(session(), PRODUCER, 0) == 0
-        assert "acme" not in rates.counts.refused
-
-    asyncio.run(scenario())
+    cluster = Cluster(1)
+    await cluster.limit({PRODUCER: RATE})
+    rates, size = cluster.rates[0], 40 * RATE
+    for _ in range(5):
+        rates.take(session(), PRODUCER, size, is_stored=True)
+    cluster.now_ms += 150_000
+    assert rates.take(session(), PRODUCER, 0) > 0
+    assert "acme" in rates.counts.refused
+    cluster.now_ms += 60_000
+    assert rates.take(session(), PRODUCER, 0) == 0
+    assert "acme" not in rates.counts.refused
 
 
-def test_limits_of_counts_alone_meter_no_request():
-    async def scenario() -> None:
-        cluster = Cluster(1)
-        await cluster.limit({"topics": 3})
-        assert not cluster.rates[0].is_active
-        await cluster.limit({CONSUMER: RATE})
-        assert cluster.rates[0].is_active
-
-    asyncio.run(scenario())
+async def test_limits_of_counts_alone_meter_no_request():
+    cluster = Cluster(1)
+    await cluster.limit({"topics": 3})
+    assert not cluster.rates[0].is_active
+    await cluster.limit({CONSUMER: RATE})
+    assert cluster.rates[0].is_active
 
 
-def test_a_client_of_a_tenant_is_throttled_by_its_rate_and_others_are_not():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            tenants, quotas = rig.node.access.tenants, rig.node.quotas
-            assert not quotas.is_active
-            await tenants.create("acme", ["User:alice", "User:ann"])
-            await tenants.change("acme", limits={PRODUCER: RATE})
-            assert quotas.is_active
-            assert quotas.take(session(), PRODUCER, RATE) == 0
-            assert quotas.take(session("ann"), PRODUCER, 30 * RATE) > 20_000
-            assert quotas.take(session("ann"), CONSUMER, 9 * RATE) == 0
-            assert quotas.take(session("carol"), PRODUCER, 9 * RATE) == 0
-            assert quotas.burst(session(), PRODUCER) == RATE
-            assert quotas.burst(session("carol"), PRODUCER) is None
-            await tenants.change("acme", limits={PRODUCER: None})
-            assert not quotas.is_active
-            assert quotas.take(session("ann"), PRODUCER, RATE) == 0
-
-    asyncio.run(scenario())
+async def test_a_client_of_a_tenant_is_throttled_by_its_rate_and_others_are_not():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        tenants, quotas = rig.node.access.tenants, rig.node.quotas
+        assert not quotas.is_active
+        await tenants.create("acme", ["User:alice", "User:ann"])
+        await tenants.change("acme", limits={PRODUCER: RATE})
+        assert quotas.is_active
+        assert quotas.take(session(), PRODUCER, RATE) == 0
+        assert quotas.take(session("ann"), PRODUCER, 30 * RATE) > 20_000
+        assert quotas.take(session("ann"), CONSUMER, 9 * RATE) == 0
+        assert quotas.take(session("carol"), PRODUCER, 9 * RATE) == 0
+        assert quotas.burst(session(), PRODUCER) == RATE
+        assert quotas.burst(session("carol"), PRODUCER) is None
+        await tenants.change("acme", limits={PRODUCER: None})
+        assert not quotas.is_active
+        assert quotas.take(session("ann"), PRODUCER, RATE) == 0
 
 
 @with_brokers(0)
@@ -293,35 +269,32 @@ async def test_connections_are_counted_over_all_brokers(cluster):
     await until(lambda: connect(third, "User:alice"))
 
 
-def test_a_tenant_has_no_more_groups_than_its_limit():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            node = rig.node
-            await node.access.tenants.create("acme", ["User:alice"])
-            await node.access.tenants.change("acme", limits={"groups": 2})
-            await node.topics.ensure_internal(OFFSETS_TOPIC)
-            await node.services.topics.create(NewTopic("«acme»t", 1, -1, {}))
+async def test_a_tenant_has_no_more_groups_than_its_limit():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        node = rig.node
+        await node.access.tenants.create("acme", ["User:alice"])
+        await node.access.tenants.change("acme", limits={"groups": 2})
+        await node.topics.ensure_internal(OFFSETS_TOPIC)
+        await node.services.topics.create(NewTopic("«acme»t", 1, -1, {}))
 
-            async def commit(group: str) -> HeadraceError | None:
-                offsets = [OffsetToCommit("«acme»t", 0, 1, -1, "")]
-                reply = await node.groups.submit(CommitCommand(group, -1, "", None, offsets))
-                return reply.results[0].error
+        async def commit(group: str) -> HeadraceError | None:
+            offsets = [OffsetToCommit("«acme»t", 0, 1, -1, "")]
+            reply = await node.groups.submit(CommitCommand(group, -1, "", None, offsets))
+            return reply.results[0].error
 
-            assert await commit("«acme»a") is None
-            await node.group_configs.begin("«acme»share", rig.node.randomness.uuid())
-            await until(lambda: node.tenant_rates.used("acme", "groups") == 2)
-            for _ in range(2):
-                error = await commit("«acme»b")
-                assert isinstance(error, PolicyViolation)
-                assert "3 groups, and may have 2" in str(error)
-            with pytest.raises(PolicyViolation):
-                await node.group_configs.begin("«acme»other", rig.node.randomness.uuid())
-            assert await commit("«acme»a") is None, "one that exists goes on"
-            assert await commit("b") is None, "others are not limited"
-            await node.access.tenants.change("acme", limits={"groups": 3})
-            assert await commit("«acme»b") is None
-
-    asyncio.run(scenario())
+        assert await commit("«acme»a") is None
+        await node.group_configs.begin("«acme»share", rig.node.randomness.uuid())
+        await until(lambda: node.tenant_rates.used("acme", "groups") == 2)
+        for _ in range(2):
+            error = await commit("«acme»b")
+            assert isinstance(error, PolicyViolation)
+            assert "3 groups, and may have 2" in str(error)
+        with pytest.raises(PolicyViolation):
+            await node.group_configs.begin("«acme»other", rig.node.randomness.uuid())
+        assert await commit("«acme»a") is None, "one that exists goes on"
+        assert await commit("b") is None, "others are not limited"
+        await node.access.tenants.change("acme", limits={"groups": 3})
+        assert await commit("«acme»b") is None
 
 
 VALUE = bytes(10_000)
@@ -345,77 +318,65 @@ async def write(rig: Rig, topic: str) -> bool:
     return True
 
 
-def test_a_tenant_that_is_full_writes_no_more_until_it_has_room():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            await stored_of(rig, "reject")
-            counts, written = rig.node.tenant_rates.counts, 0
-            while await write(rig, "«acme»a"):
-                written += 1
-                await asyncio.sleep(0.05)  # the limit is looked at once a second
-            assert written > 9
-            assert not await write(rig, "«acme»b")
-            assert "may store 100000" in str(counts.refused["acme"]())
-            assert await write(rig, "c"), "others are not limited"
-            assert rig.node.quotas.take(session(), PRODUCER, 1) == 0
-            await rig.node.services.topics.delete("«acme»a")
-            await until(lambda: not counts.refused)
-            assert await write(rig, "«acme»b")
-
-    asyncio.run(scenario())
+async def test_a_tenant_that_is_full_writes_no_more_until_it_has_room():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await stored_of(rig, "reject")
+        counts, written = rig.node.tenant_rates.counts, 0
+        while await write(rig, "«acme»a"):
+            written += 1
+            await asyncio.sleep(0.05)  # the limit is looked at once a second
+        assert written > 9
+        assert not await write(rig, "«acme»b")
+        assert "may store 100000" in str(counts.refused["acme"]())
+        assert await write(rig, "c"), "others are not limited"
+        assert rig.node.quotas.take(session(), PRODUCER, 1) == 0
+        await rig.node.services.topics.delete("«acme»a")
+        await until(lambda: not counts.refused)
+        assert await write(rig, "«acme»b")
 
 
-def test_slow_throttles_writes_more_and_more():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            await stored_of(rig, "slow")
-            quotas, rates = rig.node.quotas, rig.node.tenant_rates
-            assert quotas.is_active
-            waits = []
+async def test_slow_throttles_writes_more_and_more():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await stored_of(rig, "slow")
+        quotas, rates = rig.node.quotas, rig.node.tenant_rates
+        assert quotas.is_active
+        waits = []
+        for _ in range(3):
             for _ in range(3):
-                for _ in range(3):
-                    await write(rig, "«acme»a")
-                log = rig.node.topics.get("«acme»a").partitions[0]
-                await until(lambda log=log: rates.used("acme", "stored_bytes") == log.size_bytes)
-                waits.append(quotas.take(session(), PRODUCER, 1))
-            assert waits[:2] == [0, 0]
-            assert 14_000 < waits[2] < 17_000
-            assert quotas.take(session(), PRODUCER, 0) == 0, "it owes nothing"
-            assert quotas.take(session("carol"), PRODUCER, 1) == 0
-
-    asyncio.run(scenario())
-
-
-def test_drop_oldest_makes_room_for_what_is_written():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            await stored_of(rig, "drop-oldest")
-            first, second = (rig.node.topics.get(f"«acme»{one}").partitions[0] for one in "ab")
-            for topic in ("«acme»b", "c", "c"):
-                await write(rig, topic)
-            for _ in range(12):
                 await write(rig, "«acme»a")
-            await until(lambda: first.log_start_offset > 0)
-            await until(lambda: first.size_bytes + second.size_bytes <= 100_000)
-            await until(lambda: not rig.node.tenant_rates.counts.refused)
-            assert await write(rig, "«acme»a")
-            assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
+            log = rig.node.topics.get("«acme»a").partitions[0]
+            await until(lambda log=log: rates.used("acme", "stored_bytes") == log.size_bytes)
+            waits.append(quotas.take(session(), PRODUCER, 1))
+        assert waits[:2] == [0, 0]
+        assert 14_000 < waits[2] < 17_000
+        assert quotas.take(session(), PRODUCER, 0) == 0, "it owes nothing"
+        assert quotas.take(session("carol"), PRODUCER, 1) == 0
 
-    asyncio.run(scenario())
+
+async def test_drop_oldest_makes_room_for_what_is_written():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await stored_of(rig, "drop-oldest")
+        first, second = (rig.node.topics.get(f"«acme»{one}").partitions[0] for one in "ab")
+        for topic in ("«acme»b", "c", "c"):
+            await write(rig, topic)
+        for _ in range(12):
+            await write(rig, "«acme»a")
+        await until(lambda: first.log_start_offset > 0)
+        await until(lambda: first.size_bytes + second.size_bytes <= 100_000)
+        await until(lambda: not rig.node.tenant_rates.counts.refused)
+        assert await write(rig, "«acme»a")
+        assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
 
 
-def test_nothing_is_dropped_where_that_makes_no_room():
+async def test_nothing_is_dropped_where_that_makes_no_room():
     """Compacted topics and journals may exceed the limit alone, and cannot be dropped."""
 
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            await stored_of(rig, "reject")
-            await write(rig, "«acme»a")
-            log, storage = rig.node.topics.get("«acme»a").partitions[0], rig.node.tenant_storage
-            await storage.drop("acme", log.size_bytes + 1)
-            assert (log.log_start_offset, len(log.closed)) == (0, 0)
-            await storage.drop("acme", log.size_bytes)
-            await storage.drop("acme", log.size_bytes)
-            assert log.log_start_offset == 1
-
-    asyncio.run(scenario())
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await stored_of(rig, "reject")
+        await write(rig, "«acme»a")
+        log, storage = rig.node.topics.get("«acme»a").partitions[0], rig.node.tenant_storage
+        await storage.drop("acme", log.size_bytes + 1)
+        assert (log.log_start_offset, len(log.closed)) == (0, 0)
+        await storage.drop("acme", log.size_bytes)
+        await storage.drop("acme", log.size_bytes)
+        assert log.log_start_offset == 1

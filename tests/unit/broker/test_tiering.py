@@ -137,121 +137,105 @@ def test_a_broker_without_object_storage_refuses_to_begin_and_keeps_what_was_beg
 # --- which ledgers go ----------------------------------------------------------------------------
 
 
-def test_by_local_retention_ms_the_old_local_copies_go_and_the_newest_stays():
-    async def main() -> None:
-        async with bench(local_retention_ms="1000", retention_ms="-1") as b:
-            await b.ledgers(2)
-            b.clock.ms += 5_000
-            await b.ledgers(2)
-            await b.node.tiering.round()
-            assert last_offloaded_offset(b.log) == 11
-            assert first_pending_offset(b.log) == 12
-            await b.node.tiering.round()
-            assert local_start_offset(b.log) == 6, "two are old"
-            b.clock.ms += DAY_MS
-            await b.node.tiering.round()
-            assert local_start_offset(b.log) == 9, "the newest closed one stays here"
-
-    asyncio.run(main())
+async def test_by_local_retention_ms_the_old_local_copies_go_and_the_newest_stays():
+    async with bench(local_retention_ms="1000", retention_ms="-1") as b:
+        await b.ledgers(2)
+        b.clock.ms += 5_000
+        await b.ledgers(2)
+        await b.node.tiering.round()
+        assert last_offloaded_offset(b.log) == 11
+        assert first_pending_offset(b.log) == 12
+        await b.node.tiering.round()
+        assert local_start_offset(b.log) == 6, "two are old"
+        b.clock.ms += DAY_MS
+        await b.node.tiering.round()
+        assert local_start_offset(b.log) == 9, "the newest closed one stays here"
 
 
-def test_ledgers_with_producer_state_stay_local_so_logs_open_while_storage_is_away():
+async def test_ledgers_with_producer_state_stay_local_so_logs_open_while_storage_is_away():
     """A ledger that was recovered has no footer: the producers are found in those before it."""
 
-    async def main() -> None:
-        async with bench(local_retention_bytes="0") as b:
-            await b.ledgers(5)
-            for segment in b.log.segments[3:5]:
-                b.inner._ledgers[segment.ledger].footer = None
-            for _ in range(2):
-                await b.node.tiering.round()
-            assert local_start_offset(b.log) == 6, "the third tells, two behind it do not"
-            b.storage.is_away = True
-            again = b.node.topics.new_log(b.node.topics.by_name["t"].fact, 0)
-            await again.wait_loaded()
-            assert again.end_offset == 15
-
-    asyncio.run(main())
-
-
-def test_minus_2_means_as_long_as_the_ledger_is_kept_and_nothing_goes_before_it_is_offloaded():
-    async def main() -> None:
-        async with bench(retention_bytes="100000") as b:
-            await b.ledgers(4)
-            for _ in range(2):
-                await b.node.tiering.round()
-            assert local_start_offset(b.log) == 0
-        async with bench(local_retention_bytes="0") as b:
-            await b.ledgers(4)
-            b.storage.is_away = True
+    async with bench(local_retention_bytes="0") as b:
+        await b.ledgers(5)
+        for segment in b.log.segments[3:5]:
+            b.inner._ledgers[segment.ledger].footer = None
+        for _ in range(2):
             await b.node.tiering.round()
-            assert to_drop(b.log, NOW_MS) == []
-            assert local_start_offset(b.log) == 0
+        assert local_start_offset(b.log) == 6, "the third tells, two behind it do not"
+        b.storage.is_away = True
+        again = b.node.topics.new_log(b.node.topics.by_name["t"].fact, 0)
+        await again.wait_loaded()
+        assert again.end_offset == 15
 
-    asyncio.run(main())
 
-
-def test_turned_off_what_is_offloaded_stays_readable_and_nothing_more_goes():
-    async def main() -> None:
-        async with bench(local_retention_bytes="0") as b:
-            await b.ledgers(3)
-            for _ in range(2):
-                await b.node.tiering.round()
-            await b.node.topics.change_configs(b.node.topics.by_name["t"], lambda _now: {})
-            await b.ledgers(2)
+async def test_minus_2_means_as_long_as_the_ledger_is_kept_and_trims_after_the_offload():
+    async with bench(retention_bytes="100000") as b:
+        await b.ledgers(4)
+        for _ in range(2):
             await b.node.tiering.round()
-            assert last_offloaded_offset(b.log) == 8
-            assert first_pending_offset(b.log) == -1
-            assert len(await b.log.reader.read(0, 10_000)) > 0
+        assert local_start_offset(b.log) == 0
+    async with bench(local_retention_bytes="0") as b:
+        await b.ledgers(4)
+        b.storage.is_away = True
+        await b.node.tiering.round()
+        assert to_drop(b.log, NOW_MS) == []
+        assert local_start_offset(b.log) == 0
 
-    asyncio.run(main())
+
+async def test_turned_off_what_is_offloaded_stays_readable_and_nothing_more_goes():
+    async with bench(local_retention_bytes="0") as b:
+        await b.ledgers(3)
+        for _ in range(2):
+            await b.node.tiering.round()
+        await b.node.topics.change_configs(b.node.topics.by_name["t"], lambda _now: {})
+        await b.ledgers(2)
+        await b.node.tiering.round()
+        assert last_offloaded_offset(b.log) == 8
+        assert first_pending_offset(b.log) == -1
+        assert len(await b.log.reader.read(0, 10_000)) > 0
 
 
 # --- storage that is away ------------------------------------------------------------------------
 
 
-def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_goes_on(caplog):
-    async def main() -> None:
-        caplog.set_level(logging.INFO, "headrace.broker.housekeeping.tiering")
-        async with bench(local_retention_bytes="0") as b:
-            b.storage.is_away = True
-            await b.ledgers(3)
-            for _ in range(5):
-                await b.node.tiering.round()
-            figures = b.node.tiering.figures()
-            assert figures.is_away
-            assert figures.pending_ledgers == 3
-            assert len([line for line in caplog.messages if "away" in line]) == 1
-            assert len(await b.log.reader.read(0, 10_000)) > 0
-            b.storage.is_away = False
-            for _ in range(2):
-                await b.node.tiering.round()
-            figures = b.node.tiering.figures()
-            assert not figures.is_away
-            assert figures.pending_ledgers == 0
-            assert local_start_offset(b.log) == 6
-            assert len([line for line in caplog.messages if "available again" in line]) == 1
-            b.storage.is_away = True
-            with pytest.raises(StorageUnavailable):
-                await b.log.reader.read(0, 10_000)
-            await b.append(b"and appends go on")
-
-    asyncio.run(main())
-
-
-def test_a_copy_that_somebody_removed_is_made_anew_before_the_local_one_goes():
-    async def main() -> None:
-        async with bench(local_retention_bytes="0") as b:
-            await b.ledgers(3)
+async def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then_all_goes_on(
+    caplog,
+):
+    caplog.set_level(logging.INFO, "headrace.broker.housekeeping.tiering")
+    async with bench(local_retention_bytes="0") as b:
+        b.storage.is_away = True
+        await b.ledgers(3)
+        for _ in range(5):
             await b.node.tiering.round()
-            for ledger in await b.objects():
-                await b.storage.delete(b.tier._name(ledger))
-            assert await b.objects() == set()
+        figures = b.node.tiering.figures()
+        assert figures.is_away
+        assert figures.pending_ledgers == 3
+        assert len([line for line in caplog.messages if "away" in line]) == 1
+        assert len(await b.log.reader.read(0, 10_000)) > 0
+        b.storage.is_away = False
+        for _ in range(2):
             await b.node.tiering.round()
-            assert local_start_offset(b.log) == 6
-            assert len(await b.log.reader.read(0, 10_000)) > 0
+        figures = b.node.tiering.figures()
+        assert not figures.is_away
+        assert figures.pending_ledgers == 0
+        assert local_start_offset(b.log) == 6
+        assert len([line for line in caplog.messages if "available again" in line]) == 1
+        b.storage.is_away = True
+        with pytest.raises(StorageUnavailable):
+            await b.log.reader.read(0, 10_000)
+        await b.append(b"and appends go on")
 
-    asyncio.run(main())
+
+async def test_a_copy_that_somebody_removed_is_made_anew_before_the_local_one_goes():
+    async with bench(local_retention_bytes="0") as b:
+        await b.ledgers(3)
+        await b.node.tiering.round()
+        for ledger in await b.objects():
+            await b.storage.delete(b.tier._name(ledger))
+        assert await b.objects() == set()
+        await b.node.tiering.round()
+        assert local_start_offset(b.log) == 6
+        assert len(await b.log.reader.read(0, 10_000)) > 0
 
 
 # --- sweeps --------------------------------------------------------------------------------------
@@ -266,82 +250,68 @@ async def leave_an_orphan(b: Bench) -> int:
     return orphan
 
 
-def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and_no_others():
-    async def main() -> None:
-        async with bench() as b:
-            await b.ledgers(2)
+async def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and_no_others():
+    async with bench() as b:
+        await b.ledgers(2)
+        await b.node.tiering.round()
+        kept = await b.objects()
+        orphan = await leave_an_orphan(b)
+        assert await b.node.tiering.delete_orphans() == 0, "it may be about to be named"
+        b.clock.ms += DAY_MS - 1
+        assert await b.node.tiering.delete_orphans() == 0, (
+            "it is old, and unnamed for less than a day"
+        )
+        assert await b.objects() == {*kept, orphan}
+        b.clock.ms += 1
+        assert await b.node.tiering.delete_orphans() == 1
+        assert await b.objects() == kept
+
+
+async def test_a_sweep_that_cannot_read_a_chain_deletes_nothing():
+    async with bench() as b:
+        orphan = await leave_an_orphan(b)
+        await b.metadata.put("/partitions/" + "0" * 32 + "/0", b'{"v":99}', -1)
+        await b.node.tiering.round()  # tells, and goes on
+        assert await b.objects() == {orphan}
+
+
+async def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
+    async with bench(local_retention_bytes="0") as b:
+        b.tier._is_inner_shared = True
+        await b.ledgers(3)
+        for _ in range(2):
             await b.node.tiering.round()
-            kept = await b.objects()
-            orphan = await leave_an_orphan(b)
-            assert await b.node.tiering.delete_orphans() == 0, "it may be about to be named"
-            b.clock.ms += DAY_MS - 1
-            assert await b.node.tiering.delete_orphans() == 0, (
-                "it is old, and unnamed for less than a day"
-            )
-            assert await b.objects() == {*kept, orphan}
-            b.clock.ms += 1
-            assert await b.node.tiering.delete_orphans() == 1
-            assert await b.objects() == kept
-
-    asyncio.run(main())
-
-
-def test_a_sweep_that_cannot_read_a_chain_deletes_nothing():
-    async def main() -> None:
-        async with bench() as b:
-            orphan = await leave_an_orphan(b)
-            await b.metadata.put("/partitions/" + "0" * 32 + "/0", b'{"v":99}', -1)
-            await b.node.tiering.round()  # tells, and goes on
-            assert await b.objects() == {orphan}
-
-    asyncio.run(main())
+        assert local_start_offset(b.log) == 6
+        before = {info.ledger for info in b.inner.list()}
+        assert before >= {segment.ledger for segment in b.log.segments}
+        garbage = LedgerGarbageCollector(
+            BrokerConfig(), b.inner, b.metadata, b.node.topics, b.node.ownership, b.clock
+        )
+        await garbage.collect()
+        b.clock.ms += 30 * DAY_MS
+        await garbage.collect()
+        here = {info.ledger for info in b.inner.list()}
+        assert here == {segment.ledger for segment in b.log.segments if segment.is_local}
+        assert len(await b.log.reader.read(0, 10_000)) > 0
 
 
-def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
-    async def main() -> None:
-        async with bench(local_retention_bytes="0") as b:
-            b.tier._is_inner_shared = True
-            await b.ledgers(3)
-            for _ in range(2):
-                await b.node.tiering.round()
-            assert local_start_offset(b.log) == 6
-            before = {info.ledger for info in b.inner.list()}
-            assert before >= {segment.ledger for segment in b.log.segments}
-            garbage = LedgerGarbageCollector(
-                BrokerConfig(), b.inner, b.metadata, b.node.topics, b.node.ownership, b.clock
-            )
-            await garbage.collect()
-            b.clock.ms += 30 * DAY_MS
-            await garbage.collect()
-            here = {info.ledger for info in b.inner.list()}
-            assert here == {segment.ledger for segment in b.log.segments if segment.is_local}
-            assert len(await b.log.reader.read(0, 10_000)) > 0
-
-    asyncio.run(main())
-
-
-def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_read():
-    async def main() -> None:
-        async with bench(local_retention_bytes="0") as b:
-            await b.ledgers(3)
-            for _ in range(2):
-                await b.node.tiering.round()
-            await b.node.tasks.close()
-            b.tier = TieredLedgerStore(b.inner, b.storage, "c", b.clock)
-            b.node = Node(
-                BrokerConfig(), b.tier, b.metadata, b.clock, SystemRandomness(), tier=b.tier
-            )
-            await b.node.open()
-            assert len(await b.objects()) == 3
-            await b.node.topics.delete(b.node.topics.by_name["t"], b.node.deleted_topics.forget)
-            for _ in range(200):
-                await asyncio.sleep(0.005)
-                if not await b.objects():
-                    break
-            assert await b.objects() == set()
-            assert b.inner.list() == []
-
-    asyncio.run(main())
+async def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_never_read():
+    async with bench(local_retention_bytes="0") as b:
+        await b.ledgers(3)
+        for _ in range(2):
+            await b.node.tiering.round()
+        await b.node.tasks.close()
+        b.tier = TieredLedgerStore(b.inner, b.storage, "c", b.clock)
+        b.node = Node(BrokerConfig(), b.tier, b.metadata, b.clock, SystemRandomness(), tier=b.tier)
+        await b.node.open()
+        assert len(await b.objects()) == 3
+        await b.node.topics.delete(b.node.topics.by_name["t"], b.node.deleted_topics.forget)
+        for _ in range(200):
+            await asyncio.sleep(0.005)
+            if not await b.objects():
+                break
+        assert await b.objects() == set()
+        assert b.inner.list() == []
 
 
 # --- compacted topics ----------------------------------------------------------------------------
@@ -366,66 +336,60 @@ async def write_table(made: Bench, turn: int) -> dict[bytes, bytes]:
     return rows
 
 
-def test_a_compacted_topic_is_offloaded_when_it_is_compacted_and_objects_are_replaced() -> None:
-    async def run() -> None:
-        async with bench(
-            cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
-        ) as made:
-            compactor, tiering = made.node.compactor, made.node.tiering
-            await write_table(made, 0)
-            rows = await write_table(made, 1)
-            await tiering.round()
-            assert not await made.objects(), "what compaction has not seen stays here"
-            await compactor.round()
-            assert len(made.log.segments) == 2  # the compacted ledger, and the open one
-            await write_table(made, 2)
-            await compactor.round()
-            made.clock.ms += 5
-            await tiering.round()
-            await tiering.round()
-            before = await made.objects()
-            assert len(before) == 1
-            rows = await write_table(made, 3)
-            reading = made.log.segments[0].ledger
-            await compactor.round()
-            assert before <= await made.objects(), "a read that is under way ends"
-            assert await made.tier.read(reading, 0, 10)
-            assert await table(made) == rows
-            made.clock.ms += 61_000
-            await compactor.round()
-            await tiering.round()
-            after = await made.objects()
-            assert after
-            assert not after & before
-            assert await table(made) == rows
-
-    asyncio.run(run())
+async def test_a_compacted_topic_is_offloaded_when_it_is_compacted_and_objects_are_replaced():
+    async with bench(
+        cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
+    ) as made:
+        compactor, tiering = made.node.compactor, made.node.tiering
+        await write_table(made, 0)
+        rows = await write_table(made, 1)
+        await tiering.round()
+        assert not await made.objects(), "what compaction has not seen stays here"
+        await compactor.round()
+        assert len(made.log.segments) == 2  # the compacted ledger, and the open one
+        await write_table(made, 2)
+        await compactor.round()
+        made.clock.ms += 5
+        await tiering.round()
+        await tiering.round()
+        before = await made.objects()
+        assert len(before) == 1
+        rows = await write_table(made, 3)
+        reading = made.log.segments[0].ledger
+        await compactor.round()
+        assert before <= await made.objects(), "a read that is under way ends"
+        assert await made.tier.read(reading, 0, 10)
+        assert await table(made) == rows
+        made.clock.ms += 61_000
+        await compactor.round()
+        await tiering.round()
+        after = await made.objects()
+        assert after
+        assert not after & before
+        assert await table(made) == rows
 
 
-def test_compaction_reads_what_lies_in_object_storage_alone_and_waits_while_that_is_away() -> None:
-    async def run() -> None:
-        async with bench(
-            cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
-        ) as made:
-            compactor, tiering = made.node.compactor, made.node.tiering
-            for turn in range(3):
-                await write_table(made, turn)
-                await compactor.round()
-            made.clock.ms += 5
-            await tiering.round()
-            await write_table(made, 3)
-            made.clock.ms += 5
-            await tiering.round()
-            assert not made.log.segments[0].is_local
-            named = [segment.ledger for segment in made.log.segments]
-            made.storage.is_away = True
+async def test_compaction_reads_what_lies_in_object_storage_alone_and_waits_while_that_is_away():
+    async with bench(
+        cleanup_policy="compact", local_retention_ms="0", min_cleanable_dirty_ratio="0.1"
+    ) as made:
+        compactor, tiering = made.node.compactor, made.node.tiering
+        for turn in range(3):
+            await write_table(made, turn)
             await compactor.round()
-            assert compactor.failures
-            assert [segment.ledger for segment in made.log.segments] == named
-            made.storage.is_away = False
-            rows = await write_table(made, 4)
-            await compactor.round()
-            assert made.log.segments[0].ledger not in named
-            assert await table(made) == rows
-
-    asyncio.run(run())
+        made.clock.ms += 5
+        await tiering.round()
+        await write_table(made, 3)
+        made.clock.ms += 5
+        await tiering.round()
+        assert not made.log.segments[0].is_local
+        named = [segment.ledger for segment in made.log.segments]
+        made.storage.is_away = True
+        await compactor.round()
+        assert compactor.failures
+        assert [segment.ledger for segment in made.log.segments] == named
+        made.storage.is_away = False
+        rows = await write_table(made, 4)
+        await compactor.round()
+        assert made.log.segments[0].ledger not in named
+        assert await table(made) == rows

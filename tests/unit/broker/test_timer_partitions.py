@@ -67,59 +67,50 @@ def hosted_of(node):
     return hosted
 
 
-def test_the_next_owner_delivers_what_is_pending_each_record_once():
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with (
-            cluster_broker(1, metadata, ledgers) as first,
-            cluster_broker(2, metadata, ledgers) as second,
-        ):
-            await first.topics.create("t", 1, configs=ON)
-            await until(lambda: "t" in second.topics.by_name)
-            await move(first, first)
-            now_ms = first.clock.now_ms()
-            await add(first, [b"%d" % n for n in range(50)], now_ms + 50)
-            await until_delivered(first, 50)
-            await add(first, [b"soon"], now_ms + 1_500)
-            await add(first, [b"later"], now_ms + 3_000)
-            await move(first, second)
-            await serve(second)
-            found = await until_delivered(second, 52)
-            assert sorted(found) == sorted([b"%d" % n for n in range(50)] + [b"soon", b"later"])
-            assert second.clock.now_ms() >= now_ms + 3_000
-
-    asyncio.run(scenario())
+async def test_the_next_owner_delivers_what_is_pending_each_record_once():
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with (
+        cluster_broker(1, metadata, ledgers) as first,
+        cluster_broker(2, metadata, ledgers) as second,
+    ):
+        await first.topics.create("t", 1, configs=ON)
+        await until(lambda: "t" in second.topics.by_name)
+        await move(first, first)
+        now_ms = first.clock.now_ms()
+        await add(first, [b"%d" % n for n in range(50)], now_ms + 50)
+        await until_delivered(first, 50)
+        await add(first, [b"soon"], now_ms + 1_500)
+        await add(first, [b"later"], now_ms + 3_000)
+        await move(first, second)
+        await serve(second)
+        found = await until_delivered(second, 52)
+        assert sorted(found) == sorted([b"%d" % n for n in range(50)] + [b"soon", b"later"])
+        assert second.clock.now_ms() >= now_ms + 3_000
 
 
-def test_the_next_owner_opens_timers_when_their_partition_is_loaded(monkeypatch):
+async def test_the_next_owner_opens_timers_when_their_partition_is_loaded(monkeypatch):
     monkeypatch.setattr(timer_host, "LOOK_S", 3_600)
 
-    async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with (
-            cluster_broker(1, metadata, ledgers) as first,
-            cluster_broker(2, metadata, ledgers) as second,
-        ):
-            await first.topics.create("t", 1, configs=ON)
-            await until(lambda: "t" in second.topics.by_name)
-            await move(first, first)
-            await add(first, [b"waits"], first.clock.now_ms() + 1_000)
-            await move(first, second)
-            await serve(second)
-            assert await until_delivered(second, 1) == [b"waits"]
-
-    asyncio.run(scenario())
+    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    async with (
+        cluster_broker(1, metadata, ledgers) as first,
+        cluster_broker(2, metadata, ledgers) as second,
+    ):
+        await first.topics.create("t", 1, configs=ON)
+        await until(lambda: "t" in second.topics.by_name)
+        await move(first, first)
+        await add(first, [b"waits"], first.clock.now_ms() + 1_000)
+        await move(first, second)
+        await serve(second)
+        assert await until_delivered(second, 1) == [b"waits"]
 
 
-def test_a_batch_that_comes_again_is_kept_once():
-    async def scenario() -> None:
-        async with alone() as node:
-            origin = BatchOrigin(5, 0, 10)
-            for _ in range(2):
-                await add(node, [b"a", b"b"], node.clock.now_ms() + YEAR_MS, origin)
-            assert hosted_of(node).state.schedule.count == 2
-
-    asyncio.run(scenario())
+async def test_a_batch_that_comes_again_is_kept_once():
+    async with alone() as node:
+        origin = BatchOrigin(5, 0, 10)
+        for _ in range(2):
+            await add(node, [b"a", b"b"], node.clock.now_ms() + YEAR_MS, origin)
+        assert hosted_of(node).state.schedule.count == 2
 
 
 def test_a_calendar_that_is_set_is_followed(monkeypatch):
@@ -145,58 +136,52 @@ def test_a_calendar_that_is_set_is_followed(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_a_restart_reads_the_checkpoint_and_what_followed():
-    async def scenario() -> None:
-        async with alone() as node:
-            due_ms = node.clock.now_ms() + YEAR_MS
-            for n in range(20):
-                await add(node, [b"%d.%d" % (n, m) for m in range(50)], due_ms + n)
-            hosted = hosted_of(node)
-            await timer_space.write_checkpoint(hosted)
-            await add(node, [b"after"], due_ms)
-            before = list(hosted.state.schedule.after(ScheduleEntry(-1, -1)))
-            topic = node.topics.get("t")
-            node.timers.host.hosted.resign(topic, 0)
-            shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 2_000)
-            fresh = hosted_of(node)
-            assert fresh is not hosted
-            assert list(fresh.state.schedule.after(ScheduleEntry(-1, -1))) == before
-            assert fresh.state.replay_from >= 1_000, "the replay began at the checkpoint"
-            assert {one.body.value for one in shown} >= {b"after", b"0.0", b"19.49"}
-
-    asyncio.run(scenario())
+async def test_a_restart_reads_the_checkpoint_and_what_followed():
+    async with alone() as node:
+        due_ms = node.clock.now_ms() + YEAR_MS
+        for n in range(20):
+            await add(node, [b"%d.%d" % (n, m) for m in range(50)], due_ms + n)
+        hosted = hosted_of(node)
+        await timer_space.write_checkpoint(hosted)
+        await add(node, [b"after"], due_ms)
+        before = list(hosted.state.schedule.after(ScheduleEntry(-1, -1)))
+        topic = node.topics.get("t")
+        node.timers.host.hosted.resign(topic, 0)
+        shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 2_000)
+        fresh = hosted_of(node)
+        assert fresh is not hosted
+        assert list(fresh.state.schedule.after(ScheduleEntry(-1, -1))) == before
+        assert fresh.state.replay_from >= 1_000, "the replay began at the checkpoint"
+        assert {one.body.value for one in shown} >= {b"after", b"0.0", b"19.49"}
 
 
-def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch):
+async def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monkeypatch):
     monkeypatch.setattr(timer_space, "SPACE_BYTES", 10_000)
 
-    async def scenario() -> None:
-        async with alone() as node:
-            now_ms = node.clock.now_ms()
-            await add(node, [b"kept"], now_ms + YEAR_MS)
-            await add(node, [b"x" * 100] * 500, now_ms + 10)
-            await until_delivered(node, 500)
-            hosted = hosted_of(node)
-            async with asyncio.timeout(30):
-                while hosted.state.outstanding_count:
-                    await asyncio.sleep(0.01)
-            await timer_space.keep_small(hosted)
-            assert hosted.companion.log_start_offset >= 500
-            topic = node.topics.get("t")
-            (shown,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
-            assert shown.body.value == b"kept"
-            assert shown.offset != shown.number, "it was written again"
-            node.timers.host.hosted.resign(topic, 0)
-            (again,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
-            assert again == shown
-            assert await node.timers.delayed.cancel(topic, 0, shown.due_ms, shown.number)
-            assert not await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
-
-    asyncio.run(scenario())
+    async with alone() as node:
+        now_ms = node.clock.now_ms()
+        await add(node, [b"kept"], now_ms + YEAR_MS)
+        await add(node, [b"x" * 100] * 500, now_ms + 10)
+        await until_delivered(node, 500)
+        hosted = hosted_of(node)
+        async with asyncio.timeout(30):
+            while hosted.state.outstanding_count:
+                await asyncio.sleep(0.01)
+        await timer_space.keep_small(hosted)
+        assert hosted.companion.log_start_offset >= 500
+        topic = node.topics.get("t")
+        (shown,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
+        assert shown.body.value == b"kept"
+        assert shown.offset != shown.number, "it was written again"
+        node.timers.host.hosted.resign(topic, 0)
+        (again,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
+        assert again == shown
+        assert await node.timers.delayed.cancel(topic, 0, shown.due_ms, shown.number)
+        assert not await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
 
 
 @pytest.mark.parametrize("together_bytes", [512 * 1024, 2_000])
-def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
+async def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
     monkeypatch, together_bytes
 ):
     monkeypatch.setattr(timer_space, "SPACE_BYTES", 10_000)
@@ -204,43 +189,37 @@ def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
     monkeypatch.setattr(timer_space, "TRIM_RECORDS", 100)
     monkeypatch.setattr(timer_space, "TOGETHER_BYTES", together_bytes, raising=False)
 
-    async def scenario() -> None:
-        async with alone() as node:
-            now_ms = node.clock.now_ms()
-            for n in range(10):
-                await add(node, [b"first %d" % n], now_ms + YEAR_MS + n)
-            await add(node, [b"x" * 100] * 500, now_ms + 10)
-            for n in range(10):
-                await add(node, [b"second %d" % n, b"third %d" % n], now_ms + YEAR_MS + n)
-            await until_delivered(node, 500)
-            hosted = hosted_of(node)
-            async with asyncio.timeout(30):
-                while hosted.state.outstanding_count:
-                    await asyncio.sleep(0.01)
-            await timer_space.keep_small(hosted)
-            assert hosted.companion.log_start_offset >= 500
-            topic = node.topics.get("t")
-            shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 100)
-            words = (b"first", b"second", b"third")
-            assert [one.body.value for one in shown] == [
-                b"%b %d" % (word, n) for n in range(10) for word in words
-            ]
-
-    asyncio.run(scenario())
+    async with alone() as node:
+        now_ms = node.clock.now_ms()
+        for n in range(10):
+            await add(node, [b"first %d" % n], now_ms + YEAR_MS + n)
+        await add(node, [b"x" * 100] * 500, now_ms + 10)
+        for n in range(10):
+            await add(node, [b"second %d" % n, b"third %d" % n], now_ms + YEAR_MS + n)
+        await until_delivered(node, 500)
+        hosted = hosted_of(node)
+        async with asyncio.timeout(30):
+            while hosted.state.outstanding_count:
+                await asyncio.sleep(0.01)
+        await timer_space.keep_small(hosted)
+        assert hosted.companion.log_start_offset >= 500
+        topic = node.topics.get("t")
+        shown = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 100)
+        words = (b"first", b"second", b"third")
+        assert [one.body.value for one in shown] == [
+            b"%b %d" % (word, n) for n in range(10) for word in words
+        ]
 
 
-def test_listings_are_bounded_by_bytes_and_complete():
-    async def scenario() -> None:
-        async with alone() as node:
-            topic, soon_ms = node.topics.get("t"), node.clock.now_ms() + YEAR_MS
-            for n in range(24):  # they lie in another order than that of their times
-                value = b"%02d" % n + bytes(900_000)
-                await add(node, [value], soon_ms + (n * 7) % 24)
-            after, seen = ScheduleEntry(-1, -1), []
-            while some := await node.timers.delayed.list_delayed(topic, 0, after, 500):
-                assert sum(len(one.body.value) for one in some) <= LISTED_BYTES_MAX + 900_002
-                seen += [int(one.body.value[:2]) for one in some]
-                after = ScheduleEntry(some[-1].due_ms, some[-1].offset)
-            assert seen == sorted(range(24), key=lambda n: (n * 7) % 24)
-
-    asyncio.run(scenario())
+async def test_listings_are_bounded_by_bytes_and_complete():
+    async with alone() as node:
+        topic, soon_ms = node.topics.get("t"), node.clock.now_ms() + YEAR_MS
+        for n in range(24):  # they lie in another order than that of their times
+            value = b"%02d" % n + bytes(900_000)
+            await add(node, [value], soon_ms + (n * 7) % 24)
+        after, seen = ScheduleEntry(-1, -1), []
+        while some := await node.timers.delayed.list_delayed(topic, 0, after, 500):
+            assert sum(len(one.body.value) for one in some) <= LISTED_BYTES_MAX + 900_002
+            seen += [int(one.body.value[:2]) for one in some]
+            after = ScheduleEntry(some[-1].due_ms, some[-1].offset)
+        assert seen == sorted(range(24), key=lambda n: (n * 7) % 24)

@@ -181,7 +181,7 @@ def test_a_key_in_the_token_itself_is_never_used(rig):
     assert isinstance(found, AuthenticationFailed)
 
 
-def test_an_unknown_key_id_causes_one_refresh_in_a_while(rig, monkeypatch):
+async def test_an_unknown_key_id_causes_one_refresh_in_a_while(rig, monkeypatch):
     reads = []
     monkeypatch.setattr(
         tokens, "read_document", lambda url: reads.append(url) or read_document(url)
@@ -191,36 +191,28 @@ def test_an_unknown_key_id_causes_one_refresh_in_a_while(rig, monkeypatch):
         token(key=RSAKey.import_key(new.as_dict(private=True), {"kid": f"x{n}"})) for n in range(50)
     ]
 
-    async def scenario() -> None:
-        await rig.tokens.load()
-        rig.publish(*KEYS.values(), new)
-        rig.clock.ms += 60_000
-        found = await asyncio.gather(
-            *(rig.tokens.judge(one) for one in flood), return_exceptions=True
-        )
-        assert all(isinstance(one, AuthenticationFailed) for one in found)
-        assert len(reads) == 2  # at the start, and for the flood
-        assert (await rig.tokens.judge(token(key=new))).user == "alice"
-        rig.clock.ms += 60_000
-        rig.path.unlink()  # the issuer is down: known keys stay in use
-        assert isinstance(
-            (await asyncio.gather(rig.tokens.judge(flood[0]), return_exceptions=True))[0],
-            AuthenticationFailed,
-        )
-        assert (await rig.tokens.judge(token(key=new))).user == "alice"
-
-    asyncio.run(scenario())
+    await rig.tokens.load()
+    rig.publish(*KEYS.values(), new)
+    rig.clock.ms += 60_000
+    found = await asyncio.gather(*(rig.tokens.judge(one) for one in flood), return_exceptions=True)
+    assert all(isinstance(one, AuthenticationFailed) for one in found)
+    assert len(reads) == 2  # at the start, and for the flood
+    assert (await rig.tokens.judge(token(key=new))).user == "alice"
+    rig.clock.ms += 60_000
+    rig.path.unlink()  # the issuer is down: known keys stay in use
+    assert isinstance(
+        (await asyncio.gather(rig.tokens.judge(flood[0]), return_exceptions=True))[0],
+        AuthenticationFailed,
+    )
+    assert (await rig.tokens.judge(token(key=new))).user == "alice"
 
 
-def test_a_key_that_the_issuer_has_withdrawn_is_refused_after_an_hour(rig):
-    async def scenario() -> None:
-        await rig.tokens.load()
-        rig.publish(KEYS["ES256"])
-        rig.clock.ms += 3_601_000
-        with pytest.raises(AuthenticationFailed):
-            await rig.tokens.judge(token(exp=NOW_S + 10_000))
-
-    asyncio.run(scenario())
+async def test_a_key_that_the_issuer_has_withdrawn_is_refused_after_an_hour(rig):
+    await rig.tokens.load()
+    rig.publish(KEYS["ES256"])
+    rig.clock.ms += 3_601_000
+    with pytest.raises(AuthenticationFailed):
+        await rig.tokens.judge(token(exp=NOW_S + 10_000))
 
 
 @pytest.mark.filterwarnings("ignore:Key size should be")

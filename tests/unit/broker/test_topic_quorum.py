@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,19 +42,16 @@ def test_a_topic_that_does_not_say_leaves_it_to_the_store() -> None:
     assert log_config({"retention.ms": "5"}).copies is None
 
 
-def test_a_broker_with_files_refuses_copies_and_takes_what_is_true_there() -> None:
-    async def scenario() -> None:
-        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
-        node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
-        await node.open()
-        with pytest.raises(ConfigInvalid, match=r"headrace serve --zookeeper"):
-            await node.topics.create("t", configs={QUORUM: "3,3,2"})
-        await node.topics.create("t", configs={QUORUM: "1,1,1"})
-        topic = node.topics.get("t")
-        with pytest.raises(ConfigInvalid):
-            await node.topics.change_configs(topic, lambda now: {**now, QUORUM: "2,2,1"})
-        await node.topics.change_configs(topic, lambda _now: {"retention.ms": "5"})
-        assert topic.fact.configs == {"retention.ms": "5"}
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_a_broker_with_files_refuses_copies_and_takes_what_is_true_there() -> None:
+    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+    node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
+    await node.open()
+    with pytest.raises(ConfigInvalid, match=r"headrace serve --zookeeper"):
+        await node.topics.create("t", configs={QUORUM: "3,3,2"})
+    await node.topics.create("t", configs={QUORUM: "1,1,1"})
+    topic = node.topics.get("t")
+    with pytest.raises(ConfigInvalid):
+        await node.topics.change_configs(topic, lambda now: {**now, QUORUM: "2,2,1"})
+    await node.topics.change_configs(topic, lambda _now: {"retention.ms": "5"})
+    assert topic.fact.configs == {"retention.ms": "5"}
+    await node.close()

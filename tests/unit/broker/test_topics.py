@@ -66,143 +66,120 @@ def _node(metadata: MemoryMetadataStore, store: MemoryLedgerStore | None = None)
     return Node(config, store or MemoryLedgerStore(), metadata, SystemClock(), SystemRandomness())
 
 
-def test_two_changes_of_one_topics_configuration_at_once_both_count() -> None:
-    async def scenario() -> None:
-        node = _node(SlowMetadata())
-        await node.open()
-        await node.topics.create("t")
-        topic = node.topics.get("t")
-        await asyncio.gather(
-            node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"}),
-            node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
-        )
-        assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_two_changes_of_one_topics_configuration_at_once_both_count() -> None:
+    node = _node(SlowMetadata())
+    await node.open()
+    await node.topics.create("t")
+    topic = node.topics.get("t")
+    await asyncio.gather(
+        node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"}),
+        node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
+    )
+    assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
+    await node.close()
 
 
-def test_a_setting_of_a_newer_broker_stands_in_nobodys_way_but_is_not_set_here() -> None:
-    async def scenario() -> None:
-        metadata = MemoryMetadataStore()
-        node = _node(metadata)
-        await node.open()
-        await node.topics.create("t")
-        await node.close()
-        entry = await metadata.get(topic_key("t"))
-        assert entry is not None
-        fact = replace(TopicFact.decode(entry.value), configs={"newer.setting": "1"})
-        await metadata.put(topic_key("t"), fact.encode(), entry.version)
-        node = _node(metadata)
-        await node.open()
-        topic = node.topics.get("t")
-        await node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"})
-        assert topic.fact.configs == {"newer.setting": "1", "retention.ms": "5"}
-        with pytest.raises(ConfigInvalid, match=r"newer\.setting"):
-            await node.topics.change_configs(topic, lambda now: {**now, "newer.setting": "2"})
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_a_setting_of_a_newer_broker_stands_in_nobodys_way_but_is_not_set_here() -> None:
+    metadata = MemoryMetadataStore()
+    node = _node(metadata)
+    await node.open()
+    await node.topics.create("t")
+    await node.close()
+    entry = await metadata.get(topic_key("t"))
+    assert entry is not None
+    fact = replace(TopicFact.decode(entry.value), configs={"newer.setting": "1"})
+    await metadata.put(topic_key("t"), fact.encode(), entry.version)
+    node = _node(metadata)
+    await node.open()
+    topic = node.topics.get("t")
+    await node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"})
+    assert topic.fact.configs == {"newer.setting": "1", "retention.ms": "5"}
+    with pytest.raises(ConfigInvalid, match=r"newer\.setting"):
+        await node.topics.change_configs(topic, lambda now: {**now, "newer.setting": "2"})
+    await node.close()
 
 
-def test_a_change_of_a_topic_that_was_made_again_meanwhile_leaves_the_new_one_alone() -> None:
-    async def scenario() -> None:
-        metadata = SlowMetadata()
-        node = _node(metadata)
-        await node.open()
-        await node.topics.create("t")
-        old = node.topics.get("t")
-        outcomes = await asyncio.gather(
-            node.topics.delete(old, node.deleted_topics.forget),
-            node.topics.create("t"),
-            node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
-            node.topics.add_partitions(old, 4),
-            return_exceptions=True,
-        )
-        assert isinstance(outcomes[2], TopicUnknown)
-        assert isinstance(outcomes[3], TopicUnknown)
-        new = node.topics.get("t")
-        reopened = _node(MemoryMetadataStore(metadata._shared))
-        await reopened.open()
-        assert reopened.topics.get("t").id == new.id != old.id
-        await node.close()
-        await reopened.close()
-
-    asyncio.run(scenario())
+async def test_a_change_of_a_topic_that_was_made_again_meanwhile_leaves_the_new_one_alone() -> None:
+    metadata = SlowMetadata()
+    node = _node(metadata)
+    await node.open()
+    await node.topics.create("t")
+    old = node.topics.get("t")
+    outcomes = await asyncio.gather(
+        node.topics.delete(old, node.deleted_topics.forget),
+        node.topics.create("t"),
+        node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
+        node.topics.add_partitions(old, 4),
+        return_exceptions=True,
+    )
+    assert isinstance(outcomes[2], TopicUnknown)
+    assert isinstance(outcomes[3], TopicUnknown)
+    new = node.topics.get("t")
+    reopened = _node(MemoryMetadataStore(metadata._shared))
+    await reopened.open()
+    assert reopened.topics.get("t").id == new.id != old.id
+    await node.close()
+    await reopened.close()
 
 
-def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
-    async def scenario() -> None:
-        metadata = SlowMetadata()
-        node = _node(metadata)
-        await node.open()
-        await node.topics.create("t")
-        topic = node.topics.get("t")
-        metadata.is_refusing = True
-        with pytest.raises(MetadataUnavailable):
-            await node.topics.delete(topic, node.deleted_topics.forget)
-        assert node.topics.get("t") is topic
-        assert not topic.partitions[0].is_deleted
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
+    metadata = SlowMetadata()
+    node = _node(metadata)
+    await node.open()
+    await node.topics.create("t")
+    topic = node.topics.get("t")
+    metadata.is_refusing = True
+    with pytest.raises(MetadataUnavailable):
+        await node.topics.delete(topic, node.deleted_topics.forget)
+    assert node.topics.get("t") is topic
+    assert not topic.partitions[0].is_deleted
+    await node.close()
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, "__consumer.offsets"])
-def test_nobody_takes_the_place_of_the_offsets_topic(name: str) -> None:
-    async def scenario() -> None:
-        node = _node(MemoryMetadataStore())
-        await node.open()
-        with pytest.raises((PolicyViolation, TopicNameInvalid)):
-            await node.topics.create(name, 1)
-        topic = await node.topics.ensure_internal(OFFSETS_TOPIC)
-        assert len(topic.partitions) == 2
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_nobody_takes_the_place_of_the_offsets_topic(name: str) -> None:
+    node = _node(MemoryMetadataStore())
+    await node.open()
+    with pytest.raises((PolicyViolation, TopicNameInvalid)):
+        await node.topics.create(name, 1)
+    topic = await node.topics.ensure_internal(OFFSETS_TOPIC)
+    assert len(topic.partitions) == 2
+    await node.close()
 
 
-def test_a_broker_starts_though_what_a_crash_left_cannot_be_removed_now() -> None:
-    async def scenario() -> None:
-        store = RefusingStore()
-        await store.create()
-        node = _node(MemoryMetadataStore(), store)
-        await node.open()
-        await node.topics.create("t")
-        partition = node.topics.get("t").partitions[0]
-        await partition.wait_loaded()
-        batch = encode_batch([Record(0, 0, None, b"v", [])])
-        while (appended := partition.append(batch, check_batch(batch))) is None:
-            assert partition.ready is not None
-            await partition.ready.wait()
-        await appended.completion.wait()
-        await node.close()
-
-    asyncio.run(scenario())
+async def test_a_broker_starts_though_what_a_crash_left_cannot_be_removed_now() -> None:
+    store = RefusingStore()
+    await store.create()
+    node = _node(MemoryMetadataStore(), store)
+    await node.open()
+    await node.topics.create("t")
+    partition = node.topics.get("t").partitions[0]
+    await partition.wait_loaded()
+    batch = encode_batch([Record(0, 0, None, b"v", [])])
+    while (appended := partition.append(batch, check_batch(batch))) is None:
+        assert partition.ready is not None
+        await partition.ready.wait()
+    await appended.completion.wait()
+    await node.close()
 
 
-def test_a_topic_that_another_broker_has_deleted_is_unknown_and_one_it_changed_is_tried_again() -> (
-    None
-):
+async def test_a_topic_that_another_broker_deleted_is_unknown_and_one_it_changed_is_retried():
     """Found by `headrace verify blackbox`: the answer to a deletion was lost, and the next broker
     that was asked answered UNKNOWN_SERVER_ERROR, which clients take for final."""
 
-    async def scenario() -> None:
-        metadata = SlowMetadata()
-        node = _node(metadata)
-        await node.open()
-        for name in ("gone", "changed"):
-            await node.topics.create(name)
-        gone, changed = node.topics.get("gone"), node.topics.get("changed")
-        await metadata.delete(topic_key("gone"), gone.version)  # as another broker does
-        fact = replace(changed.fact, configs={"segment.ms": "7"})
-        await metadata.put(topic_key("changed"), fact.encode(), changed.version)
-        with pytest.raises(TopicUnknown):
-            await node.topics.delete(gone, node.deleted_topics.forget)
-        with pytest.raises(MetadataUnavailable, match="try again"):
-            await node.topics.delete(changed, node.deleted_topics.forget)
+    metadata = SlowMetadata()
+    node = _node(metadata)
+    await node.open()
+    for name in ("gone", "changed"):
+        await node.topics.create(name)
+    gone, changed = node.topics.get("gone"), node.topics.get("changed")
+    await metadata.delete(topic_key("gone"), gone.version)  # as another broker does
+    fact = replace(changed.fact, configs={"segment.ms": "7"})
+    await metadata.put(topic_key("changed"), fact.encode(), changed.version)
+    with pytest.raises(TopicUnknown):
+        await node.topics.delete(gone, node.deleted_topics.forget)
+    with pytest.raises(MetadataUnavailable, match="try again"):
         await node.topics.delete(changed, node.deleted_topics.forget)
-        assert await metadata.get(topic_key("changed")) is None
-        await node.close()
-
-    asyncio.run(scenario())
+    await node.topics.delete(changed, node.deleted_topics.forget)
+    assert await metadata.get(topic_key("changed")) is None
+    await node.close()

@@ -116,21 +116,18 @@ async def world() -> AsyncIterator[World]:
         await made.node.close()
 
 
-def test_a_commit_ends_the_transaction_in_every_partition():
-    async def scenario() -> None:
-        async with world() as w:
-            await w.node.topics.create("a", 2)
-            producer = await w.init()
-            await w.add(producer, ("a", 0), ("a", 1))
-            for number in (0, 1):
-                await w.write(producer, "a", number)
-                assert (await w.log("a", number)).visibility.last_stable_offset == 0
-            await w.end(producer)
-            await w.wait_for_state("CompleteCommit")
-            for number in (0, 1):
-                assert (await w.log("a", number)).visibility.last_stable_offset == 2
-
-    asyncio.run(scenario())
+async def test_a_commit_ends_the_transaction_in_every_partition():
+    async with world() as w:
+        await w.node.topics.create("a", 2)
+        producer = await w.init()
+        await w.add(producer, ("a", 0), ("a", 1))
+        for number in (0, 1):
+            await w.write(producer, "a", number)
+            assert (await w.log("a", number)).visibility.last_stable_offset == 0
+        await w.end(producer)
+        await w.wait_for_state("CompleteCommit")
+        for number in (0, 1):
+            assert (await w.log("a", number)).visibility.last_stable_offset == 2
 
 
 async def ending(w, monkeypatch, held_s, reports=0):
@@ -154,192 +151,163 @@ async def ending(w, monkeypatch, held_s, reports=0):
 
 
 @pytest.mark.parametrize("held_s", [0.03, 1.0])
-def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_completed(
+async def test_the_next_transaction_waits_a_moment_for_the_previous_one_to_be_completed(
     held_s, monkeypatch
 ):
     """A client would repeat its request only after 20 to 100 ms."""
 
-    async def scenario() -> None:
-        async with world() as w:
-            loop = asyncio.get_running_loop()
-            producer = await ending(w, monkeypatch, held_s)
-            started_s = loop.time()
-            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
-            error = (await w.node.transactions.submit(command)).error
-            waited_s = loop.time() - started_s
-            if held_s < 0.1:
-                assert error is None
-                assert waited_s >= held_s - 0.005
-            else:
-                assert isinstance(error, ConcurrentTransactions)
-                assert waited_s < held_s, "others on its connection wait as well"
-                await w.wait_for_state("CompleteCommit")
-
-    asyncio.run(scenario())
+    async with world() as w:
+        loop = asyncio.get_running_loop()
+        producer = await ending(w, monkeypatch, held_s)
+        started_s = loop.time()
+        command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+        error = (await w.node.transactions.submit(command)).error
+        waited_s = loop.time() - started_s
+        if held_s < 0.1:
+            assert error is None
+            assert waited_s >= held_s - 0.005
+        else:
+            assert isinstance(error, ConcurrentTransactions)
+            assert waited_s < held_s, "others on its connection wait as well"
+            await w.wait_for_state("CompleteCommit")
 
 
-def test_the_next_transaction_begins_as_soon_as_the_previous_one_is_completed(monkeypatch):
+async def test_the_next_transaction_begins_as_soon_as_the_previous_one_is_completed(monkeypatch):
     for name in ("COMPLETION_WAIT_S", "COMPLETION_LOOK_S"):
         monkeypatch.setattr(transaction_coordinator, name, 60)
 
-    async def scenario() -> None:
-        async with world() as w:
-            producer = await ending(w, monkeypatch, 0.05)
-            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
-            async with asyncio.timeout(30):
-                reply = await w.node.transactions.submit(command)
-            assert reply.error is None
-
-    asyncio.run(scenario())
+    async with world() as w:
+        producer = await ending(w, monkeypatch, 0.05)
+        command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+        async with asyncio.timeout(30):
+            reply = await w.node.transactions.submit(command)
+        assert reply.error is None
 
 
-def test_the_next_transaction_waits_for_markers_that_are_reported_one_after_another(monkeypatch):
-    async def scenario() -> None:
-        async with world() as w:
-            producer = await ending(w, monkeypatch, 0.05, reports=20)
-            command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
-            assert (await w.node.transactions.submit(command)).error is None
-
-    asyncio.run(scenario())
-
-
-def test_a_topic_that_is_deleted_does_not_hold_up_the_end():
-    async def scenario() -> None:
-        async with world() as w:
-            for name in ("a", "b"):
-                await w.node.topics.create(name, 1)
-            producer = await w.init()
-            await w.add(producer, ("a", 0), ("b", 0))
-            await w.write(producer, "b")
-            await w.node.services.topics.delete("a")
-            await w.end(producer)
-            await w.wait_for_state("CompleteCommit")
-            assert w.node.marker_sender.waiting_count == 0
-            assert (await w.log("b")).visibility.last_stable_offset == 2
-
-    asyncio.run(scenario())
+async def test_the_next_transaction_waits_for_markers_that_are_reported_one_after_another(
+    monkeypatch,
+):
+    async with world() as w:
+        producer = await ending(w, monkeypatch, 0.05, reports=20)
+        command = AddPartitionsCommand("t", *producer, frozenset({("a", 0)}))
+        assert (await w.node.transactions.submit(command)).error is None
 
 
-def test_offsets_count_after_the_marker_and_outlive_the_broker():
-    async def scenario() -> None:
-        made = World()
+async def test_a_topic_that_is_deleted_does_not_hold_up_the_end():
+    async with world() as w:
+        for name in ("a", "b"):
+            await w.node.topics.create(name, 1)
+        producer = await w.init()
+        await w.add(producer, ("a", 0), ("b", 0))
+        await w.write(producer, "b")
+        await w.node.services.topics.delete("a")
+        await w.end(producer)
+        await w.wait_for_state("CompleteCommit")
+        assert w.node.marker_sender.waiting_count == 0
+        assert (await w.log("b")).visibility.last_stable_offset == 2
+
+
+async def test_offsets_count_after_the_marker_and_outlive_the_broker():
+    made = World()
+    await made.start()
+    await made.node.topics.create("a", 1)
+    producer = await made.init()
+    partition = made.node.groups.partition_for("g")
+    await made.add(producer, (OFFSETS_TOPIC, partition))
+    made.node.topics.get(OFFSETS_TOPIC).partitions[partition].begin_verification(producer[0])
+    commit = TransactionalCommitCommand("g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)])
+    reply = await made.node.groups.submit(commit)
+    assert reply.results[0].error is None
+    await made.node.close()
+    await made.start()
+    fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
+    found = (await made.node.groups.submit(fetch)).offsets[0]
+    assert isinstance(found.error, OffsetCommitUnstable)
+    await made.end(producer)
+    await made.wait_for_state("CompleteCommit")
+    for _ in range(2):
+        found = (await made.node.groups.submit(fetch)).offsets[0]
+        assert (found.error, found.offset) == (None, 7)
+        await made.node.close()
         await made.start()
-        await made.node.topics.create("a", 1)
-        producer = await made.init()
-        partition = made.node.groups.partition_for("g")
-        await made.add(producer, (OFFSETS_TOPIC, partition))
-        made.node.topics.get(OFFSETS_TOPIC).partitions[partition].begin_verification(producer[0])
+    await made.node.close()
+
+
+async def test_a_transaction_of_a_dead_producer_ends_after_a_restart_though_nobody_asks():
+    """Its readers would wait for ever: a new owner reads its log when the first client asks."""
+
+    made = World()
+    await made.start()
+    await made.node.topics.create("a", 1)
+    producer = await made.init(timeout_ms=200)
+    await made.add(producer, ("a", 0))
+    await made.write(producer, "a")
+    await made.node.close()
+    await made.start()
+    log = await made.log("a")
+    async with asyncio.timeout(10):
+        while log.visibility.last_stable_offset < 2:  # the record and its marker
+            await asyncio.sleep(0.01)
+    await made.node.close()
+
+
+async def test_offsets_that_come_after_their_transactions_marker_are_refused():
+    async with world() as w:
+        await w.node.topics.create("a", 1)
+        producer = await w.init()
+        partition = w.node.groups.partition_for("g")
+        await w.add(producer, (OFFSETS_TOPIC, partition))
+        fetch = FetchOffsetsCommand("g", [("a", 0)])
+        await w.node.groups.submit(fetch)  # the group's shard is loaded
+        held = w.node.topics.get(OFFSETS_TOPIC).partitions[partition]
+        held.begin_verification(producer[0])
+        await w.end(producer)
+        await w.wait_for_state("CompleteCommit")
         commit = TransactionalCommitCommand(
             "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
         )
-        reply = await made.node.groups.submit(commit)
-        assert reply.results[0].error is None
-        await made.node.close()
-        await made.start()
-        fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
-        found = (await made.node.groups.submit(fetch)).offsets[0]
-        assert isinstance(found.error, OffsetCommitUnstable)
-        await made.end(producer)
-        await made.wait_for_state("CompleteCommit")
-        for _ in range(2):
-            found = (await made.node.groups.submit(fetch)).offsets[0]
-            assert (found.error, found.offset) == (None, 7)
-            await made.node.close()
-            await made.start()
-        await made.node.close()
-
-    asyncio.run(scenario())
+        reply = await w.node.groups.submit(commit)
+        assert reply.results[0].error is not None
+        found = (await w.node.groups.submit(fetch)).offsets[0]
+        assert found.offset == -1
 
 
-def test_a_transaction_of_a_dead_producer_ends_after_a_restart_though_nobody_asks():
-    """Its readers would wait for ever: a new owner reads its log when the first client asks."""
-
-    async def scenario() -> None:
-        made = World()
-        await made.start()
-        await made.node.topics.create("a", 1)
-        producer = await made.init(timeout_ms=200)
-        await made.add(producer, ("a", 0))
-        await made.write(producer, "a")
-        await made.node.close()
-        await made.start()
-        log = await made.log("a")
-        async with asyncio.timeout(10):
-            while log.visibility.last_stable_offset < 2:  # the record and its marker
-                await asyncio.sleep(0.01)
-        await made.node.close()
-
-    asyncio.run(scenario())
-
-
-def test_offsets_that_come_after_their_transactions_marker_are_refused():
-    async def scenario() -> None:
-        async with world() as w:
-            await w.node.topics.create("a", 1)
-            producer = await w.init()
-            partition = w.node.groups.partition_for("g")
-            await w.add(producer, (OFFSETS_TOPIC, partition))
-            fetch = FetchOffsetsCommand("g", [("a", 0)])
-            await w.node.groups.submit(fetch)  # the group's shard is loaded
-            held = w.node.topics.get(OFFSETS_TOPIC).partitions[partition]
-            held.begin_verification(producer[0])
-            await w.end(producer)
-            await w.wait_for_state("CompleteCommit")
-            commit = TransactionalCommitCommand(
-                "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
-            )
-            reply = await w.node.groups.submit(commit)
-            assert reply.results[0].error is not None
-            found = (await w.node.groups.submit(fetch)).offsets[0]
-            assert found.offset == -1
-
-    asyncio.run(scenario())
-
-
-def test_an_older_epoch_commits_no_offsets_and_harms_no_coordinator():
-    async def scenario() -> None:
-        async with world() as w:
-            await w.node.topics.create("a", 1)
-            partition = w.node.groups.partition_for("g")
-            marker = EndsTransaction(5, 3, 0, True, 1)
-            assert await w.node.groups.write_marker(partition, marker) is None
-            commit = TransactionalCommitCommand(
-                "g", 5, 2, -1, "", None, [OffsetToCommit("a", 0, 7)]
-            )
-            reply = await w.node.groups.submit(commit)
-            assert isinstance(reply.results[0].error, ProducerFenced)
-            newer = marker._replace(producer_epoch=4, coordinator_epoch=2)
-            assert await w.node.groups.write_marker(partition, newer) is None
-            older = newer._replace(producer_epoch=5, coordinator_epoch=1)
-            error = await w.node.groups.write_marker(partition, older)
-            assert isinstance(error, TransactionCoordinatorFenced)
-            found = await w.node.groups.submit(FetchOffsetsCommand("g", [("a", 0)]))
-            assert found.error is None
-            assert found.offsets[0].offset == -1
-
-    asyncio.run(scenario())
+async def test_an_older_epoch_commits_no_offsets_and_harms_no_coordinator():
+    async with world() as w:
+        await w.node.topics.create("a", 1)
+        partition = w.node.groups.partition_for("g")
+        marker = EndsTransaction(5, 3, 0, True, 1)
+        assert await w.node.groups.write_marker(partition, marker) is None
+        commit = TransactionalCommitCommand("g", 5, 2, -1, "", None, [OffsetToCommit("a", 0, 7)])
+        reply = await w.node.groups.submit(commit)
+        assert isinstance(reply.results[0].error, ProducerFenced)
+        newer = marker._replace(producer_epoch=4, coordinator_epoch=2)
+        assert await w.node.groups.write_marker(partition, newer) is None
+        older = newer._replace(producer_epoch=5, coordinator_epoch=1)
+        error = await w.node.groups.write_marker(partition, older)
+        assert isinstance(error, TransactionCoordinatorFenced)
+        found = await w.node.groups.submit(FetchOffsetsCommand("g", [("a", 0)]))
+        assert found.error is None
+        assert found.offsets[0].offset == -1
 
 
 @pytest.mark.parametrize("is_adding", [False, True])
-def test_a_write_is_checked_with_the_coordinator(is_adding):
-    async def scenario() -> None:
-        async with world() as w:
-            await w.node.register(("localhost", 1), ("localhost", 2))
-            await w.node.topics.create("a", 1)
-            producer = await w.init()
-            checks, place = w.node.transaction_checks, frozenset({("a", 0)})
-            error = await checks.check("t", producer, place, is_adding=is_adding)
-            if is_adding:
-                assert error is None
-            else:
-                assert isinstance(error, TransactionAbortable)
-                await w.add(producer, ("a", 0))
-            assert await checks.check("t", producer, place, is_adding=False) is None
-            older = producer[0], producer[1] - 1
-            error = await checks.check("t", older, place, is_adding=is_adding)
-            assert isinstance(error, ProducerFenced)
-
-    asyncio.run(scenario())
+async def test_a_write_is_checked_with_the_coordinator(is_adding):
+    async with world() as w:
+        await w.node.register(("localhost", 1), ("localhost", 2))
+        await w.node.topics.create("a", 1)
+        producer = await w.init()
+        checks, place = w.node.transaction_checks, frozenset({("a", 0)})
+        error = await checks.check("t", producer, place, is_adding=is_adding)
+        if is_adding:
+            assert error is None
+        else:
+            assert isinstance(error, TransactionAbortable)
+            await w.add(producer, ("a", 0))
+        assert await checks.check("t", producer, place, is_adding=False) is None
+        older = producer[0], producer[1] - 1
+        error = await checks.check("t", older, place, is_adding=is_adding)
+        assert isinstance(error, ProducerFenced)
 
 
 class FlakyPeers:
@@ -358,21 +326,18 @@ class FlakyPeers:
         raise AssertionError("not called here")
 
 
-def test_a_marker_is_sent_to_another_broker_until_it_answers(monkeypatch):
-    async def scenario() -> None:
-        async with world() as w:
-            await w.node.register(("localhost", 1), ("localhost", 2))
-            await w.node.topics.create("a", 1)
-            peers = FlakyPeers()
-            w.node.marker_sender.peers = peers
-            # The partition's leader is another broker as far as the sender knows.
-            monkeypatch.setattr(w.node.marker_sender, "_broker_id", 99)
-            reported = asyncio.get_running_loop().create_future()
-            place = frozenset({("a", 0)})
-            effect = WriteMarkers("t", 1, 5, 0, True, 1, place)
-            w.node.marker_sender.send(effect, 0, reported.set_result)
-            async with asyncio.timeout(10):
-                command = await reported
-            assert (command.token, command.partitions, peers.calls) == (1, place, 3)
-
-    asyncio.run(scenario())
+async def test_a_marker_is_sent_to_another_broker_until_it_answers(monkeypatch):
+    async with world() as w:
+        await w.node.register(("localhost", 1), ("localhost", 2))
+        await w.node.topics.create("a", 1)
+        peers = FlakyPeers()
+        w.node.marker_sender.peers = peers
+        # The partition's leader is another broker as far as the sender knows.
+        monkeypatch.setattr(w.node.marker_sender, "_broker_id", 99)
+        reported = asyncio.get_running_loop().create_future()
+        place = frozenset({("a", 0)})
+        effect = WriteMarkers("t", 1, 5, 0, True, 1, place)
+        w.node.marker_sender.send(effect, 0, reported.set_result)
+        async with asyncio.timeout(10):
+            command = await reported
+        assert (command.token, command.partitions, peers.calls) == (1, place, 3)

@@ -30,12 +30,9 @@ def test_a_broker_stopped_while_it_waits_stops_at_once():
     assert closed == ["what was open"]
 
 
-def test_why_a_broker_does_not_start_is_raised():
+async def test_why_a_broker_does_not_start_is_raised():
     async def start() -> object:
         raise BrokerIdInUse("taken")
 
-    async def main() -> None:
-        with pytest.raises(BrokerIdInUse):
-            await _until_started(start(), asyncio.Event())
-
-    asyncio.run(main())
+    with pytest.raises(BrokerIdInUse):
+        await _until_started(start(), asyncio.Event())

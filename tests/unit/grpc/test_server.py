@@ -490,7 +490,7 @@ def test_resetting_a_stream_frees_the_bytes_that_waited_in_it():
         assert one.server.connection_count == 1
 
 
-def test_large_answers_to_small_questions_leave_others_their_turns():
+async def test_large_answers_to_small_questions_leave_others_their_turns():
     """What one read of the socket brings may cause a hundred times as much."""
     answered = []
 
@@ -527,31 +527,28 @@ def test_large_answers_to_small_questions_leave_others_their_turns():
         def is_closing(self):
             return False
 
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        server = GrpcServer({"/t/ask": Method("/t/ask", Questions, True)})
-        protocol, transport = server.protocol(), Transport()
-        protocol.connection_made(transport)
-        windows = frames.frame(frames.SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
-        sent = [b"%04d" % number for number in range(8_000)]
-        asked = b"".join(map(message, sent))
-        parts = [data(1, asked[at : at + 16_000]) for at in range(0, len(asked), 16_000)]
-        first = frames.PREFACE + windows + headers(1, block({**GRPC, ":path": "/t/ask"}), 4)
-        protocol.data_received(first + b"".join(parts[:3]))
-        protocol.data_received(b"".join(parts[3:]))
-        assert not transport.is_reading
-        seen = []
-        while not transport.is_reading:
-            loop.call_soon(lambda: seen.append(len(answered)))
-            await asyncio.sleep(0)
-        steps = [after - before for before, after in itertools.pairwise(seen)]
-        assert max(steps) < 16_384 // 9 + 2
-        assert answered == sent
-        assert len(seen) >= transport.turns > 2
-        protocol.connection_lost(None)
-        await server.close()
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    server = GrpcServer({"/t/ask": Method("/t/ask", Questions, True)})
+    protocol, transport = server.protocol(), Transport()
+    protocol.connection_made(transport)
+    windows = frames.frame(frames.SETTINGS, 0, 0, b"\0\4\x7f\xff\xff\xff")
+    sent = [b"%04d" % number for number in range(8_000)]
+    asked = b"".join(map(message, sent))
+    parts = [data(1, asked[at : at + 16_000]) for at in range(0, len(asked), 16_000)]
+    first = frames.PREFACE + windows + headers(1, block({**GRPC, ":path": "/t/ask"}), 4)
+    protocol.data_received(first + b"".join(parts[:3]))
+    protocol.data_received(b"".join(parts[3:]))
+    assert not transport.is_reading
+    seen = []
+    while not transport.is_reading:
+        loop.call_soon(lambda: seen.append(len(answered)))
+        await asyncio.sleep(0)
+    steps = [after - before for before, after in itertools.pairwise(seen)]
+    assert max(steps) < 16_384 // 9 + 2
+    assert answered == sent
+    assert len(seen) >= transport.turns > 2
+    protocol.connection_lost(None)
+    await server.close()
 
 
 # --- stop --------------------------------------------------------------------------------------

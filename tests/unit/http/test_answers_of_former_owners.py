@@ -41,7 +41,7 @@ async def owner() -> AsyncIterator[Web]:
 @pytest.mark.parametrize(
     "target", ["/v1/topics/t/records?offset=0", "/v1/topics/t", "/v1/groups/nobody", "/v1/groups"]
 )
-def test_reads_made_before_a_freeze_are_not_returned_after_it(target: str) -> None:
+async def test_reads_made_before_a_freeze_are_not_returned_after_it(target: str) -> None:
     """Frozen before each reading of the clock in turn."""
 
     async def answer(readings: int) -> tuple[bool, int, Any]:
@@ -52,46 +52,40 @@ def test_reads_made_before_a_freeze_are_not_returned_after_it(target: str) -> No
             status, found = await web.ask("GET", target)
             return frozen[0], status, found  # what is read later shows nothing
 
-    async def main() -> None:
-        seen = set()
-        for readings in range(READINGS_MAX):
-            has_frozen, status, found = await answer(readings)
-            seen.add(status)
-            if not has_frozen:
-                return
-            if status == 200 and target in {"/v1/topics/t", "/v1/groups"}:
-                # asked when it was frozen already: nothing that only an owner knows
-                text = str(found)
-                assert "end_offset" not in text, found
-                assert not found.get("groups"), found
-            else:
-                assert status == 503, (readings, found)
-        raise AssertionError(f"always frozen: {seen}")
-
-    asyncio.run(main())
+    seen = set()
+    for readings in range(READINGS_MAX):
+        has_frozen, status, found = await answer(readings)
+        seen.add(status)
+        if not has_frozen:
+            return
+        if status == 200 and target in {"/v1/topics/t", "/v1/groups"}:
+            # asked when it was frozen already: nothing that only an owner knows
+            text = str(found)
+            assert "end_offset" not in text, found
+            assert not found.get("groups"), found
+        else:
+            assert status == 503, (readings, found)
+    raise AssertionError(f"always frozen: {seen}")
 
 
-def test_stored_records_are_acknowledged_and_refused_ones_are_retriable() -> None:
-    async def main() -> None:
-        async with owner() as web:
-            append = web.node.appends.append
+async def test_stored_records_are_acknowledged_and_refused_ones_are_retriable() -> None:
+    async with owner() as web:
+        append = web.node.appends.append
 
-            def frozen(*arguments: Any, **named: Any) -> Any:
-                web.rig.clock.freeze()
-                return append(*arguments, **named)
+        def frozen(*arguments: Any, **named: Any) -> Any:
+            web.rig.clock.freeze()
+            return append(*arguments, **named)
 
-            web.node.appends.append = frozen
-            status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
-            assert status == 200, found
-        async with owner() as web:
-            get = web.node.services.topics.get
+        web.node.appends.append = frozen
+        status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
+        assert status == 200, found
+    async with owner() as web:
+        get = web.node.services.topics.get
 
-            def refusing(name: str) -> Any:
-                web.rig.clock.freeze()
-                return get("unknown")
+        def refusing(name: str) -> Any:
+            web.rig.clock.freeze()
+            return get("unknown")
 
-            web.node.services.topics.get = refusing
-            status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
-            assert (status, found["retriable"]) == (503, True)
-
-    asyncio.run(main())
+        web.node.services.topics.get = refusing
+        status, found = await web.ask("POST", "/v1/topics/t/records", RECORDS)
+        assert (status, found["retriable"]) == (503, True)

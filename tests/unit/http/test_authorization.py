@@ -129,284 +129,253 @@ def _rules(name: str, who: str) -> list[Acl]:
     return list(dict.fromkeys(found))
 
 
-def test_each_operation_has_a_row_and_each_row_an_operation(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert set(web.by_name()) == set(ACCESS)
-            for name, access in ACCESS.items():
-                assert bool(access.needs) != bool(access.public), name
-                places = [need.of for need in access.needs if need.how is not How.SHOWN]
-                operation = web.by_name()[name]
-                for place in filter(None, places):
-                    where, _, field = place.partition(".")
-                    known = (
-                        operation.parameters if where == "path" else operation.body["properties"]
-                    )
-                    assert field.partition(".")[0] in known, (name, place)
-
-    asyncio.run(scenario())
+async def test_each_operation_has_a_row_and_each_row_an_operation(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert set(web.by_name()) == set(ACCESS)
+        for name, access in ACCESS.items():
+            assert bool(access.needs) != bool(access.public), name
+            places = [need.of for need in access.needs if need.how is not How.SHOWN]
+            operation = web.by_name()[name]
+            for place in filter(None, places):
+                where, _, field = place.partition(".")
+                known = operation.parameters if where == "path" else operation.body["properties"]
+                assert field.partition(".")[0] in known, (name, place)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_client_without_rights_is_refused_or_sees_nothing(name, monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
+async def test_a_client_without_rights_is_refused_or_sees_nothing(name, monkeypatch):
+    async with guarded(monkeypatch) as web:
+        status, answer = await web.call(name)
+        access = ACCESS[name]
+        if any(need.how is not How.SHOWN for need in access.needs):
+            assert status == 403, answer
+            assert "explain" in answer["next_step"]
+            other = await web.call(name, topic="absent-topic", group="absent-group")
+            text = str(other).replace("absent-", "secret-")
+            assert text == str((status, answer))
+        else:
+            # 409: signIn, as this listener has no logins.
+            assert status in {200, 201, 404, 409}, answer
+            if name != "createKey":  # which repeats the name that it was given
+                assert "secret" not in str(answer)
+        assert {TOPIC, *web.node.topics.names()} <= {TOPIC, "__consumer_offsets"}
+        assert TOPIC in web.node.topics.by_name
+
+
+@pytest.mark.parametrize("name", NAMED)
+async def test_the_rights_of_a_row_suffice(name, monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.access.create(_rules(name, "somebody"))
+        for principal in ("somebody", "root"):
+            web.principal = principal
+            if name == "followTopic":  # its answer does not end
+                await web.node.services.topics.delete(TOPIC)
             status, answer = await web.call(name)
-            access = ACCESS[name]
-            if any(need.how is not How.SHOWN for need in access.needs):
-                assert status == 403, answer
-                assert "explain" in answer["next_step"]
-                other = await web.call(name, topic="absent-topic", group="absent-group")
-                text = str(other).replace("absent-", "secret-")
-                assert text == str((status, answer))
-            else:
-                # 409: signIn, as this listener has no logins.
-                assert status in {200, 201, 404, 409}, answer
-                if name != "createKey":  # which repeats the name that it was given
-                    assert "secret" not in str(answer)
-            assert {TOPIC, *web.node.topics.names()} <= {TOPIC, "__consumer_offsets"}
-            assert TOPIC in web.node.topics.by_name
-
-    asyncio.run(scenario())
+            assert status != 403, (principal, answer)
+            if TOPIC not in web.node.topics.by_name:
+                return
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_the_rights_of_a_row_suffice(name, monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.access.create(_rules(name, "somebody"))
-            for principal in ("somebody", "root"):
-                web.principal = principal
-                if name == "followTopic":  # its answer does not end
-                    await web.node.services.topics.delete(TOPIC)
-                status, answer = await web.call(name)
-                assert status != 403, (principal, answer)
-                if TOPIC not in web.node.topics.by_name:
-                    return
-
-    asyncio.run(scenario())
-
-
-def test_lists_are_filtered_before_they_are_cut_into_pages(monkeypatch):
+async def test_lists_are_filtered_before_they_are_cut_into_pages(monkeypatch):
     """A page token names the last item of its page."""
 
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            for name in ("a", "b", "c", "d"):
-                await web.node.topics.create(name)
-            rules = [
-                Acl(
-                    Pattern(ResourceType.TOPIC, name),
-                    Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW),
-                )
-                for name in ("a", "c", "d")
-            ]
-            await web.node.access.create(rules)
-            _, first = await web.ask("GET", "/v1/topics?limit=1")
-            _, second = await web.ask("GET", f"/v1/topics?page_token={first['next_page_token']}")
-            assert [one["name"] for one in first["topics"]] == ["a"]
-            assert [one["name"] for one in second["topics"]] == ["c", "d"]
-
-    asyncio.run(scenario())
-
-
-def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_may_see(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.topics.create("open")
-            await web.node.topics.ensure_internal(OFFSETS_TOPIC)
-            beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC, "open"], None, "c", "/h")
-            web.node.services.share_members.heartbeat(beat)
-            seen = {(ResourceType.GROUP, GROUP), (ResourceType.TOPIC, "open")}
-            entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
-            await web.node.access.create([Acl(Pattern(*one), entry) for one in sorted(seen)])
-            for web.principal, topics in (("nobody", ["open"]), ("root", ["open", TOPIC])):
-                status, answer = await web.call("getGroup")
-                assert status == 200
-                assert [sorted(one["topics"]) for one in answer["members"]] == [topics]
-
-    asyncio.run(scenario())
-
-
-def test_taking_back_names_only_groups_that_the_client_may_see(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.topics.create("letters")
-            web.principal = "root"
-            change = {"set": {"share.auto.offset.reset": "earliest"}}
-            queues = f"/v1/queues/{TOPIC}"
-            for group in (GROUP, "seen"):
-                assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
-                assert (await web.ask("POST", f"{queues}/{group}/receive", {"max": 1}))[0] == 200
-            for topic in ("letters", TOPIC):
-                records = [
-                    {"value": "x", "headers": [["headrace-redriven-from", f"letters-0:{n}"]]}
-                    for n in range(2)
-                ]
-                path = f"/v1/topics/{topic}/records"
-                assert (await web.ask("POST", path, {"records": records}))[0] == 200
-            assert (await web.ask("POST", f"{queues}/{GROUP}/receive", {"max": 1}))[0] == 200
-            seen = [
-                (ResourceType.TOPIC, name, right)
-                for name in ("letters", TOPIC)
-                for right in (Operation.READ, Operation.WRITE)
-            ]
-            seen.append((ResourceType.GROUP, "seen", Operation.DESCRIBE))
-            await web.node.access.create(
-                [
-                    Acl(Pattern(kind, name), Entry("User:nobody", "*", right, Permission.ALLOW))
-                    for kind, name, right in seen
-                ]
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        for name in ("a", "b", "c", "d"):
+            await web.node.topics.create(name)
+        rules = [
+            Acl(
+                Pattern(ResourceType.TOPIC, name),
+                Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW),
             )
-            sent = [{"letter": f"0:{n}", "to": f"{TOPIC}-0:{n}"} for n in range(2)]
-            path = "/v1/dead-letters/letters/take-back?dry_run=true"
-
-            async def answered(who: str) -> list[Any]:
-                web.principal = who
-                status, answer = await web.ask("POST", path, {"sent": sent})
-                assert status == 200
-                return answer["results"]
-
-            refused, taken = await answered("nobody")
-            assert (taken["taken_back"], taken["groups"]) == (True, ["seen"])
-            hidden = "group (which you may not DESCRIBE)"
-            assert refused["reason"] == f"it was delivered to {hidden} (acquired)"
-            refused, taken = await answered("root")
-            assert taken["groups"] == [GROUP, "seen"]
-            assert refused["reason"] == f"it was delivered to group {GROUP} (acquired)"
-            await web.node.services.all_groups.commit("secret-readers", TOPIC, 0, 0)
-            refused, _ = await answered("nobody")
-            assert refused["reason"].startswith(f"consumer {hidden} will read it: ")
-            refused, _ = await answered("root")
-            assert refused["reason"].startswith("consumer group secret-readers will read it: ")
-
-    asyncio.run(scenario())
+            for name in ("a", "c", "d")
+        ]
+        await web.node.access.create(rules)
+        _, first = await web.ask("GET", "/v1/topics?limit=1")
+        _, second = await web.ask("GET", f"/v1/topics?page_token={first['next_page_token']}")
+        assert [one["name"] for one in first["topics"]] == ["a"]
+        assert [one["name"] for one in second["topics"]] == ["c", "d"]
 
 
-def test_a_task_is_hidden_from_other_principals(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.access.create(_rules("startSearch", "nobody"))
-            status, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
-            assert status == 202
-            path = f"/v1/searches/{task['id']}"
-            assert (await web.ask("GET", path))[0] == 200
-            web.principal = "other"
-            status, refusal = await web.ask("GET", path)
-            assert status == 404
-            absent = await web.ask("GET", "/v1/searches/" + "0" * 32)
-            assert str(absent[1]).replace("0" * 32, task["id"]) == str(refusal)
-            assert (await web.ask("DELETE", path))[0] == 404
-            assert (await web.ask("GET", "/v1/searches"))[1] == {"searches": []}
-            web.principal = "root"
-            assert (await web.ask("DELETE", path))[0] == 200
-
-    asyncio.run(scenario())
+async def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_may_see(
+    monkeypatch,
+):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.topics.create("open")
+        await web.node.topics.ensure_internal(OFFSETS_TOPIC)
+        beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC, "open"], None, "c", "/h")
+        web.node.services.share_members.heartbeat(beat)
+        seen = {(ResourceType.GROUP, GROUP), (ResourceType.TOPIC, "open")}
+        entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
+        await web.node.access.create([Acl(Pattern(*one), entry) for one in sorted(seen)])
+        for web.principal, topics in (("nobody", ["open"]), ("root", ["open", TOPIC])):
+            status, answer = await web.call("getGroup")
+            assert status == 200
+            assert [sorted(one["topics"]) for one in answer["members"]] == [topics]
 
 
-def test_a_follower_of_a_task_is_asked_again_whether_it_may(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            rule = Acl(
-                Pattern(ResourceType.CLUSTER, CLUSTER_NAME),
-                Entry("User:other", "*", Operation.DESCRIBE, Permission.ALLOW),
-            )
-            await web.node.access.create([rule])
+async def test_taking_back_names_only_groups_that_the_client_may_see(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.topics.create("letters")
+        web.principal = "root"
+        change = {"set": {"share.auto.offset.reset": "earliest"}}
+        queues = f"/v1/queues/{TOPIC}"
+        for group in (GROUP, "seen"):
+            assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
+            assert (await web.ask("POST", f"{queues}/{group}/receive", {"max": 1}))[0] == 200
+        for topic in ("letters", TOPIC):
+            records = [
+                {"value": "x", "headers": [["headrace-redriven-from", f"letters-0:{n}"]]}
+                for n in range(2)
+            ]
+            path = f"/v1/topics/{topic}/records"
+            assert (await web.ask("POST", path, {"records": records}))[0] == 200
+        assert (await web.ask("POST", f"{queues}/{GROUP}/receive", {"max": 1}))[0] == 200
+        seen = [
+            (ResourceType.TOPIC, name, right)
+            for name in ("letters", TOPIC)
+            for right in (Operation.READ, Operation.WRITE)
+        ]
+        seen.append((ResourceType.GROUP, "seen", Operation.DESCRIBE))
+        await web.node.access.create(
+            [
+                Acl(Pattern(kind, name), Entry("User:nobody", "*", right, Permission.ALLOW))
+                for kind, name, right in seen
+            ]
+        )
+        sent = [{"letter": f"0:{n}", "to": f"{TOPIC}-0:{n}"} for n in range(2)]
+        path = "/v1/dead-letters/letters/take-back?dry_run=true"
 
-            async def work(_task: Any) -> None:
-                await asyncio.Event().wait()
+        async def answered(who: str) -> list[Any]:
+            web.principal = who
+            status, answer = await web.ask("POST", path, {"sent": sent})
+            assert status == 200
+            return answer["results"]
 
-            tasks = web.node.services.tasks
-            task = tasks.start("search", {"topic": TOPIC}, work)
-            task.owner, web.principal = "User:nobody", "other"
-            following = asyncio.create_task(web.raw("GET", f"/v1/searches/{task.id}/events", b""))
-            await asyncio.sleep(0.1)
-            assert not following.done()
-            await web.node.access.delete(AclFilter(principal="User:other"))
-            _, data = await asyncio.wait_for(following, 10)
-            assert b"event: progress" in data
-            assert data.rpartition(b"event: ")[2].startswith(b"problem")
-            await tasks.cancel("search", task.id)
-
-    asyncio.run(scenario())
-
-
-def test_a_search_says_nothing_of_dead_letter_topics_that_the_client_may_not_read(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.topics.create("hidden-letters")
-            web.principal = "root"
-            change = {"set": {"errors.deadletterqueue.topic.name": "hidden-letters"}}
-            assert (await web.ask("PATCH", "/v1/groups/workers/config", change))[0] == 200
-            origin = ["__dlq.errors.topic", TOPIC]
-            sent = {"records": [{"value": "x", "headers": [origin]}] * 5}
-            assert (await web.ask("POST", "/v1/topics/hidden-letters/records", sent))[0] == 200
-            entry = Entry("User:nobody", "*", Operation.READ, Permission.ALLOW)
-            await web.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), entry)])
-            path = f"/v1/topics/{TOPIC}/messages?limit=2"
-            for web.principal, found, records in (("root", 2, 5), ("nobody", 0, 0)):
-                _, answer = await web.ask("GET", path)
-                assert len(answer["messages"]) == found
-                assert answer["searched"]["records"] == records
-                assert answer["is_complete"] == (not found)
-            assert "hidden" not in str(answer)
-            _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
-            while task["state"] == "running":
-                await asyncio.sleep(0.01)
-                _, task = await web.ask("GET", f"/v1/searches/{task['id']}")
-            assert (task["progress"]["records"], task["results"]) == (0, [])
-
-    asyncio.run(scenario())
+        refused, taken = await answered("nobody")
+        assert (taken["taken_back"], taken["groups"]) == (True, ["seen"])
+        hidden = "group (which you may not DESCRIBE)"
+        assert refused["reason"] == f"it was delivered to {hidden} (acquired)"
+        refused, taken = await answered("root")
+        assert taken["groups"] == [GROUP, "seen"]
+        assert refused["reason"] == f"it was delivered to group {GROUP} (acquired)"
+        await web.node.services.all_groups.commit("secret-readers", TOPIC, 0, 0)
+        refused, _ = await answered("nobody")
+        assert refused["reason"].startswith(f"consumer {hidden} will read it: ")
+        refused, _ = await answered("root")
+        assert refused["reason"].startswith("consumer group secret-readers will read it: ")
 
 
-def test_a_stream_that_is_refused_after_all_gives_its_place_back(monkeypatch):
+async def test_a_task_is_hidden_from_other_principals(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.access.create(_rules("startSearch", "nobody"))
+        status, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+        assert status == 202
+        path = f"/v1/searches/{task['id']}"
+        assert (await web.ask("GET", path))[0] == 200
+        web.principal = "other"
+        status, refusal = await web.ask("GET", path)
+        assert status == 404
+        absent = await web.ask("GET", "/v1/searches/" + "0" * 32)
+        assert str(absent[1]).replace("0" * 32, task["id"]) == str(refusal)
+        assert (await web.ask("DELETE", path))[0] == 404
+        assert (await web.ask("GET", "/v1/searches"))[1] == {"searches": []}
+        web.principal = "root"
+        assert (await web.ask("DELETE", path))[0] == 200
+
+
+async def test_a_follower_of_a_task_is_asked_again_whether_it_may(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        rule = Acl(
+            Pattern(ResourceType.CLUSTER, CLUSTER_NAME),
+            Entry("User:other", "*", Operation.DESCRIBE, Permission.ALLOW),
+        )
+        await web.node.access.create([rule])
+
+        async def work(_task: Any) -> None:
+            await asyncio.Event().wait()
+
+        tasks = web.node.services.tasks
+        task = tasks.start("search", {"topic": TOPIC}, work)
+        task.owner, web.principal = "User:nobody", "other"
+        following = asyncio.create_task(web.raw("GET", f"/v1/searches/{task.id}/events", b""))
+        await asyncio.sleep(0.1)
+        assert not following.done()
+        await web.node.access.delete(AclFilter(principal="User:other"))
+        _, data = await asyncio.wait_for(following, 10)
+        assert b"event: progress" in data
+        assert data.rpartition(b"event: ")[2].startswith(b"problem")
+        await tasks.cancel("search", task.id)
+
+
+async def test_a_search_says_nothing_of_dead_letter_topics_that_the_client_may_not_read(
+    monkeypatch,
+):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.topics.create("hidden-letters")
+        web.principal = "root"
+        change = {"set": {"errors.deadletterqueue.topic.name": "hidden-letters"}}
+        assert (await web.ask("PATCH", "/v1/groups/workers/config", change))[0] == 200
+        origin = ["__dlq.errors.topic", TOPIC]
+        sent = {"records": [{"value": "x", "headers": [origin]}] * 5}
+        assert (await web.ask("POST", "/v1/topics/hidden-letters/records", sent))[0] == 200
+        entry = Entry("User:nobody", "*", Operation.READ, Permission.ALLOW)
+        await web.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), entry)])
+        path = f"/v1/topics/{TOPIC}/messages?limit=2"
+        for web.principal, found, records in (("root", 2, 5), ("nobody", 0, 0)):
+            _, answer = await web.ask("GET", path)
+            assert len(answer["messages"]) == found
+            assert answer["searched"]["records"] == records
+            assert answer["is_complete"] == (not found)
+        assert "hidden" not in str(answer)
+        _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+        while task["state"] == "running":
+            await asyncio.sleep(0.01)
+            _, task = await web.ask("GET", f"/v1/searches/{task['id']}")
+        assert (task["progress"]["records"], task["results"]) == (0, [])
+
+
+async def test_a_stream_that_is_refused_after_all_gives_its_place_back(monkeypatch):
     """Its client's right, or login, ends while the broker prepares it."""
 
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            access, reads = web.node.access, web.node.services.reads
-            assert access is not None
-            follow = reads.follow
-            rules = _rules("followTopic", "nobody")
+    async with guarded(monkeypatch) as web:
+        access, reads = web.node.access, web.node.services.reads
+        assert access is not None
+        follow = reads.follow
+        rules = _rules("followTopic", "nobody")
 
-            async def withdrawn(*arguments: Any) -> Any:
-                await access.delete(AclFilter(principal="User:nobody"))
-                return await follow(*arguments)
+        async def withdrawn(*arguments: Any) -> Any:
+            await access.delete(AclFilter(principal="User:nobody"))
+            return await follow(*arguments)
 
-            monkeypatch.setattr(reads, "follow", withdrawn)
-            for _ in range(FOLLOWERS_MAX):
-                await access.create(rules)
-                assert (await web.call("followTopic"))[0] == 403
-            monkeypatch.setattr(reads, "follow", follow)
+        monkeypatch.setattr(reads, "follow", withdrawn)
+        for _ in range(FOLLOWERS_MAX):
             await access.create(rules)
-            status, _ = await web.raw("GET", f"/v1/topics/{TOPIC}/tail", b"", leaves=True)
-            assert status == 200
+            assert (await web.call("followTopic"))[0] == 403
+        monkeypatch.setattr(reads, "follow", follow)
+        await access.create(rules)
+        status, _ = await web.raw("GET", f"/v1/topics/{TOPIC}/tail", b"", leaves=True)
+        assert status == 200
 
-    asyncio.run(scenario())
 
-
-def test_a_redrive_to_wherever_records_say_needs_the_right_to_all_topics(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.access.create(_rules("startRedrive", "nobody"))
-            body = {"topic": TOPIC, "dry_run": True}
-            status, answer = await web.ask("POST", "/v1/redrives", body)
-            assert status == 403
-            assert EVERYWHERE in answer["detail"]
-
-    asyncio.run(scenario())
+async def test_a_redrive_to_wherever_records_say_needs_the_right_to_all_topics(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.access.create(_rules("startRedrive", "nobody"))
+        body = {"topic": TOPIC, "dry_run": True}
+        status, answer = await web.ask("POST", "/v1/redrives", body)
+        assert status == 403
+        assert EVERYWHERE in answer["detail"]
 
 
 @pytest.mark.parametrize("filters", [{}, {"to": TOPIC}, {"to": "other", "reason": "x"}])
-def test_a_redrive_needs_each_right_that_its_command_uses(filters, monkeypatch):
+async def test_a_redrive_needs_each_right_that_its_command_uses(filters, monkeypatch):
     """Its command may have other rights, where it cannot log in as the client."""
     needed = [
         (ResourceType.TOPIC, TOPIC, Operation.READ),
@@ -423,54 +392,48 @@ def test_a_redrive_needs_each_right_that_its_command_uses(filters, monkeypatch):
             for kind, name, operation in rights
         ]
 
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            assert web.node.access is not None
-            await web.node.topics.create("other")
-            body = {"topic": TOPIC, "dry_run": True, **filters}
-            for right in needed:
-                status, answer = await web.ask("POST", "/v1/redrives", body)
-                assert status == 403, (right, answer)
-                await web.node.access.create(rules(Permission.ALLOW, right))
-            denied = rules(Permission.DENY, (ResourceType.TOPIC, "other", Operation.WRITE))
-            if not filters:
-                await web.node.access.create(denied)
-                status, answer = await web.ask("POST", "/v1/redrives", body)
-                assert (status, "other" in str(answer)) == (403, False), answer
-                await web.node.access.delete(AclFilter(permission=Permission.DENY))
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.topics.create("other")
+        body = {"topic": TOPIC, "dry_run": True, **filters}
+        for right in needed:
             status, answer = await web.ask("POST", "/v1/redrives", body)
-            assert status == 202, answer
-            await web.ask("DELETE", f"/v1/redrives/{answer['id']}")
-
-    asyncio.run(scenario())
+            assert status == 403, (right, answer)
+            await web.node.access.create(rules(Permission.ALLOW, right))
+        denied = rules(Permission.DENY, (ResourceType.TOPIC, "other", Operation.WRITE))
+        if not filters:
+            await web.node.access.create(denied)
+            status, answer = await web.ask("POST", "/v1/redrives", body)
+            assert (status, "other" in str(answer)) == (403, False), answer
+            await web.node.access.delete(AclFilter(permission=Permission.DENY))
+        status, answer = await web.ask("POST", "/v1/redrives", body)
+        assert status == 202, answer
+        await web.ask("DELETE", f"/v1/redrives/{answer['id']}")
 
 
 @pytest.mark.parametrize("name", ["readRecords", "receive"])
-def test_a_right_that_is_withdrawn_during_a_wait_counts(name, monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            access = web.node.access
-            assert access is not None
-            web.principal = "somebody"
-            await access.create(_rules(name, "somebody"))
-            if name == "readRecords":
-                waiting = web.ask("GET", f"/v1/topics/{TOPIC}/records?offset=0&wait_ms=20000")
-            else:
-                body = {"wait_ms": 20_000}
-                waiting = web.ask("POST", f"/v1/queues/{TOPIC}/{GROUP}/receive", body)
-            task = asyncio.create_task(waiting)
-            await asyncio.sleep(0.3)
-            assert not task.done()
-            await access.delete(AclFilter(principal="User:somebody"))
-            web.principal = "root"
-            sent = {"records": [{"value": "secret text"}]}
-            status, _ = await web.ask("POST", f"/v1/topics/{TOPIC}/records", sent)
-            assert status == 200
-            status, answer = await asyncio.wait_for(task, 30)
-            assert status == 403, answer
-            assert "secret text" not in str(answer)
-
-    asyncio.run(scenario())
+async def test_a_right_that_is_withdrawn_during_a_wait_counts(name, monkeypatch):
+    async with guarded(monkeypatch) as web:
+        access = web.node.access
+        assert access is not None
+        web.principal = "somebody"
+        await access.create(_rules(name, "somebody"))
+        if name == "readRecords":
+            waiting = web.ask("GET", f"/v1/topics/{TOPIC}/records?offset=0&wait_ms=20000")
+        else:
+            body = {"wait_ms": 20_000}
+            waiting = web.ask("POST", f"/v1/queues/{TOPIC}/{GROUP}/receive", body)
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        await access.delete(AclFilter(principal="User:somebody"))
+        web.principal = "root"
+        sent = {"records": [{"value": "secret text"}]}
+        status, _ = await web.ask("POST", f"/v1/topics/{TOPIC}/records", sent)
+        assert status == 200
+        status, answer = await asyncio.wait_for(task, 30)
+        assert status == 403, answer
+        assert "secret text" not in str(answer)
 
 
 def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):

@@ -222,23 +222,20 @@ def connected(answer, wire: Wire) -> HttpConnection:
     ],
     ids=["head", "header", "path", "empty lines", "trailer", "field of a trailer", "extension"],
 )
-def test_endless_requests_are_refused_early(start, more):
-    async def scenario() -> None:
-        wire = Wire()
-        one = connected(echo, wire)
-        one.data_received(start)
-        fed = 0
-        while not wire.is_over and fed < 10 * BARREN_BYTES_MAX:
-            one.data_received(more)
-            fed += len(more)
-            await asyncio.sleep(0)
-        assert fed <= BARREN_BYTES_MAX + 2 * SLICE_BYTES
-        assert wire.sent.startswith(b"HTTP/1.1 400 ")
-
-    asyncio.run(scenario())
+async def test_endless_requests_are_refused_early(start, more):
+    wire = Wire()
+    one = connected(echo, wire)
+    one.data_received(start)
+    fed = 0
+    while not wire.is_over and fed < 10 * BARREN_BYTES_MAX:
+        one.data_received(more)
+        fed += len(more)
+        await asyncio.sleep(0)
+    assert fed <= BARREN_BYTES_MAX + 2 * SLICE_BYTES
+    assert wire.sent.startswith(b"HTTP/1.1 400 ")
 
 
-def test_requests_ahead_take_neither_objects_nor_memory(monkeypatch):
+async def test_requests_ahead_take_neither_objects_nor_memory(monkeypatch):
     begun = 0
     begin = HttpConnection.on_message_begin
 
@@ -249,46 +246,40 @@ def test_requests_ahead_take_neither_objects_nor_memory(monkeypatch):
 
     monkeypatch.setattr(HttpConnection, "on_message_begin", counted)
 
-    async def scenario() -> None:
-        async def never(_scope, receive, _send) -> None:
-            while (await receive())["type"] == "http.request":
-                pass
+    async def never(_scope, receive, _send) -> None:
+        while (await receive())["type"] == "http.request":
+            pass
 
-        wire = Wire()
-        one = connected(never, wire)
-        shortest = b"GET / HTTP/1.0\r\n\r\n"
+    wire = Wire()
+    one = connected(never, wire)
+    shortest = b"GET / HTTP/1.0\r\n\r\n"
+    one.data_received(shortest * 10_000)
+    await asyncio.sleep(0.01)
+    assert begun <= SLICE_BYTES // len(shortest) + 1
+    fed = 0
+    while not wire.is_over:  # a handler that waits for its client's end has it read on
         one.data_received(shortest * 10_000)
-        await asyncio.sleep(0.01)
-        assert begun <= SLICE_BYTES // len(shortest) + 1
-        fed = 0
-        while not wire.is_over:  # a handler that waits for its client's end has it read on
-            one.data_received(shortest * 10_000)
-            fed += len(shortest) * 10_000
-            assert fed < 2 * connection.UNPARSED_BYTES_MAX
-        assert begun <= SLICE_BYTES // len(shortest) + 1
-        one.connection_lost(None)
-        await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+        fed += len(shortest) * 10_000
+        assert fed < 2 * connection.UNPARSED_BYTES_MAX
+    assert begun <= SLICE_BYTES // len(shortest) + 1
+    one.connection_lost(None)
+    await asyncio.sleep(0.01)
 
 
-def test_the_oldest_idle_connection_gives_way(monkeypatch):
+async def test_the_oldest_idle_connection_gives_way(monkeypatch):
     monkeypatch.setattr(connection, "CONNECTIONS_MAX", 2)
 
-    async def scenario() -> None:
-        async with (
-            served(echo) as address,
-            client(address) as first,
-            client(address) as second,
-        ):
-            for one, path in ((first, b"/1"), (second, b"/2")):
-                one.send(get(path))
-                await one.response()
-            async with client(address) as third:
-                third.send(get(b"/3"))
-                assert await paths(third, 1) == ["/3"]
-                assert await first.rest() == b""
-                second.send(get(b"/4"))
-                assert await paths(second, 1) == ["/4"]
-
-    asyncio.run(scenario())
+    async with (
+        served(echo) as address,
+        client(address) as first,
+        client(address) as second,
+    ):
+        for one, path in ((first, b"/1"), (second, b"/2")):
+            one.send(get(path))
+            await one.response()
+        async with client(address) as third:
+            third.send(get(b"/3"))
+            assert await paths(third, 1) == ["/3"]
+            assert await first.rest() == b""
+            second.send(get(b"/4"))
+            assert await paths(second, 1) == ["/4"]

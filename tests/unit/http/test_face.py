@@ -63,20 +63,17 @@ def _served(monkeypatch: pytest.MonkeyPatch, render: Any) -> Any:
     return app.make_servers(BareFace())[0].config.app
 
 
-def test_other_hosts_get_no_answer(monkeypatch):
+async def test_other_hosts_get_no_answer(monkeypatch):
     def render(_encoding) -> tuple[bytes, str]:
         return b"figures", "text/plain"
 
-    async def scenario() -> None:
-        asked = _served(monkeypatch, render)
-        for path in [*(p for p in document([])["paths"]), "/nowhere"]:
-            status, _headers, _body = await _ask(asked, path)
-            assert status == (404 if path == "/nowhere" else 200)
-            status, _headers, body = await _ask(asked, path, b"evil.example")
-            assert status == 421
-            assert b"figures" not in body
-
-    asyncio.run(scenario())
+    asked = _served(monkeypatch, render)
+    for path in [*(p for p in document([])["paths"]), "/nowhere"]:
+        status, _headers, _body = await _ask(asked, path)
+        assert status == (404 if path == "/nowhere" else 200)
+        status, _headers, body = await _ask(asked, path, b"evil.example")
+        assert status == 421
+        assert b"figures" not in body
 
 
 def test_every_answer_is_marked():
@@ -104,20 +101,17 @@ def test_every_answer_is_marked():
     assert asyncio.run(statuses(broken, b"GET /" + end)) == [500]
 
 
-def test_the_openapi_document_lists_exactly_the_served_operations(monkeypatch):
-    async def scenario() -> None:
-        asked = _served(monkeypatch, None)
-        _status, _headers, body = await _ask(asked, "/openapi.json")
-        told = {
-            (path, method.upper())
-            for path, methods in json.loads(body)["paths"].items()
-            for method in methods
-        }
-        face = BareFace()
-        routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None).routes
-        assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
-
-    asyncio.run(scenario())
+async def test_the_openapi_document_lists_exactly_the_served_operations(monkeypatch):
+    asked = _served(monkeypatch, None)
+    _status, _headers, body = await _ask(asked, "/openapi.json")
+    told = {
+        (path, method.upper())
+        for path, methods in json.loads(body)["paths"].items()
+        for method in methods
+    }
+    face = BareFace()
+    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None).routes
+    assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
 
 
 def _operations_of(face: Any) -> list[dict[str, Any]]:
@@ -161,31 +155,25 @@ def test_every_error_is_problem_details():
         (b"DELETE /", 405),
     ],
 )
-def test_unknown_paths_and_methods_get_problem_details(request_line, expected):
-    async def scenario() -> None:
-        async with served(None) as address, client(address) as one:
-            one.send(request_line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            status, headers, body = await one.response()
-            told = json.loads(body)
-            assert (status, told["status"]) == (expected, expected)
-            assert headers[b"content-type"] == PROBLEM.encode()
-            assert told["next_step"]
-            assert (b"allow" in headers) == (expected == 405)
-
-    asyncio.run(scenario())
-
-
-def test_another_hosts_name_is_answered_with_problem_details(monkeypatch):
-    async def scenario() -> None:
-        asked = _served(monkeypatch, None)
-        status, headers, body = await _ask(asked, "/v1/topics", b"evil.example")
-        assert (status, json.loads(body)["status"]) == (421, 421)
+async def test_unknown_paths_and_methods_get_problem_details(request_line, expected):
+    async with served(None) as address, client(address) as one:
+        one.send(request_line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        status, headers, body = await one.response()
+        told = json.loads(body)
+        assert (status, told["status"]) == (expected, expected)
         assert headers[b"content-type"] == PROBLEM.encode()
+        assert told["next_step"]
+        assert (b"allow" in headers) == (expected == 405)
 
-    asyncio.run(scenario())
+
+async def test_another_hosts_name_is_answered_with_problem_details(monkeypatch):
+    asked = _served(monkeypatch, None)
+    status, headers, body = await _ask(asked, "/v1/topics", b"evil.example")
+    assert (status, json.loads(body)["status"]) == (421, 421)
+    assert headers[b"content-type"] == PROBLEM.encode()
 
 
-def test_concurrent_scrapes_share_one_rendering(monkeypatch):
+async def test_concurrent_scrapes_share_one_rendering(monkeypatch):
     begun = 0
 
     def render(_encoding) -> tuple[bytes, str]:
@@ -194,22 +182,19 @@ def test_concurrent_scrapes_share_one_rendering(monkeypatch):
         time.sleep(0.01)
         return b"%d" % begun, "text/plain"
 
-    async def scenario() -> None:
-        asked = _served(monkeypatch, render)
-        answers = await asyncio.gather(*(_ask(asked, "/metrics") for _ in range(50)))
-        assert {answer[0] for answer in answers} == {200}
-        assert begun <= 2
-        status, _headers, body = await _ask(asked, "/metrics")
-        assert (status, int(body)) == (200, begun), "a later one sees what has happened since"
-        too_many = monitoring.ASKING_MAX + 10
-        answers = await asyncio.gather(
-            *(_ask(asked, "/metrics") for _ in range(too_many)), _ask(asked, "/healthz")
-        )
-        statuses = [answer[0] for answer in answers]
-        assert statuses.count(503) == 10
-        assert statuses[-1] == 200, "a health check comes through beside them"
-
-    asyncio.run(scenario())
+    asked = _served(monkeypatch, render)
+    answers = await asyncio.gather(*(_ask(asked, "/metrics") for _ in range(50)))
+    assert {answer[0] for answer in answers} == {200}
+    assert begun <= 2
+    status, _headers, body = await _ask(asked, "/metrics")
+    assert (status, int(body)) == (200, begun), "a later one sees what has happened since"
+    too_many = monitoring.ASKING_MAX + 10
+    answers = await asyncio.gather(
+        *(_ask(asked, "/metrics") for _ in range(too_many)), _ask(asked, "/healthz")
+    )
+    statuses = [answer[0] for answer in answers]
+    assert statuses.count(503) == 10
+    assert statuses[-1] == 200, "a health check comes through beside them"
 
 
 def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):

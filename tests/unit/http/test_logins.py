@@ -111,19 +111,16 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_users_and_tokens_are_served_and_nobody_else():
-    async def scenario() -> None:
-        async with served() as address:
-            for path in ("/v1/topics", "/metrics", "/openapi.json"):
-                for good in (basic("alice", "pä:ss"), "Bearer good", "bearer good"):
-                    status, answer = await get(address, path, good)
-                    assert status in {200, 503}, answer
-                status, answer = await get(address, path)
-                assert status == 401
-                assert 'WWW-Authenticate: Basic realm="headrace"'.lower() in answer.lower()
-                assert "www-authenticate: bearer" in answer.lower()
-
-    asyncio.run(scenario())
+async def test_users_and_tokens_are_served_and_nobody_else():
+    async with served() as address:
+        for path in ("/v1/topics", "/metrics", "/openapi.json"):
+            for good in (basic("alice", "pä:ss"), "Bearer good", "bearer good"):
+                status, answer = await get(address, path, good)
+                assert status in {200, 503}, answer
+            status, answer = await get(address, path)
+            assert status == 401
+            assert 'WWW-Authenticate: Basic realm="headrace"'.lower() in answer.lower()
+            assert "www-authenticate: bearer" in answer.lower()
 
 
 @pytest.mark.parametrize(
@@ -157,23 +154,17 @@ def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
     asyncio.run(scenario())
 
 
-def test_health_tells_strangers_only_whether_the_broker_is_ready():
-    async def scenario() -> None:
-        async with served() as address:
-            status, answer = await get(address, "/healthz")
-            assert (status, answer.rpartition("\r\n\r\n")[2]) == (200, "ok\n")
-            _status, answer = await get(address, "/readyz")
-            assert answer.rpartition("\r\n\r\n")[2] == '{"ready":true}'
-
-    asyncio.run(scenario())
+async def test_health_tells_strangers_only_whether_the_broker_is_ready():
+    async with served() as address:
+        status, answer = await get(address, "/healthz")
+        assert (status, answer.rpartition("\r\n\r\n")[2]) == (200, "ok\n")
+        _status, answer = await get(address, "/readyz")
+        assert answer.rpartition("\r\n\r\n")[2] == '{"ready":true}'
 
 
-def test_tokens_are_refused_where_they_are_not_enabled():
-    async def scenario() -> None:
-        async with served((SHA_256,)) as address:
-            status, answer = await get(address, "/v1/topics", "Bearer good")
-            assert status == 401
-            assert "bearer" not in answer.lower()
-            assert (await get(address, "/v1/topics", basic("alice", "pä:ss")))[0] == 200
-
-    asyncio.run(scenario())
+async def test_tokens_are_refused_where_they_are_not_enabled():
+    async with served((SHA_256,)) as address:
+        status, answer = await get(address, "/v1/topics", "Bearer good")
+        assert status == 401
+        assert "bearer" not in answer.lower()
+        assert (await get(address, "/v1/topics", basic("alice", "pä:ss")))[0] == 200

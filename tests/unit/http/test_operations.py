@@ -336,18 +336,15 @@ async def test_a_receipt_that_is_refused_leaves_its_neighbours(web: Web) -> None
     assert offsets["offsets"][0]["lag"] == 0
 
 
-def test_nothing_is_served_beyond_loopback() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            web = Web(rig, is_local=False)
-            for operation in web.operations:
-                names = {"topic": "t", "group": "g", "task": "x", "tenant": "a", "id": "0" * 16}
-                path = operation.path.format(**names, partition=0, offset=0)
-                status, problem = await web.ask(operation.method, path)
-                assert status == 403
-                assert problem["next_step"]
-
-    asyncio.run(scenario())
+async def test_nothing_is_served_beyond_loopback() -> None:
+    async with broker() as rig:
+        web = Web(rig, is_local=False)
+        for operation in web.operations:
+            names = {"topic": "t", "group": "g", "task": "x", "tenant": "a", "id": "0" * 16}
+            path = operation.path.format(**names, partition=0, offset=0)
+            status, problem = await web.ask(operation.method, path)
+            assert status == 403
+            assert problem["next_step"]
 
 
 @pytest.mark.parametrize(
@@ -381,19 +378,16 @@ def test_nothing_is_served_beyond_loopback() -> None:
         ("PATCH", "/v1/quotas", b'{"user": "a", "ip": "10.0.0.1"}'),
     ],
 )  # fmt: skip
-def test_malformed_requests_get_a_problem(method: str, target: str, body: bytes) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            web = Web(rig)
-            status, data = await web.raw(method, target, body)
-            problem = json.loads(data)
-            assert status == 400, problem
-            assert problem["detail"]
-            assert problem["next_step"]
-            status, _data = await web.raw("POST", "/v1/topics", b'{"name": "t"}', "text/plain")
-            assert status == 400
-
-    asyncio.run(scenario())
+async def test_malformed_requests_get_a_problem(method: str, target: str, body: bytes) -> None:
+    async with broker() as rig:
+        web = Web(rig)
+        status, data = await web.raw(method, target, body)
+        problem = json.loads(data)
+        assert status == 400, problem
+        assert problem["detail"]
+        assert problem["next_step"]
+        status, _data = await web.raw("POST", "/v1/topics", b'{"name": "t"}', "text/plain")
+        assert status == 400
 
 
 JSON = st.recursive(

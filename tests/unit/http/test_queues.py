@@ -172,14 +172,6 @@ class Queue:
         return found
 
 
-def in_a_loop(test):
-    @functools.wraps(test)
-    def run(*args, **fixtures):
-        asyncio.run(test(*args, **fixtures))
-
-    return run
-
-
 def values(messages):
     return [message["value"] for message in messages]
 
@@ -191,7 +183,6 @@ def compacted(count, *kept):
     return retain_records(header, [records[i] for i in kept])
 
 
-@in_a_loop
 async def test_a_partition_that_fails_does_not_take_the_messages_of_the_others_with_it():
     async with broker() as rig:
         queue = await Queue.make(rig, 3)
@@ -203,7 +194,6 @@ async def test_a_partition_that_fails_does_not_take_the_messages_of_the_others_w
         await queue.acknowledge(messages)
 
 
-@in_a_loop
 async def test_the_error_of_a_partition_is_returned_when_no_other_has_a_message():
     async with broker() as rig:
         queue = await Queue.make(rig, 2)
@@ -213,7 +203,6 @@ async def test_the_error_of_a_partition_is_returned_when_no_other_has_a_message(
         assert "a batch is damaged" in answer["detail"]
 
 
-@in_a_loop
 async def test_a_receive_waits_for_healthy_partitions_while_another_one_fails():
     async with broker() as rig:
         queue = await Queue.make(rig, 2)
@@ -226,7 +215,6 @@ async def test_a_receive_waits_for_healthy_partitions_while_another_one_fails():
         assert values(await waiting) == ["late"]
 
 
-@in_a_loop
 async def test_the_bytes_of_a_receive_are_those_of_all_partitions_together(monkeypatch):
     monkeypatch.setattr(queues, "BYTES_MAX", 100_000)
     async with broker() as rig:
@@ -240,34 +228,30 @@ async def test_the_bytes_of_a_receive_are_those_of_all_partitions_together(monke
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_a_large_batch_is_read_once_for_all_its_receives(codec):
-    async def scenario():
-        async with broker() as rig:
-            queue = await Queue.make(rig)
-            records = [Record(n, 1, None, b"%d" % n + bytes(20), []) for n in range(1_000)]
-            incompressible = rig.node.randomness.uuid().bytes * 40
-            records.append(Record(1_000, 1, incompressible + os.urandom(10_000), b"last", []))
-            await queue.append(encode_batch(records, codec=codec), batch(b"next"))
-            log = queue.topic.partitions[0]
-            reads, read = [], log.reader.fetch
+async def test_a_large_batch_is_read_once_for_all_its_receives(codec):
+    async with broker() as rig:
+        queue = await Queue.make(rig)
+        records = [Record(n, 1, None, b"%d" % n + bytes(20), []) for n in range(1_000)]
+        incompressible = rig.node.randomness.uuid().bytes * 40
+        records.append(Record(1_000, 1, incompressible + os.urandom(10_000), b"last", []))
+        await queue.append(encode_batch(records, codec=codec), batch(b"next"))
+        log = queue.topic.partitions[0]
+        reads, read = [], log.reader.fetch
 
-            async def counted(offset, *limits):
-                reads.append(offset)
-                return await read(offset, *limits)
+        async def counted(offset, *limits):
+            reads.append(offset)
+            return await read(offset, *limits)
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(type(log.reader), "fetch", lambda _self, *asked: counted(*asked))
-                seen = []
-                while messages := await queue.receive(max=100):
-                    await queue.acknowledge(messages)
-                    seen += [(one["offset"], one["deliveries"]) for one in messages]
-            assert seen == [(offset, 1) for offset in range(1_002)]
-            assert len(reads) < 6, reads
-
-    asyncio.run(scenario())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(log.reader), "fetch", lambda _self, *asked: counted(*asked))
+            seen = []
+            while messages := await queue.receive(max=100):
+                await queue.acknowledge(messages)
+                seen += [(one["offset"], one["deliveries"]) for one in messages]
+        assert seen == [(offset, 1) for offset in range(1_002)]
+        assert len(reads) < 6, reads
 
 
-@in_a_loop
 async def test_a_batch_that_is_kept_is_not_served_before_the_log_start():
     async with broker() as rig:
         queue = await Queue.make(rig)
@@ -278,7 +262,6 @@ async def test_a_batch_that_is_kept_is_not_served_before_the_log_start():
         assert (await queue.receive(max=1))[0]["offset"] == 150
 
 
-@in_a_loop
 async def test_offsets_that_compaction_emptied_are_finished_with_the_messages_around_them():
     async with broker() as rig:
         queue = await Queue.make(rig)
@@ -290,7 +273,6 @@ async def test_offsets_that_compaction_emptied_are_finished_with_the_messages_ar
         assert (await queue.described()).start == 5
 
 
-@in_a_loop
 async def test_a_receive_that_gets_emptied_offsets_alone_goes_on_to_the_next_message():
     async with broker() as rig:
         queue = await Queue.make(rig)
@@ -300,7 +282,6 @@ async def test_a_receive_that_gets_emptied_offsets_alone_goes_on_to_the_next_mes
         assert values(await queue.receive(max=1)) == ["3"]
 
 
-@in_a_loop
 async def test_a_batch_that_cannot_be_decoded_is_rejected_and_the_others_are_delivered():
     async with broker() as rig:
         queue = await Queue.make(rig)

@@ -48,33 +48,30 @@ async def status_of(address: Address, *headers: str, method: str = "GET") -> int
     return (await ask(address, method, "/v1/topics", *headers, body=body))[0]
 
 
-def test_a_session_stands_for_its_user_until_it_signs_out():
-    async def scenario() -> None:
-        async with served() as address:
-            assert await who(address) == {
-                "principal": "User:ANONYMOUS",
-                "is_authenticated": False,
-                "by": "",
-                "can_sign_in": True,
-            }
-            page = await sign_in(address)
-            lines = page.answer.lower()
-            assert "httponly" in lines
-            assert "samesite=strict" in lines
-            assert "path=/" in lines
-            assert "cache-control: no-store" in lines
-            found = await who(address, page.cookie)
-            assert (found["principal"], found["by"]) == ("User:alice", "session")
-            assert page.csrf.endswith(found["csrf_token"])
-            assert await status_of(address, page.cookie) == 200
-            assert await status_of(address, page.cookie, page.csrf, method="POST") == 201
-            status, answer = await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
-            assert status == 200
-            assert "max-age=0" in answer.lower()
-            assert await status_of(address, page.cookie) == 401
-            assert not (await who(address, page.cookie))["is_authenticated"]
-
-    asyncio.run(scenario())
+async def test_a_session_stands_for_its_user_until_it_signs_out():
+    async with served() as address:
+        assert await who(address) == {
+            "principal": "User:ANONYMOUS",
+            "is_authenticated": False,
+            "by": "",
+            "can_sign_in": True,
+        }
+        page = await sign_in(address)
+        lines = page.answer.lower()
+        assert "httponly" in lines
+        assert "samesite=strict" in lines
+        assert "path=/" in lines
+        assert "cache-control: no-store" in lines
+        found = await who(address, page.cookie)
+        assert (found["principal"], found["by"]) == ("User:alice", "session")
+        assert page.csrf.endswith(found["csrf_token"])
+        assert await status_of(address, page.cookie) == 200
+        assert await status_of(address, page.cookie, page.csrf, method="POST") == 201
+        status, answer = await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
+        assert status == 200
+        assert "max-age=0" in answer.lower()
+        assert await status_of(address, page.cookie) == 401
+        assert not (await who(address, page.cookie))["is_authenticated"]
 
 
 @pytest.mark.parametrize(
@@ -106,156 +103,124 @@ def test_a_failed_sign_in_has_one_answer_after_a_delay(given):
     ],
     ids=lambda one: one[0],
 )
-def test_a_session_counts_for_no_other_sites_requests(foreign):
-    async def scenario() -> None:
-        async with served() as address:
-            page = await sign_in(address)
-            assert await status_of(address, page.cookie, *foreign) == 403
-            assert await status_of(address, page.cookie, page.csrf, *foreign, method="POST") == 403
-            status, answer = await ask(address, "POST", "/v1/session", *foreign, body=GOOD)
-            assert status == 403, "nor does another site sign a person in as somebody else"
-            assert "set-cookie" not in answer.lower()
-
-    asyncio.run(scenario())
+async def test_a_session_counts_for_no_other_sites_requests(foreign):
+    async with served() as address:
+        page = await sign_in(address)
+        assert await status_of(address, page.cookie, *foreign) == 403
+        assert await status_of(address, page.cookie, page.csrf, *foreign, method="POST") == 403
+        status, answer = await ask(address, "POST", "/v1/session", *foreign, body=GOOD)
+        assert status == 403, "nor does another site sign a person in as somebody else"
+        assert "set-cookie" not in answer.lower()
 
 
-def test_a_change_needs_the_token_that_only_a_page_of_the_broker_can_read():
-    async def scenario() -> None:
-        async with served() as address:
-            page, other = await sign_in(address), await sign_in(address)
-            for csrf in ((), ("X-CSRF-Token: x",), (other.csrf,)):
-                assert await status_of(address, page.cookie, *csrf, method="POST") == 403
-            own = "Origin: http://localhost"
-            assert await status_of(address, page.cookie, page.csrf, own, method="POST") == 201
-
-    asyncio.run(scenario())
+async def test_a_change_needs_the_token_that_only_a_page_of_the_broker_can_read():
+    async with served() as address:
+        page, other = await sign_in(address), await sign_in(address)
+        for csrf in ((), ("X-CSRF-Token: x",), (other.csrf,)):
+            assert await status_of(address, page.cookie, *csrf, method="POST") == 403
+        own = "Origin: http://localhost"
+        assert await status_of(address, page.cookie, page.csrf, own, method="POST") == 201
 
 
-def test_a_session_is_not_fixed_by_what_a_browser_had_before():
-    async def scenario() -> None:
-        async with served() as address:
-            name = (await sign_in(address)).cookie.partition("=")[0]
-            planted = f"{name}={'A' * 64}"
-            page = await sign_in(address, planted)
-            assert page.cookie != planted
-            assert await status_of(address, planted) == 401
-            again = await sign_in(address, page.cookie, page.csrf)
-            assert again.cookie != page.cookie
-            assert await status_of(address, page.cookie) == 401, "a new sign-in ends the old one"
-            twice = f"{again.cookie}; {planted.removeprefix('Cookie: ')}"
-            assert await status_of(address, twice) == 401, "two cookies of the name: one is planted"
-
-    asyncio.run(scenario())
+async def test_a_session_is_not_fixed_by_what_a_browser_had_before():
+    async with served() as address:
+        name = (await sign_in(address)).cookie.partition("=")[0]
+        planted = f"{name}={'A' * 64}"
+        page = await sign_in(address, planted)
+        assert page.cookie != planted
+        assert await status_of(address, planted) == 401
+        again = await sign_in(address, page.cookie, page.csrf)
+        assert again.cookie != page.cookie
+        assert await status_of(address, page.cookie) == 401, "a new sign-in ends the old one"
+        twice = f"{again.cookie}; {planted.removeprefix('Cookie: ')}"
+        assert await status_of(address, twice) == 401, "two cookies of the name: one is planted"
 
 
 @pytest.mark.parametrize("password", ["another", None], ids=["rotated", "removed"])
-def test_a_session_ends_with_the_password_that_began_it(password):
-    async def scenario() -> None:
-        async with served() as address:
-            page = await sign_in(address)
-            await set_password(address.node, password)
-            assert await status_of(address, page.cookie) == 401
-            await set_password(address.node, "third")
-            assert await status_of(address, page.cookie) == 401
-            sessions = address.node.services.issuers.sessions.issued
-            await sessions.sweep()
-            assert not len(sessions)
-            assert not await address.node.metadata.list(BROWSER_SESSIONS)
-
-    asyncio.run(scenario())
+async def test_a_session_ends_with_the_password_that_began_it(password):
+    async with served() as address:
+        page = await sign_in(address)
+        await set_password(address.node, password)
+        assert await status_of(address, page.cookie) == 401
+        await set_password(address.node, "third")
+        assert await status_of(address, page.cookie) == 401
+        sessions = address.node.services.issuers.sessions.issued
+        await sessions.sweep()
+        assert not len(sessions)
+        assert not await address.node.metadata.list(BROWSER_SESSIONS)
 
 
-def test_a_session_expires():
-    async def scenario() -> None:
-        async with served() as address:
-            address.node.services.issuers.sessions.lifetime_ms = 1
-            page = await sign_in(address)
-            await asyncio.sleep(0.01)
-            assert await status_of(address, page.cookie) == 401
-
-    asyncio.run(scenario())
+async def test_a_session_expires():
+    async with served() as address:
+        address.node.services.issuers.sessions.lifetime_ms = 1
+        page = await sign_in(address)
+        await asyncio.sleep(0.01)
+        assert await status_of(address, page.cookie) == 401
 
 
-def test_sessions_are_bounded_and_the_oldest_of_a_user_ends(monkeypatch):
+async def test_sessions_are_bounded_and_the_oldest_of_a_user_ends(monkeypatch):
     monkeypatch.setattr(browser_sessions, "SESSIONS_OF_USER_MAX", 3)
 
-    async def scenario() -> None:
-        async with served() as address:
-            pages = [await sign_in(address) for _ in range(4)]
-            found = [await status_of(address, page.cookie) for page in pages]
-            assert found == [401, 200, 200, 200]
-
-    asyncio.run(scenario())
+    async with served() as address:
+        pages = [await sign_in(address) for _ in range(4)]
+        found = [await status_of(address, page.cookie) for page in pages]
+        assert found == [401, 200, 200, 200]
 
 
-def test_a_session_holds_on_every_broker_at_once_and_ends_on_every_broker():
-    async def scenario() -> None:
-        shared = MemoryMetadata()
-        async with (
-            served(metadata=MemoryMetadataStore(shared)) as first,
-            served(metadata=MemoryMetadataStore(shared), broker_id=1) as second,
-        ):
-            page = await sign_in(first)
-            assert await status_of(second, page.cookie) == 200
-            await ask(second, "DELETE", "/v1/session", page.cookie, page.csrf)
-            async with asyncio.timeout(5):
-                while await status_of(first, page.cookie) != 401:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+async def test_a_session_holds_on_every_broker_at_once_and_ends_on_every_broker():
+    shared = MemoryMetadata()
+    async with (
+        served(metadata=MemoryMetadataStore(shared)) as first,
+        served(metadata=MemoryMetadataStore(shared), broker_id=1) as second,
+    ):
+        page = await sign_in(first)
+        assert await status_of(second, page.cookie) == 200
+        await ask(second, "DELETE", "/v1/session", page.cookie, page.csrf)
+        async with asyncio.timeout(5):
+            while await status_of(first, page.cookie) != 401:
+                await asyncio.sleep(0.01)
 
 
-def test_nothing_that_is_stored_or_logged_is_enough_for_a_session(caplog):
+async def test_nothing_that_is_stored_or_logged_is_enough_for_a_session(caplog):
     caplog.set_level("DEBUG")
 
-    async def scenario() -> None:
-        async with served() as address:
-            page = await sign_in(address)
-            (entry,) = await address.node.metadata.list(BROWSER_SESSIONS)
-            value = page.cookie.partition("=")[2]
-            stored = entry.key + entry.value.decode()
-            assert value not in stored
-            assert entry.key.rpartition("/")[2] not in value
-            for text in (value, page.csrf.rpartition(" ")[2], "pä:ss"):
-                assert text not in caplog.text
-            forged = page.cookie.partition("=")[0] + "=" + entry.key.rpartition("/")[2]
-            assert await status_of(address, forged) == 401
-
-    asyncio.run(scenario())
+    async with served() as address:
+        page = await sign_in(address)
+        (entry,) = await address.node.metadata.list(BROWSER_SESSIONS)
+        value = page.cookie.partition("=")[2]
+        stored = entry.key + entry.value.decode()
+        assert value not in stored
+        assert entry.key.rpartition("/")[2] not in value
+        for text in (value, page.csrf.rpartition(" ")[2], "pä:ss"):
+            assert text not in caplog.text
+        forged = page.cookie.partition("=")[0] + "=" + entry.key.rpartition("/")[2]
+        assert await status_of(address, forged) == 401
 
 
-def test_a_pages_script_that_is_refused_makes_the_browser_ask_for_no_password():
-    async def scenario() -> None:
-        async with served() as address:
-            _, answer = await ask(address, "GET", "/v1/topics", "Sec-Fetch-Mode: cors")
-            assert "www-authenticate: session" in answer.lower()
-            assert "basic" not in answer.lower()
-            page = await sign_in(address)
-            both = f"Authorization: {basic('alice', 'wrong')}"
-            assert await status_of(address, page.cookie, both) == 401, "what is said counts first"
-
-    asyncio.run(scenario())
+async def test_a_pages_script_that_is_refused_makes_the_browser_ask_for_no_password():
+    async with served() as address:
+        _, answer = await ask(address, "GET", "/v1/topics", "Sec-Fetch-Mode: cors")
+        assert "www-authenticate: session" in answer.lower()
+        assert "basic" not in answer.lower()
+        page = await sign_in(address)
+        both = f"Authorization: {basic('alice', 'wrong')}"
+        assert await status_of(address, page.cookie, both) == 401, "what is said counts first"
 
 
-def test_a_stream_ends_with_the_session_that_began_it():
-    async def scenario() -> None:
-        async with served() as address:
-            page = await sign_in(address)
-            await address.node.topics.create("orders")
-            reader, writer = await asyncio.open_connection(*address)
-            lines = ["GET /v1/topics/orders/tail HTTP/1.1", "Host: localhost", page.cookie]
-            writer.write("\r\n".join([*lines, "", ""]).encode())
-            await reader.readuntil(b": follows")
-            await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
-            given = f"Authorization: {basic('alice', 'pä:ss')}"
-            body = {"records": [{"value": "secret text"}]}
-            status, answer = await ask(
-                address, "POST", "/v1/topics/orders/records", given, body=body
-            )
-            assert status == 200, answer
-            async with asyncio.timeout(20):
-                text = await reader.readuntil(b"the credentials are not valid")
-            writer.close()
-            assert b"secret text" not in text
-
-    asyncio.run(scenario())
+async def test_a_stream_ends_with_the_session_that_began_it():
+    async with served() as address:
+        page = await sign_in(address)
+        await address.node.topics.create("orders")
+        reader, writer = await asyncio.open_connection(*address)
+        lines = ["GET /v1/topics/orders/tail HTTP/1.1", "Host: localhost", page.cookie]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        await reader.readuntil(b": follows")
+        await ask(address, "DELETE", "/v1/session", page.cookie, page.csrf)
+        given = f"Authorization: {basic('alice', 'pä:ss')}"
+        body = {"records": [{"value": "secret text"}]}
+        status, answer = await ask(address, "POST", "/v1/topics/orders/records", given, body=body)
+        assert status == 200, answer
+        async with asyncio.timeout(20):
+            text = await reader.readuntil(b"the credentials are not valid")
+        writer.close()
+        assert b"secret text" not in text

@@ -120,120 +120,102 @@ async def answered(web: NamedWeb, name: str, prefix: str = "", absent: str = "")
 
 
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
-def test_a_client_learns_nothing_of_what_another_tenant_has(names, monkeypatch):
+async def test_a_client_learns_nothing_of_what_another_tenant_has(names, monkeypatch):
     """What exists there is answered as what exists nowhere, and stays as it is, also by names that
     are written as the broker stores them. One client is of another tenant, one has all rights to
     all topics, groups and transactional ids of the default tenant."""
 
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            held = web.node.topics.get(KEY + TOPIC)
-            for name, prefix in itertools.product(names, ("", KEY, KEY + KEY)):
-                for web.principal in ("carol", "dave"):
-                    status, text = await answered(web, name, prefix)
-                    if not prefix:
-                        assert "«" not in text
-                    other, absent = await answered(web, name, prefix, "absent")
-                    assert (status, text.replace("secret", "absent")) == (other, absent), name
-            assert web.node.topics.get(KEY + TOPIC) is held
-            assert held.fact.partition_count == 1
-            assert held.require_log(0).high_watermark == 2
-
-    asyncio.run(scenario())
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        held = web.node.topics.get(KEY + TOPIC)
+        for name, prefix in itertools.product(names, ("", KEY, KEY + KEY)):
+            for web.principal in ("carol", "dave"):
+                status, text = await answered(web, name, prefix)
+                if not prefix:
+                    assert "«" not in text
+                other, absent = await answered(web, name, prefix, "absent")
+                assert (status, text.replace("secret", "absent")) == (other, absent), name
+        assert web.node.topics.get(KEY + TOPIC) is held
+        assert held.fact.partition_count == 1
+        assert held.require_log(0).high_watermark == 2
 
 
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
-def test_a_tenants_client_is_answered_as_without_tenants(names, monkeypatch):
+async def test_a_tenants_client_is_answered_as_without_tenants(names, monkeypatch):
     """By the same names, with the same answers, none of which has a key."""
 
     mine = set(names) - OF_CLUSTER
 
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants="acme=User:alice") as web:
-            for name in OF_CLUSTER.intersection(names):
-                assert (await answered(web, name))[0] == 403
-            of_tenant = {name: await answered(web, name) for name in names if name in mine}
-        async with filled(monkeypatch) as web:
-            assert {name: await answered(web, name) for name in of_tenant} == of_tenant
-        assert "«" not in str(of_tenant).replace("«acme»second", "")
-
-    asyncio.run(scenario())
+    async with filled(monkeypatch, tenants="acme=User:alice") as web:
+        for name in OF_CLUSTER.intersection(names):
+            assert (await answered(web, name))[0] == 403
+        of_tenant = {name: await answered(web, name) for name in names if name in mine}
+    async with filled(monkeypatch) as web:
+        assert {name: await answered(web, name) for name in of_tenant} == of_tenant
+    assert "«" not in str(of_tenant).replace("«acme»second", "")
 
 
-def test_streams_exports_and_tasks_have_the_tenants_names(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            for form in ("ndjson", "csv"):
-                path = f"/v1/topics/{TOPIC}/export?format={form}"
-                status, data = await web.raw("GET", path, b"")
-                assert status == 200
-                assert "«" not in data.decode().replace("«acme»second", "")
-                assert web.answered["content-disposition"].endswith(f'"{TOPIC}.{form}"')
-            _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
-            assert task["asked"] == {"topic": TOPIC}
-            path = f"/v1/searches/{task['id']}"
-            _status, data = await web.raw("GET", f"{path}/events", b"")
-            assert b"event: end" in data
-            assert "«" not in data.decode().replace("\\u00abacme\\u00bbsecond", "")
-            assert "\\u00abacme\\u00bbsecond" in data.decode()
-            _, found = await web.ask("GET", path)
-            assert {one["topic"] for one in found["results"]} == {TOPIC, LETTERS}
-            web.principal = "carol"
-            for path in (f"/v1/topics/{TOPIC}/export", f"/v1/topics/{TOPIC}/tail"):
-                assert (await web.raw("GET", path, b""))[0] == 404
-            assert (await web.ask("GET", f"/v1/searches/{task['id']}"))[0] == 404
-
-    asyncio.run(scenario())
+async def test_streams_exports_and_tasks_have_the_tenants_names(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        for form in ("ndjson", "csv"):
+            path = f"/v1/topics/{TOPIC}/export?format={form}"
+            status, data = await web.raw("GET", path, b"")
+            assert status == 200
+            assert "«" not in data.decode().replace("«acme»second", "")
+            assert web.answered["content-disposition"].endswith(f'"{TOPIC}.{form}"')
+        _, task = await web.ask("POST", "/v1/searches", {"topic": TOPIC})
+        assert task["asked"] == {"topic": TOPIC}
+        path = f"/v1/searches/{task['id']}"
+        _status, data = await web.raw("GET", f"{path}/events", b"")
+        assert b"event: end" in data
+        assert "«" not in data.decode().replace("\\u00abacme\\u00bbsecond", "")
+        assert "\\u00abacme\\u00bbsecond" in data.decode()
+        _, found = await web.ask("GET", path)
+        assert {one["topic"] for one in found["results"]} == {TOPIC, LETTERS}
+        web.principal = "carol"
+        for path in (f"/v1/topics/{TOPIC}/export", f"/v1/topics/{TOPIC}/tail"):
+            assert (await web.raw("GET", path, b""))[0] == 404
+        assert (await web.ask("GET", f"/v1/searches/{task['id']}"))[0] == 404
 
 
-def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            web.principal = "root"
-            status, topic = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}")
-            assert (status, topic["name"]) == (200, KEY + TOPIC)
-            _, listed = await web.ask("GET", "/v1/topics")
-            assert [one["name"] for one in listed["topics"]] == [KEY + LETTERS, KEY + TOPIC]
-            _, causes = await web.ask("GET", f"/v1/dead-letters/{KEY}{LETTERS}")
-            assert [one["origin"] for one in causes["causes"]] == [KEY + TOPIC]
-            _, found = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}/messages")
-            assert {one["topic"] for one in found["messages"]} == {KEY + LETTERS, KEY + TOPIC}
-
-    asyncio.run(scenario())
+async def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "root"
+        status, topic = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}")
+        assert (status, topic["name"]) == (200, KEY + TOPIC)
+        _, listed = await web.ask("GET", "/v1/topics")
+        assert [one["name"] for one in listed["topics"]] == [KEY + LETTERS, KEY + TOPIC]
+        _, causes = await web.ask("GET", f"/v1/dead-letters/{KEY}{LETTERS}")
+        assert [one["origin"] for one in causes["causes"]] == [KEY + TOPIC]
+        _, found = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}/messages")
+        assert {one["topic"] for one in found["messages"]} == {KEY + LETTERS, KEY + TOPIC}
 
 
-def test_an_empty_name_is_a_setting_that_is_empty(monkeypatch):
+async def test_an_empty_name_is_a_setting_that_is_empty(monkeypatch):
     """It is no key: records of the group would wait for a topic that cannot be."""
 
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            name = "errors.deadletterqueue.topic.name"
-            path = f"/v1/groups/{GROUP}/config"
-            status, _ = await web.ask("PATCH", path, {"set": {name: ""}})
-            assert status == 200
-            assert web.node.services.configurations.group_values(name) <= {""}
-            web.principal = "root"
-            path = f"/v1/groups/{KEY}{GROUP}/config"
-            status, _ = await web.ask("PATCH", path, {"set": {name: KEY}})
-            assert status == 409
-
-    asyncio.run(scenario())
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        name = "errors.deadletterqueue.topic.name"
+        path = f"/v1/groups/{GROUP}/config"
+        status, _ = await web.ask("PATCH", path, {"set": {name: ""}})
+        assert status == 200
+        assert web.node.services.configurations.group_values(name) <= {""}
+        web.principal = "root"
+        path = f"/v1/groups/{KEY}{GROUP}/config"
+        status, _ = await web.ask("PATCH", path, {"set": {name: KEY}})
+        assert status == 409
 
 
-def test_names_of_a_tenant_are_as_long_as_others(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            group, name = "g" * 255, "t" * 249
-            change = {"set": {"share.auto.offset.reset": "earliest"}}
-            assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
-            assert (await web.ask("PATCH", f"/v1/groups/{group}g/config", change))[0] == 400
-            assert (await web.ask("POST", "/v1/topics", {"name": name}))[0] == 201
-            web.principal = "root"
-            assert (await web.ask("PATCH", f"/v1/groups/{KEY}{group}/config", change))[0] == 200
-            _, listed = await web.ask("GET", f"/v1/topics?prefix={quote(KEY)}{name}")
-            assert [one["name"] for one in listed["topics"]] == [KEY + name]
-
-    asyncio.run(scenario())
+async def test_names_of_a_tenant_are_as_long_as_others(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        group, name = "g" * 255, "t" * 249
+        change = {"set": {"share.auto.offset.reset": "earliest"}}
+        assert (await web.ask("PATCH", f"/v1/groups/{group}/config", change))[0] == 200
+        assert (await web.ask("PATCH", f"/v1/groups/{group}g/config", change))[0] == 400
+        assert (await web.ask("POST", "/v1/topics", {"name": name}))[0] == 201
+        web.principal = "root"
+        assert (await web.ask("PATCH", f"/v1/groups/{KEY}{group}/config", change))[0] == 200
+        _, listed = await web.ask("GET", f"/v1/topics?prefix={quote(KEY)}{name}")
+        assert [one["name"] for one in listed["topics"]] == [KEY + name]
 
 
 def test_answers_that_are_not_one_json_value_are_left_as_they_are():
@@ -245,73 +227,61 @@ def test_answers_that_are_not_one_json_value_are_left_as_they_are():
     assert json.loads(bytes(found.body)) == {"topic": "a", "receipt": "\ud800"}
 
 
-def test_a_half_message_of_a_group_that_looks_like_a_key_is_no_tenants(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            web.principal = "root"
-            config = {"headrace.message.type": "mixed"}
-            await web.ask("POST", "/v1/topics", {"name": "open", "config": config})
-            headers = [["headrace-half", KEY + GROUP], ["headrace-message-id", "h"]]
-            forged = {"value": "x", "headers": headers}
-            _, sent = await web.ask("POST", "/v1/topics/open/records", {"records": [forged]})
-            assert sent["results"][0]["ok"], sent
-            open_topic = web.node.topics.get("open")
-            (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is open_topic]
-            for half in list(hosted.state.halves.saved()):
-                hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
-            assert hosted.state.halves.asked_groups()
-            timers = web.node.services.timers
-            assert (await timers.poll_checks(KEY + GROUP, 10, 0))[0] == []
-            assert web.node.timers.halves._due([KEY + GROUP]) == []
-
-    asyncio.run(scenario())
+async def test_a_half_message_of_a_group_that_looks_like_a_key_is_no_tenants(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "root"
+        config = {"headrace.message.type": "mixed"}
+        await web.ask("POST", "/v1/topics", {"name": "open", "config": config})
+        headers = [["headrace-half", KEY + GROUP], ["headrace-message-id", "h"]]
+        forged = {"value": "x", "headers": headers}
+        _, sent = await web.ask("POST", "/v1/topics/open/records", {"records": [forged]})
+        assert sent["results"][0]["ok"], sent
+        open_topic = web.node.topics.get("open")
+        (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is open_topic]
+        for half in list(hosted.state.halves.saved()):
+            hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
+        assert hosted.state.halves.asked_groups()
+        timers = web.node.services.timers
+        assert (await timers.poll_checks(KEY + GROUP, 10, 0))[0] == []
+        assert web.node.timers.halves._due([KEY + GROUP]) == []
 
 
-def test_a_letter_names_nothing_of_another_tenant(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            web.principal = "root"
-            await web.ask("POST", "/v1/topics", {"name": "open.dead"})
-            forged = [
-                ["__dlq.errors.topic", f"«x»{KEY}{TOPIC}"],
-                ["__dlq.errors.group", f"«x»{KEY}{GROUP}"],
-            ]
-            body = {"records": [{"value": "x", "headers": forged}]}
-            await web.ask("POST", "/v1/topics/open.dead/records", body)
-            _, answer = await web.ask("GET", "/v1/dead-letters/open.dead")
-            assert [(one["origin"], one["group"]) for one in answer["causes"]] == [(None, None)]
-
-    asyncio.run(scenario())
+async def test_a_letter_names_nothing_of_another_tenant(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/topics", {"name": "open.dead"})
+        forged = [
+            ["__dlq.errors.topic", f"«x»{KEY}{TOPIC}"],
+            ["__dlq.errors.group", f"«x»{KEY}{GROUP}"],
+        ]
+        body = {"records": [{"value": "x", "headers": forged}]}
+        await web.ask("POST", "/v1/topics/open.dead/records", body)
+        _, answer = await web.ask("GET", "/v1/dead-letters/open.dead")
+        assert [(one["origin"], one["group"]) for one in answer["causes"]] == [(None, None)]
 
 
-def test_the_scope_of_a_key_has_the_tenants_names(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            rule = {"operation": "READ", "resource": "topic", "name": TOPIC, "pattern": "literal"}
-            anything = rule | {"name": "*"}
-            body = {"name": "k", "scope": [rule, anything]}
-            status, made = await web.ask("POST", "/v1/keys", body)
-            assert status == 201
-            assert made["scope"] == [rule, anything]
-            key = web.node.services.issuers.keys.get(made["id"])
-            assert key is not None
-            assert [one.pattern.name for one in key.scope.rules] == [KEY + TOPIC, "*"]
-
-    asyncio.run(scenario())
+async def test_the_scope_of_a_key_has_the_tenants_names(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        rule = {"operation": "READ", "resource": "topic", "name": TOPIC, "pattern": "literal"}
+        anything = rule | {"name": "*"}
+        body = {"name": "k", "scope": [rule, anything]}
+        status, made = await web.ask("POST", "/v1/keys", body)
+        assert status == 201
+        assert made["scope"] == [rule, anything]
+        key = web.node.services.issuers.keys.get(made["id"])
+        assert key is not None
+        assert [one.pattern.name for one in key.scope.rules] == [KEY + TOPIC, "*"]
 
 
-def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch):
-    async def scenario() -> None:
-        async with filled(monkeypatch, tenants=TENANTS) as web:
-            topic = web.node.topics.get(KEY + TOPIC)
-            timers = web.node.services.timers
-            (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is topic]
-            for half in list(hosted.state.halves.saved()):
-                hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
-            assert (await timers.poll_checks(GROUP, 10, 0))[0] == []
-            assert (await timers.poll_checks("«beta»" + GROUP, 10, 0))[0] == []
-            _, answer = await web.ask("POST", f"/v1/half/{GROUP}/checks", {"wait_ms": 60_000})
-            assert answer["group"] == GROUP
-            assert [(one["topic"], one["group"]) for one in answer["checks"]] == [(TOPIC, GROUP)]
-
-    asyncio.run(scenario())
+async def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        topic = web.node.topics.get(KEY + TOPIC)
+        timers = web.node.services.timers
+        (hosted,) = [one for one in web.node.timers.host.hosted if one.topic is topic]
+        for half in list(hosted.state.halves.saved()):
+            hosted.state.halves._asked.setdefault(half.group, {})[half.number] = None
+        assert (await timers.poll_checks(GROUP, 10, 0))[0] == []
+        assert (await timers.poll_checks("«beta»" + GROUP, 10, 0))[0] == []
+        _, answer = await web.ask("POST", f"/v1/half/{GROUP}/checks", {"wait_ms": 60_000})
+        assert answer["group"] == GROUP
+        assert [(one["topic"], one["group"]) for one in answer["checks"]] == [(TOPIC, GROUP)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
@@ -35,68 +34,62 @@ from headrace.metadata.tenant_facts import TenantFact, TenantPrincipal, tenant_k
 ACME = {"name": "acme", "principals": ["User:alice"]}
 
 
-def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            web.principal = "root"
-            before = web.node.audit.changed_total
-            status, dry = await web.ask("POST", "/v1/tenants?dry_run=true", ACME)
-            assert (status, dry["existed"]) == (200, False)
-            assert (await web.ask("GET", "/v1/tenants"))[1]["tenants"] == []
-            assert web.node.audit.changed_total == before
-            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
-            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is True
-            assert web.node.audit.changed_total == before + 2
-            _, listed = await web.ask("GET", "/v1/tenants")
-            assert listed["tenants"] == [
-                ACME | {"limits": {}, "when_full": "reject", "in_setting": False}
-            ]
-            limits = {"limits": {"topics": 3, "producer_byte_rate": 1_000}}
-            _, limited = await web.ask("PATCH", "/v1/tenants/acme", limits)
-            assert limited["tenant"]["limits"] == limits["limits"]
-            await web.ask("PATCH", "/v1/tenants/acme", {"limits": {"topics": None}})
-            _, shown = await web.ask("GET", "/v1/tenants/acme")
-            assert shown["limits"] == {"producer_byte_rate": 1_000}
-            full = {"limits": {"stored_bytes": 9, "topics": 1}, "when_full": "slow"}
-            await web.ask("PATCH", "/v1/tenants/acme", full)
-            _, shown = await web.ask("GET", "/v1/tenants/acme")
-            assert shown["when_full"] == "slow"
-            assert shown["used"] == {"producer_byte_rate": 0, "stored_bytes": 0, "topics": 0}
-            full = {"limits": {"stored_bytes": None}, "when_full": "burn"}
-            assert (await web.ask("PATCH", "/v1/tenants/acme", full))[0] == 400
-            for wrong in ({"members": 1}, {"topics": 0}, {"topics": "1"}):
-                assert (await web.ask("PATCH", "/v1/tenants/acme", {"limits": wrong}))[0] == 400
-            change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
-            _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)
-            assert changed["tenant"]["principals"] == ["User:ann", "User:bob"]
-            status, refused = await web.ask("DELETE", "/v1/tenants/acme")
-            assert (status, "2 principals" in refused["detail"]) == (409, True)
-            await web.ask("PATCH", "/v1/tenants/acme", {"remove": ["User:ann", "User:bob"]})
-            assert (await web.ask("DELETE", "/v1/tenants/acme?dry_run=true"))[0] == 200
-            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
-            assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 200
-            assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 404
-            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
-            assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 404
-            assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
-
-    asyncio.run(scenario())
+async def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        before = web.node.audit.changed_total
+        status, dry = await web.ask("POST", "/v1/tenants?dry_run=true", ACME)
+        assert (status, dry["existed"]) == (200, False)
+        assert (await web.ask("GET", "/v1/tenants"))[1]["tenants"] == []
+        assert web.node.audit.changed_total == before
+        assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
+        assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is True
+        assert web.node.audit.changed_total == before + 2
+        _, listed = await web.ask("GET", "/v1/tenants")
+        assert listed["tenants"] == [
+            ACME | {"limits": {}, "when_full": "reject", "in_setting": False}
+        ]
+        limits = {"limits": {"topics": 3, "producer_byte_rate": 1_000}}
+        _, limited = await web.ask("PATCH", "/v1/tenants/acme", limits)
+        assert limited["tenant"]["limits"] == limits["limits"]
+        await web.ask("PATCH", "/v1/tenants/acme", {"limits": {"topics": None}})
+        _, shown = await web.ask("GET", "/v1/tenants/acme")
+        assert shown["limits"] == {"producer_byte_rate": 1_000}
+        full = {"limits": {"stored_bytes": 9, "topics": 1}, "when_full": "slow"}
+        await web.ask("PATCH", "/v1/tenants/acme", full)
+        _, shown = await web.ask("GET", "/v1/tenants/acme")
+        assert shown["when_full"] == "slow"
+        assert shown["used"] == {"producer_byte_rate": 0, "stored_bytes": 0, "topics": 0}
+        full = {"limits": {"stored_bytes": None}, "when_full": "burn"}
+        assert (await web.ask("PATCH", "/v1/tenants/acme", full))[0] == 400
+        for wrong in ({"members": 1}, {"topics": 0}, {"topics": "1"}):
+            assert (await web.ask("PATCH", "/v1/tenants/acme", {"limits": wrong}))[0] == 400
+        change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
+        _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)
+        assert changed["tenant"]["principals"] == ["User:ann", "User:bob"]
+        status, refused = await web.ask("DELETE", "/v1/tenants/acme")
+        assert (status, "2 principals" in refused["detail"]) == (409, True)
+        await web.ask("PATCH", "/v1/tenants/acme", {"remove": ["User:ann", "User:bob"]})
+        assert (await web.ask("DELETE", "/v1/tenants/acme?dry_run=true"))[0] == 200
+        assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
+        assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 200
+        assert (await web.ask("DELETE", "/v1/tenants/acme"))[0] == 404
+        assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
+        assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 404
+        assert (await web.ask("POST", "/v1/tenants", ACME))[1]["existed"] is False
 
 
-def test_a_limit_of_tenants_says_what_to_do(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            web.principal = "root"
-            full = {"name": "acme", "principals": [f"User:{n}" for n in range(PRINCIPALS_MAX)]}
-            assert (await web.ask("POST", "/v1/tenants", full))[0] == 200
-            change = {"add": ["User:alice"]}
-            status, problem = await web.ask("PATCH", "/v1/tenants/acme", change)
-            assert (status, "remove some first" in problem["detail"]) == (403, True)
-            assert problem["next_step"].startswith("do what the detail says")
-            change["remove"] = ["User:0"]
-            assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 200
-
-    asyncio.run(scenario())
+async def test_a_limit_of_tenants_says_what_to_do(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        full = {"name": "acme", "principals": [f"User:{n}" for n in range(PRINCIPALS_MAX)]}
+        assert (await web.ask("POST", "/v1/tenants", full))[0] == 200
+        change = {"add": ["User:alice"]}
+        status, problem = await web.ask("PATCH", "/v1/tenants/acme", change)
+        assert (status, "remove some first" in problem["detail"]) == (403, True)
+        assert problem["next_step"].startswith("do what the detail says")
+        change["remove"] = ["User:0"]
+        assert (await web.ask("PATCH", "/v1/tenants/acme", change))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -110,18 +103,15 @@ def test_a_limit_of_tenants_says_what_to_do(monkeypatch):
         ("User:carol", 409),
     ],
 )
-def test_a_principal_that_can_be_of_no_tenant_or_is_of_another_is_refused(
+async def test_a_principal_that_can_be_of_no_tenant_or_is_of_another_is_refused(
     principal, status, monkeypatch
 ):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            web.principal = "root"
-            await web.ask("POST", "/v1/tenants", {"name": "beta", "principals": ["User:carol"]})
-            body = {"name": "acme", "principals": ["User:alice", principal]}
-            assert (await web.ask("POST", "/v1/tenants", body))[0] == status
-            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
-
-    asyncio.run(scenario())
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/tenants", {"name": "beta", "principals": ["User:carol"]})
+        body = {"name": "acme", "principals": ["User:alice", principal]}
+        assert (await web.ask("POST", "/v1/tenants", body))[0] == status
+        assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
 
 
 def test_without_access_control_lists_there_are_no_tenants():
@@ -131,141 +121,117 @@ def test_without_access_control_lists_there_are_no_tenants():
     on_the_web(scenario)()
 
 
-def test_a_broker_without_access_control_lists_does_not_serve_what_tenants_have():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            assert rig.node.access is not None
-            await rig.node.access.tenants.create("acme", [])
-            with pytest.raises(PolicyViolation, match=r"headrace\.authorizer=acl"):
-                await refuse_tenants(rig.node.metadata)
-            await rig.node.access.tenants.delete("acme")
+async def test_a_broker_without_access_control_lists_does_not_serve_what_tenants_have():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        assert rig.node.access is not None
+        await rig.node.access.tenants.create("acme", [])
+        with pytest.raises(PolicyViolation, match=r"headrace\.authorizer=acl"):
             await refuse_tenants(rig.node.metadata)
-
-    asyncio.run(scenario())
-
-
-def test_a_tenant_that_has_topics_is_deleted_only_by_force(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            web.principal = "root"
-            await web.ask("POST", "/v1/tenants", ACME)
-            await web.node.topics.create("«acme»orders")
-            _, shown = await web.ask("GET", "/v1/tenants/acme")
-            assert (shown["topics"], shown["groups"]) == (1, 0)
-            status, refused = await web.ask("DELETE", "/v1/tenants/acme")
-            assert (status, "1 topics, 1 principals" in refused["detail"]) == (409, True)
-            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
-            status, gone = await web.ask("DELETE", "/v1/tenants/acme?force=true")
-            assert (status, gone["topics"]) == (200, 1)
-            assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
-            assert "«acme»orders" in web.node.topics.by_name
-            assert web.node.authorizer.has_tenants  # its groups are not the default tenant's now
-
-    asyncio.run(scenario())
+        await rig.node.access.tenants.delete("acme")
+        await refuse_tenants(rig.node.metadata)
 
 
-def test_every_broker_follows_and_a_principal_of_two_tenants_has_no_rights():
+async def test_a_tenant_that_has_topics_is_deleted_only_by_force(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/tenants", ACME)
+        await web.node.topics.create("«acme»orders")
+        _, shown = await web.ask("GET", "/v1/tenants/acme")
+        assert (shown["topics"], shown["groups"]) == (1, 0)
+        status, refused = await web.ask("DELETE", "/v1/tenants/acme")
+        assert (status, "1 topics, 1 principals" in refused["detail"]) == (409, True)
+        assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 200
+        status, gone = await web.ask("DELETE", "/v1/tenants/acme?force=true")
+        assert (status, gone["topics"]) == (200, 1)
+        assert (await web.ask("GET", "/v1/tenants/acme"))[0] == 404
+        assert "«acme»orders" in web.node.topics.by_name
+        assert web.node.authorizer.has_tenants  # its groups are not the default tenant's now
+
+
+async def test_every_broker_follows_and_a_principal_of_two_tenants_has_no_rights():
     """As two brokers may store at once."""
 
-    async def scenario() -> None:
-        store = MemoryMetadataStore()
-        one, other = Tenants(store), Tenants(store)
-        await one.create("acme", ["User:alice", "User:bob"])
-        await other.create("beta", ["User:alice"])
-        for tenants in (one, other):
-            for entry in await store.list("/tenants/"):
-                tenants.apply(entry.key, entry)
-            assert tenants.names() == ["acme", "beta"]
-            assert tenants.of("User:alice") == NOBODY
-            assert tenants.of("User:bob") == "acme"
-            assert tenants.of("User:carol") == ""
-        await other.change("beta", (), ["User:alice"])
-        assert other.of("User:alice") == "acme"
-        with pytest.raises(PolicyViolation):
-            await one.change("acme", [f"User:{n}" for n in range(PRINCIPALS_MAX)], ())
-
-    asyncio.run(scenario())
+    store = MemoryMetadataStore()
+    one, other = Tenants(store), Tenants(store)
+    await one.create("acme", ["User:alice", "User:bob"])
+    await other.create("beta", ["User:alice"])
+    for tenants in (one, other):
+        for entry in await store.list("/tenants/"):
+            tenants.apply(entry.key, entry)
+        assert tenants.names() == ["acme", "beta"]
+        assert tenants.of("User:alice") == NOBODY
+        assert tenants.of("User:bob") == "acme"
+        assert tenants.of("User:carol") == ""
+    await other.change("beta", (), ["User:alice"])
+    assert other.of("User:alice") == "acme"
+    with pytest.raises(PolicyViolation):
+        await one.change("acme", [f"User:{n}" for n in range(PRINCIPALS_MAX)], ())
 
 
-def test_a_change_does_not_bring_back_what_another_broker_deleted():
+async def test_a_change_does_not_bring_back_what_another_broker_deleted():
     """Before a broker has heard of the other's change."""
 
-    async def scenario() -> None:
-        store = MemoryMetadataStore()
-        one, other = Tenants(store), Tenants(store)
-        await one.create("acme", [])
-        for entry in await store.list("/tenants/"):
-            other.apply(entry.key, entry)
-        await one.delete("acme")
-        assert other.names() == ["acme"]
-        with pytest.raises(CredentialUnknown):
-            await other.change("acme", ["User:alice"], ())
-        with pytest.raises(CredentialUnknown):
-            await other.delete("acme")
-        (entry,) = await store.list("/tenants/")
+    store = MemoryMetadataStore()
+    one, other = Tenants(store), Tenants(store)
+    await one.create("acme", [])
+    for entry in await store.list("/tenants/"):
         other.apply(entry.key, entry)
-        assert other.names() == []
-        assert await other.create("acme", ["User:alice"]) is False
-
-    asyncio.run(scenario())
-
-
-def test_without_force_no_tenant_is_deleted_whose_principals_another_broker_stored():
-    async def scenario() -> None:
-        store = MemoryMetadataStore()
-        one, other = Tenants(store), Tenants(store)
-        await one.create("acme", [])
-        for entry in await store.list("/tenants/"):
-            other.apply(entry.key, entry)
-        await one.change("acme", ["User:alice"], ())
-        assert other.principals("acme") == []
-        with pytest.raises(TenantNotEmpty, match="has 1 principals"):
-            await other.delete("acme")
-        assert one.of("User:alice") == "acme"
-        await other.delete("acme", is_forced=True)
-        assert other.names() == []
-
-    asyncio.run(scenario())
+    await one.delete("acme")
+    assert other.names() == ["acme"]
+    with pytest.raises(CredentialUnknown):
+        await other.change("acme", ["User:alice"], ())
+    with pytest.raises(CredentialUnknown):
+        await other.delete("acme")
+    (entry,) = await store.list("/tenants/")
+    other.apply(entry.key, entry)
+    assert other.names() == []
+    assert await other.create("acme", ["User:alice"]) is False
 
 
-def test_a_tenant_stored_by_a_newer_version_is_not_overwritten():
-    async def scenario() -> None:
-        store = MemoryMetadataStore()
-        value = b'{"v":1,"state":"later","principals":[]}'
-        await store.put(tenant_key("acme"), value, ABSENT)
-        with pytest.raises(FormatUnsupported):
-            await Tenants(store).create("acme", ["User:alice"])
-        (entry,) = await store.list("/tenants/")
-        assert entry.value == value
+async def test_without_force_no_tenant_is_deleted_whose_principals_another_broker_stored():
+    store = MemoryMetadataStore()
+    one, other = Tenants(store), Tenants(store)
+    await one.create("acme", [])
+    for entry in await store.list("/tenants/"):
+        other.apply(entry.key, entry)
+    await one.change("acme", ["User:alice"], ())
+    assert other.principals("acme") == []
+    with pytest.raises(TenantNotEmpty, match="has 1 principals"):
+        await other.delete("acme")
+    assert one.of("User:alice") == "acme"
+    await other.delete("acme", is_forced=True)
+    assert other.names() == []
 
-    asyncio.run(scenario())
+
+async def test_a_tenant_stored_by_a_newer_version_is_not_overwritten():
+    store = MemoryMetadataStore()
+    value = b'{"v":1,"state":"later","principals":[]}'
+    await store.put(tenant_key("acme"), value, ABSENT)
+    with pytest.raises(FormatUnsupported):
+        await Tenants(store).create("acme", ["User:alice"])
+    (entry,) = await store.list("/tenants/")
+    assert entry.value == value
 
 
 @pytest.mark.parametrize("query", ["", "?dry_run=true", "?force=true", "?force=true&dry_run=true"])
-def test_a_tenant_of_the_setting_is_not_deleted_even_dry(query, monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch, tenants="acme=User:alice") as web:
-            web.principal = "root"
-            status, refused = await web.ask("DELETE", "/v1/tenants/acme" + query)
-            assert (status, "headrace.tenants" in refused["detail"]) == (403, True)
-
-    asyncio.run(scenario())
+async def test_a_tenant_of_the_setting_is_not_deleted_even_dry(query, monkeypatch):
+    async with guarded(monkeypatch, tenants="acme=User:alice") as web:
+        web.principal = "root"
+        status, refused = await web.ask("DELETE", "/v1/tenants/acme" + query)
+        assert (status, "headrace.tenants" in refused["detail"]) == (403, True)
 
 
-def test_principals_of_the_setting_stay_when_commands_remove_them():
-    async def scenario() -> None:
-        tenants = Tenants(MemoryMetadataStore(), ("User:root",), {"User:alice": "acme"})
-        await tenants.change("acme", ["User:alice", "User:bob"], ())
-        await tenants.change("acme", (), ["User:alice", "User:bob"])
-        assert (tenants.of("User:alice"), tenants.of("User:bob")) == ("acme", "")
-        key = tenant_key("beta")
-        taken = TenantFact("active", [TenantPrincipal("User:alice"), TenantPrincipal("User:root")])
-        tenants.apply(key, MetadataEntry(key, taken.encode(), 0))
-        assert (tenants.of("User:alice"), tenants.of("User:root")) == (NOBODY, "")
-        tenants.apply(key, None)
-        assert tenants.of("User:alice") == "acme"
-
-    asyncio.run(scenario())
+async def test_principals_of_the_setting_stay_when_commands_remove_them():
+    tenants = Tenants(MemoryMetadataStore(), ("User:root",), {"User:alice": "acme"})
+    await tenants.change("acme", ["User:alice", "User:bob"], ())
+    await tenants.change("acme", (), ["User:alice", "User:bob"])
+    assert (tenants.of("User:alice"), tenants.of("User:bob")) == ("acme", "")
+    key = tenant_key("beta")
+    taken = TenantFact("active", [TenantPrincipal("User:alice"), TenantPrincipal("User:root")])
+    tenants.apply(key, MetadataEntry(key, taken.encode(), 0))
+    assert (tenants.of("User:alice"), tenants.of("User:root")) == (NOBODY, "")
+    tenants.apply(key, None)
+    assert tenants.of("User:alice") == "acme"
 
 
 def test_a_broker_applies_many_tenants_at_a_cost_of_each():
@@ -281,57 +247,51 @@ def test_a_broker_applies_many_tenants_at_a_cost_of_each():
 
 
 @pytest.mark.parametrize("value", [b"{", b'{"v":1,"state":"later","principals":[]}', b'{"v":2}'])
-def test_while_a_tenant_cannot_be_read_no_unknown_principal_has_rights(value, monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            access = web.node.access
-            assert access is not None
-            topic = Pattern(ResourceType.TOPIC, "*")
-            await access.create([Acl(topic, Entry("User:*", "*", Operation.ALL, Permission.ALLOW))])
+async def test_while_a_tenant_cannot_be_read_no_unknown_principal_has_rights(value, monkeypatch):
+    async with guarded(monkeypatch) as web:
+        access = web.node.access
+        assert access is not None
+        topic = Pattern(ResourceType.TOPIC, "*")
+        await access.create([Acl(topic, Entry("User:*", "*", Operation.ALL, Permission.ALLOW))])
 
-            def may(name: str) -> bool:
-                session = ClientSession("HTTP", "127.0.0.1", Principal(name))
-                return access.allows(session, Operation.READ, ResourceType.TOPIC, "secret-topic")
+        def may(name: str) -> bool:
+            session = ClientSession("HTTP", "127.0.0.1", Principal(name))
+            return access.allows(session, Operation.READ, ResourceType.TOPIC, "secret-topic")
 
-            assert may("alice")
-            key = tenant_key("acme")
-            with pytest.raises((DataCorrupt, FormatUnsupported)):
-                access.tenants.apply(key, MetadataEntry(key, value, 0))
-            assert not may("alice")
-            assert may("root")
-            fact = TenantFact("active", [TenantPrincipal("User:bob")])
-            access.tenants.apply(key, MetadataEntry(key, fact.encode(), 1))
-            assert may("alice")
-            assert not may("bob")
-
-    asyncio.run(scenario())
+        assert may("alice")
+        key = tenant_key("acme")
+        with pytest.raises((DataCorrupt, FormatUnsupported)):
+            access.tenants.apply(key, MetadataEntry(key, value, 0))
+        assert not may("alice")
+        assert may("root")
+        fact = TenantFact("active", [TenantPrincipal("User:bob")])
+        access.tenants.apply(key, MetadataEntry(key, fact.encode(), 1))
+        assert may("alice")
+        assert not may("bob")
 
 
-def test_a_principal_that_is_moved_is_never_one_of_the_default_tenant(monkeypatch):
-    async def scenario() -> None:
-        async with guarded(monkeypatch) as web:
-            web.principal = "root"
-            tenants = web.node.access.tenants
-            for name, user in (("acme", "alice"), ("beta", "carol")):
-                body = {"name": name, "principals": [f"User:{user}"]}
-                await web.ask("POST", "/v1/tenants", body)
-            seen = [tenants.of("User:alice")]
-            tenants.on_change(lambda: seen.append(tenants.of("User:alice")))
-            dry = await web.ask("PATCH", "/v1/tenants/beta?dry_run=true", {"move": ["User:alice"]})
-            assert (dry[0], tenants.of("User:alice")) == (200, "acme")
-            move = {"move": ["User:alice", "User:new"], "limits": {"topics": 3}}
-            status, moved = await web.ask("PATCH", "/v1/tenants/beta", move)
-            expected = ["User:alice", "User:carol", "User:new"]
-            assert (status, moved["tenant"]["principals"]) == (200, expected)
-            assert (await web.ask("GET", "/v1/tenants/acme"))[1]["principals"] == []
-            assert seen == ["acme", "acme", NOBODY, "beta"]
-            for wrong, code in (("User:root", 409), ("Broker:1", 409)):
-                given = {"move": [wrong], "add": ["User:x"], "limits": {"topics": 9}}
-                assert (await web.ask("PATCH", "/v1/tenants/beta", given))[0] == code
-                kept = (await web.ask("GET", "/v1/tenants/beta"))[1]
-                assert (kept["limits"], kept["principals"]) == ({"topics": 3}, expected)
-            move = {"move": ["User:alice"]}
-            assert (await web.ask("PATCH", "/v1/tenants/gamma", move))[0] == 404
-            assert tenants.of("User:alice") == "beta"
-
-    asyncio.run(scenario())
+async def test_a_principal_that_is_moved_is_never_one_of_the_default_tenant(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        tenants = web.node.access.tenants
+        for name, user in (("acme", "alice"), ("beta", "carol")):
+            body = {"name": name, "principals": [f"User:{user}"]}
+            await web.ask("POST", "/v1/tenants", body)
+        seen = [tenants.of("User:alice")]
+        tenants.on_change(lambda: seen.append(tenants.of("User:alice")))
+        dry = await web.ask("PATCH", "/v1/tenants/beta?dry_run=true", {"move": ["User:alice"]})
+        assert (dry[0], tenants.of("User:alice")) == (200, "acme")
+        move = {"move": ["User:alice", "User:new"], "limits": {"topics": 3}}
+        status, moved = await web.ask("PATCH", "/v1/tenants/beta", move)
+        expected = ["User:alice", "User:carol", "User:new"]
+        assert (status, moved["tenant"]["principals"]) == (200, expected)
+        assert (await web.ask("GET", "/v1/tenants/acme"))[1]["principals"] == []
+        assert seen == ["acme", "acme", NOBODY, "beta"]
+        for wrong, code in (("User:root", 409), ("Broker:1", 409)):
+            given = {"move": [wrong], "add": ["User:x"], "limits": {"topics": 9}}
+            assert (await web.ask("PATCH", "/v1/tenants/beta", given))[0] == code
+            kept = (await web.ask("GET", "/v1/tenants/beta"))[1]
+            assert (kept["limits"], kept["principals"]) == ({"topics": 3}, expected)
+        move = {"move": ["User:alice"]}
+        assert (await web.ask("PATCH", "/v1/tenants/gamma", move))[0] == 404
+        assert tenants.of("User:alice") == "beta"

@@ -75,31 +75,29 @@ def _claiming(batch: bytes, count: int) -> bytes:
 
 @CODECS
 @pytest.mark.parametrize("claim", [2**31 - 1, 10_000_000, 2**20, 5_000])
-def test_a_compressed_batch_that_claims_more_records_than_bytes_is_refused(codec, claim) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            # By its header alone, or only once it is opened; final, as with Kafka.
-            code = CORRUPT_MESSAGE if claim > DOUBTFUL_COUNT_MAX else INVALID_RECORD
-            assert await _ask(rig, _claiming(_batch(3, codec), claim)) == code
-            assert await _ask(rig, _batch(3, codec)) == NONE
-            assert rig.node.topics.get("t").partitions[0].end_offset == 3
-
-    asyncio.run(scenario())
+async def test_a_compressed_batch_that_claims_more_records_than_bytes_is_refused(
+    codec, claim
+) -> None:
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        # By its header alone, or only once it is opened; final, as with Kafka.
+        code = CORRUPT_MESSAGE if claim > DOUBTFUL_COUNT_MAX else INVALID_RECORD
+        assert await _ask(rig, _claiming(_batch(3, codec), claim)) == code
+        assert await _ask(rig, _batch(3, codec)) == NONE
+        assert rig.node.topics.get("t").partitions[0].end_offset == 3
 
 
 @CODECS
-def test_a_batch_that_decompresses_to_more_than_the_limit_is_too_large(codec, monkeypatch) -> None:
+async def test_a_batch_that_decompresses_to_more_than_the_limit_is_too_large(
+    codec, monkeypatch
+) -> None:
     """Not corrupt: a producer sends smaller batches instead."""
     monkeypatch.setattr(admission, "DECOMPRESSED_BYTES_MAX", 500_000)
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            assert await _ask(rig, _batch(600, codec, bytes(1_000))) == MESSAGE_TOO_LARGE
-            assert await _ask(rig, _batch(300, codec, bytes(1_000))) == NONE
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        assert await _ask(rig, _batch(600, codec, bytes(1_000))) == MESSAGE_TOO_LARGE
+        assert await _ask(rig, _batch(300, codec, bytes(1_000))) == NONE
 
 
 def test_batches_that_decompress_beyond_the_topic_limit_are_refused_at_once() -> None:
@@ -110,17 +108,14 @@ def test_batches_that_decompress_beyond_the_topic_limit_are_refused_at_once() ->
         admission.admit(batch, check_batch(batch), config, 0, 64 << 20)
 
 
-def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:
+async def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() -> None:
     data = _batch(50_000, ZSTD, b"")
     assert len(data) < 50_000 * 7
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            assert await _ask(rig, data) == NONE
-            assert rig.node.topics.get("t").partitions[0].end_offset == 50_000
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        assert await _ask(rig, data) == NONE
+        assert rig.node.topics.get("t").partitions[0].end_offset == 50_000
 
 
 async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
@@ -143,56 +138,47 @@ async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uncompressed", "zstd"])
-def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
-            await _scenario_of_order(rig, configs)
-
-    asyncio.run(scenario())
+async def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
+    async with broker() as rig:
+        configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
+        await _scenario_of_order(rig, configs)
 
 
-def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch) -> None:
+async def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch) -> None:
     def broken(*_arguments: object) -> None:
         raise ZeroDivisionError
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            configs = {"compression.type": "zstd", "max.message.bytes": str(32 << 20)}
-            await rig.node.topics.create("t", 1, configs=configs)
-            client = rig.client()
-            monkeypatch.setattr(admission, "admit", broken)
-            client.send(apis.PRODUCE, 9, _request("t", _batch(1, NO_CODEC, bytes(300_000))))
-            async with asyncio.timeout(30):
-                while not client.answers():
-                    await asyncio.sleep(0.01)
-            monkeypatch.undo()
-            assert _code(client.answers()[0]) == UNKNOWN_SERVER_ERROR
-            assert await _ask(rig, _batch(1, GZIP)) == NONE
-
-    asyncio.run(scenario())
-
-
-def test_the_loop_turns_while_a_large_batch_is_unfolded() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            configs = {"compression.type": "zstd", "max.message.bytes": str(100 << 20)}
-            await rig.node.topics.create("t", 1, configs=configs)
-            client = rig.client()
-            data = _batch(1, GZIP, bytes(60 << 20))
-            begun = time.perf_counter()
-            client.send(apis.PRODUCE, 9, _request("t", data))
-            held_s = time.perf_counter() - begun
-            turns = 0
+    async with broker() as rig:
+        configs = {"compression.type": "zstd", "max.message.bytes": str(32 << 20)}
+        await rig.node.topics.create("t", 1, configs=configs)
+        client = rig.client()
+        monkeypatch.setattr(admission, "admit", broken)
+        client.send(apis.PRODUCE, 9, _request("t", _batch(1, NO_CODEC, bytes(300_000))))
+        async with asyncio.timeout(30):
             while not client.answers():
-                await asyncio.sleep(0)
-                turns += 1
-            taken_s = time.perf_counter() - begun
-            assert _code(client.answers()[0]) == NONE
-            assert turns > 20, "nobody else had a turn"
-            assert held_s < taken_s / 2, "the loop's thread has done it itself"
+                await asyncio.sleep(0.01)
+        monkeypatch.undo()
+        assert _code(client.answers()[0]) == UNKNOWN_SERVER_ERROR
+        assert await _ask(rig, _batch(1, GZIP)) == NONE
 
-    asyncio.run(scenario())
+
+async def test_the_loop_turns_while_a_large_batch_is_unfolded() -> None:
+    async with broker() as rig:
+        configs = {"compression.type": "zstd", "max.message.bytes": str(100 << 20)}
+        await rig.node.topics.create("t", 1, configs=configs)
+        client = rig.client()
+        data = _batch(1, GZIP, bytes(60 << 20))
+        begun = time.perf_counter()
+        client.send(apis.PRODUCE, 9, _request("t", data))
+        held_s = time.perf_counter() - begun
+        turns = 0
+        while not client.answers():
+            await asyncio.sleep(0)
+            turns += 1
+        taken_s = time.perf_counter() - begun
+        assert _code(client.answers()[0]) == NONE
+        assert turns > 20, "nobody else had a turn"
+        assert held_s < taken_s / 2, "the loop's thread has done it itself"
 
 
 def test_a_request_with_more_elements_than_anybody_needs_is_refused_at_once() -> None:
@@ -216,39 +202,35 @@ def _keyed(keys: list[bytes | None], codec: int, value: bytes = b"v") -> bytes:
 
 @pytest.mark.parametrize("codec", [NO_CODEC, GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("value_size", [1, 200_000])
-def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(codec, value_size) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs={"cleanup.policy": "compact"})
-            value = bytes(value_size)
-            bad = _request("t", _keyed([b"a", None, b"", None], codec, value))
-            # Earlier versions of Produce cannot carry zstd (KIP-110).
-            for version in range(7 if codec == ZSTD else 3, 13):
-                answer = await rig.client().ask(apis.PRODUCE, version, bad)
-                (refused,) = answer.responses[0].partition_responses
-                assert refused.error_code == INVALID_RECORD
-                if version >= 8:
-                    named = [item.batch_index for item in refused.record_errors]
-                    assert named == [1, 3]
-                    assert "no key" in refused.record_errors[0].batch_index_error_message
-                    assert "(index 1, 3)" in refused.error_message
-            assert rig.node.topics.get("t").partitions[0].end_offset == 0
-            assert await _ask(rig, _keyed([b"a", b""], codec, value)) == NONE
-            assert rig.node.topics.get("t").partitions[0].end_offset == 2
+async def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
+    codec, value_size
+) -> None:
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs={"cleanup.policy": "compact"})
+        value = bytes(value_size)
+        bad = _request("t", _keyed([b"a", None, b"", None], codec, value))
+        # Earlier versions of Produce cannot carry zstd (KIP-110).
+        for version in range(7 if codec == ZSTD else 3, 13):
+            answer = await rig.client().ask(apis.PRODUCE, version, bad)
+            (refused,) = answer.responses[0].partition_responses
+            assert refused.error_code == INVALID_RECORD
+            if version >= 8:
+                named = [item.batch_index for item in refused.record_errors]
+                assert named == [1, 3]
+                assert "no key" in refused.record_errors[0].batch_index_error_message
+                assert "(index 1, 3)" in refused.error_message
+        assert rig.node.topics.get("t").partitions[0].end_offset == 0
+        assert await _ask(rig, _keyed([b"a", b""], codec, value)) == NONE
+        assert rig.node.topics.get("t").partitions[0].end_offset == 2
 
-    asyncio.run(scenario())
 
-
-def test_a_policy_that_changes_counts_from_the_next_batch_on() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            assert await _ask(rig, _keyed([None], NO_CODEC)) == NONE
-            topic = rig.node.topics.get("t")
-            topic.partitions[0].config = LogConfig(is_compacted=True)
-            assert await _ask(rig, _keyed([None], NO_CODEC)) == INVALID_RECORD
-
-    asyncio.run(scenario())
+async def test_a_policy_that_changes_counts_from_the_next_batch_on() -> None:
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        assert await _ask(rig, _keyed([None], NO_CODEC)) == NONE
+        topic = rig.node.topics.get("t")
+        topic.partitions[0].config = LogConfig(is_compacted=True)
+        assert await _ask(rig, _keyed([None], NO_CODEC)) == INVALID_RECORD
 
 
 @CODECS

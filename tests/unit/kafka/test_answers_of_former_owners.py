@@ -166,23 +166,22 @@ async def answer_or_none(client: Any) -> Any:
 
 
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
-def test_requests_after_a_freeze_are_refused(ask: Ask) -> None:
-    async def main() -> None:
-        async with owner() as rig:
-            await turns_until_answered(rig, ask)
-            rig.clock.freeze()
-            client = rig.client()
-            client.send(ask.api_key, ask.version, ask.request)
-            answer = await answer_or_none(client)
-            assert answer is not None, "refused by an answer, not by the end of the connection"
-            assert ask.code(answer) in ask.refusals
-
-    asyncio.run(main())
+async def test_requests_after_a_freeze_are_refused(ask: Ask) -> None:
+    async with owner() as rig:
+        await turns_until_answered(rig, ask)
+        rig.clock.freeze()
+        client = rig.client()
+        client.send(ask.api_key, ask.version, ask.request)
+        answer = await answer_or_none(client)
+        assert answer is not None, "refused by an answer, not by the end of the connection"
+        assert ask.code(answer) in ask.refusals
 
 
 @pytest.mark.parametrize("has_session", [False, True], ids=["no session", "another session"])
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
-def test_frozen_at_any_await_it_gives_no_answer_from_before(ask: Ask, has_session: bool) -> None:
+async def test_frozen_at_any_await_it_gives_no_answer_from_before(
+    ask: Ask, has_session: bool
+) -> None:
     async def frozen_after(turns: int) -> bool:
         """Whether it had answered before it was frozen."""
         async with owner() as rig:
@@ -200,17 +199,14 @@ def test_frozen_at_any_await_it_gives_no_answer_from_before(ask: Ask, has_sessio
             assert answer is None or ask.code(answer) in ask.refusals
             return False
 
-    async def main() -> None:
-        turns = 0
-        while not await frozen_after(turns):
-            turns += 1
-            assert turns < TURNS_MAX
-
-    asyncio.run(main())
+    turns = 0
+    while not await frozen_after(turns):
+        turns += 1
+        assert turns < TURNS_MAX
 
 
 @pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
-def test_frozen_within_a_turn_it_gives_no_answer_from_before(ask: Ask) -> None:
+async def test_frozen_within_a_turn_it_gives_no_answer_from_before(ask: Ask) -> None:
     async def frozen_before(reading: int) -> bool:
         """Whether it had answered before it was frozen."""
         async with owner() as rig:
@@ -223,54 +219,42 @@ def test_frozen_within_a_turn_it_gives_no_answer_from_before(ask: Ask) -> None:
             assert answer is None or ask.code(answer) in ask.refusals
             return False
 
-    async def main() -> None:
-        reading = 0
-        while not await frozen_before(reading):
-            reading += 1
-            assert reading < TURNS_MAX
-
-    asyncio.run(main())
+    reading = 0
+    while not await frozen_before(reading):
+        reading += 1
+        assert reading < TURNS_MAX
 
 
-def test_a_fetch_that_waits_is_refused_when_the_broker_steps_down() -> None:
-    async def main() -> None:
-        async with owner() as rig:
-            client = rig.client()
-            client.send(1, 4, fetch(1, wait_ms=60_000))
-            await asyncio.sleep(0.01)
-            rig.clock.freeze()
-            rig.node.ownership.guard.check()
-            answer = await answer_or_none(client)
-            assert _fetched(answer) == NOT_LEADER
-
-    asyncio.run(main())
+async def test_a_fetch_that_waits_is_refused_when_the_broker_steps_down() -> None:
+    async with owner() as rig:
+        client = rig.client()
+        client.send(1, 4, fetch(1, wait_ms=60_000))
+        await asyncio.sleep(0.01)
+        rig.clock.freeze()
+        rig.node.ownership.guard.check()
+        answer = await answer_or_none(client)
+        assert _fetched(answer) == NOT_LEADER
 
 
-def test_an_acknowledgement_leaves_although_the_broker_has_stepped_down() -> None:
+async def test_an_acknowledgement_leaves_although_the_broker_has_stepped_down() -> None:
     """Storage has said that the record is safe: to keep that back would make clients send twice."""
 
-    async def main() -> None:
-        async with owner() as rig:
-            client = rig.client()
-            client.send(0, 7, produce(batch(b"b", timestamp_ms=rig.clock.now_ms())))
-            rig.clock.freeze()
-            answer = await answer_or_none(client)
-            part = answer.responses[0].partition_responses[0]
-            assert (part.error_code, part.base_offset) == (0, 1)
-
-    asyncio.run(main())
+    async with owner() as rig:
+        client = rig.client()
+        client.send(0, 7, produce(batch(b"b", timestamp_ms=rig.clock.now_ms())))
+        rig.clock.freeze()
+        answer = await answer_or_none(client)
+        part = answer.responses[0].partition_responses[0]
+        assert (part.error_code, part.base_offset) == (0, 1)
 
 
-def test_with_a_session_again_it_serves_what_no_other_broker_has_taken() -> None:
-    async def main() -> None:
-        async with owner() as rig:
-            rig.clock.freeze()
-            client = rig.client()
-            assert _listed(await client.ask(2, 4, {"topics": [_LATEST]})) == NOT_LEADER
-            rig.renew()
-            rig.node.ownership.guard.check()
-            async with asyncio.timeout(5):
-                while _listed(await client.ask(2, 4, {"topics": [_LATEST]})) != 0:
-                    await asyncio.sleep(0.005)
-
-    asyncio.run(main())
+async def test_with_a_session_again_it_serves_what_no_other_broker_has_taken() -> None:
+    async with owner() as rig:
+        rig.clock.freeze()
+        client = rig.client()
+        assert _listed(await client.ask(2, 4, {"topics": [_LATEST]})) == NOT_LEADER
+        rig.renew()
+        rig.node.ownership.guard.check()
+        async with asyncio.timeout(5):
+            while _listed(await client.ask(2, 4, {"topics": [_LATEST]})) != 0:
+                await asyncio.sleep(0.005)

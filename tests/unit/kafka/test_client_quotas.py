@@ -74,35 +74,32 @@ def fetch(offset: int = 0, session: int = 0, epoch: int = -1) -> dict[str, Any]:
     }
 
 
-def test_quotas_are_set_shown_and_removed():
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            assert await describe(client) == []
-            assert await alter(client, {USER: "a", CLIENT_ID: None}, producer_byte_rate=10.0) == 0
-            assert await alter(client, {CLIENT_ID: "b"}, True, request_percentage=5.0) == 0
-            assert await alter(client, {CLIENT_ID: "b"}, request_percentage=2.5) == 0
-            assert await alter(client, {IP: "127.0.0.1"}, connection_creation_rate=7.0) == 0
-            both = {CLIENT_ID: None, USER: "a"}, {"producer_byte_rate": 10.0}
-            one = {CLIENT_ID: "b"}, {"request_percentage": 2.5}
-            assert await describe(client) == [
-                both,
-                one,
-                ({IP: "127.0.0.1"}, {"connection_creation_rate": 7.0}),
-            ]
-            assert await describe(client, (CLIENT_ID, 2, None)) == [both, one]
-            assert await describe(client, (CLIENT_ID, 2, None), strict=True) == [one]
-            assert await describe(client, (CLIENT_ID, 1, None)) == [both]
-            assert await describe(client, (CLIENT_ID, 0, "b")) == [one]
-            assert await describe(client, ("planet", 2, None)) == INVALID_REQUEST
-            assert await alter(client, {USER: "a", CLIENT_ID: None}, producer_byte_rate=None) == 0
-            assert await alter(client, {CLIENT_ID: "b"}, request_percentage=None) == 0
-            assert await alter(client, {IP: "127.0.0.1"}, connection_creation_rate=None) == 0
-            assert await describe(client) == []
-            assert not rig.node.quotas.is_active
-            assert not rig.node.quotas.has_connection_quota
-
-    asyncio.run(scenario())
+async def test_quotas_are_set_shown_and_removed():
+    async with broker() as rig:
+        client = rig.client()
+        assert await describe(client) == []
+        assert await alter(client, {USER: "a", CLIENT_ID: None}, producer_byte_rate=10.0) == 0
+        assert await alter(client, {CLIENT_ID: "b"}, True, request_percentage=5.0) == 0
+        assert await alter(client, {CLIENT_ID: "b"}, request_percentage=2.5) == 0
+        assert await alter(client, {IP: "127.0.0.1"}, connection_creation_rate=7.0) == 0
+        both = {CLIENT_ID: None, USER: "a"}, {"producer_byte_rate": 10.0}
+        one = {CLIENT_ID: "b"}, {"request_percentage": 2.5}
+        assert await describe(client) == [
+            both,
+            one,
+            ({IP: "127.0.0.1"}, {"connection_creation_rate": 7.0}),
+        ]
+        assert await describe(client, (CLIENT_ID, 2, None)) == [both, one]
+        assert await describe(client, (CLIENT_ID, 2, None), strict=True) == [one]
+        assert await describe(client, (CLIENT_ID, 1, None)) == [both]
+        assert await describe(client, (CLIENT_ID, 0, "b")) == [one]
+        assert await describe(client, ("planet", 2, None)) == INVALID_REQUEST
+        assert await alter(client, {USER: "a", CLIENT_ID: None}, producer_byte_rate=None) == 0
+        assert await alter(client, {CLIENT_ID: "b"}, request_percentage=None) == 0
+        assert await alter(client, {IP: "127.0.0.1"}, connection_creation_rate=None) == 0
+        assert await describe(client) == []
+        assert not rig.node.quotas.is_active
+        assert not rig.node.quotas.has_connection_quota
 
 
 @pytest.mark.parametrize(
@@ -121,148 +118,121 @@ def test_quotas_are_set_shown_and_removed():
         ({USER: "a"}, {"planet_rate": None}),
     ],
 )
-def test_impossible_quotas_are_refused_and_not_stored(parts, values):
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            assert await alter(client, parts, **values) == INVALID_REQUEST
-            assert await describe(client) == []
-
-    asyncio.run(scenario())
+async def test_impossible_quotas_are_refused_and_not_stored(parts, values):
+    async with broker() as rig:
+        client = rig.client()
+        assert await alter(client, parts, **values) == INVALID_REQUEST
+        assert await describe(client) == []
 
 
-def test_a_producer_over_its_rate_is_throttled_and_another_client_is_not():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            client, other = rig.client(), rig.client()
-            assert await alter(client, {CLIENT_ID: "t"}, producer_byte_rate=float(RATE)) == 0
-            assert throttle_ms(await client.ask(apis.PRODUCE, 9, produce())) == 0
-            answer = await client.ask(apis.PRODUCE, 9, produce(3 * RATE))
-            assert 1_900 < throttle_ms(answer) <= 2_500
-            assert client.transport.is_paused
-            assert answer.responses[0].partition_responses[0].error_code == 0
-            figures = rig.node.quotas.throttled["producer_byte_rate"]
-            assert (figures.count, figures.time_ms) == (1, throttle_ms(answer))
-            assert throttle_ms(await other.ask(apis.METADATA, 9, {"topics": None})) == 0
-            assert await alter(other, {CLIENT_ID: "t"}, producer_byte_rate=None) == 0
-            assert throttle_ms(await other.ask(apis.PRODUCE, 9, produce(3 * RATE))) == 0
-
-    asyncio.run(scenario())
+async def test_a_producer_over_its_rate_is_throttled_and_another_client_is_not():
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        client, other = rig.client(), rig.client()
+        assert await alter(client, {CLIENT_ID: "t"}, producer_byte_rate=float(RATE)) == 0
+        assert throttle_ms(await client.ask(apis.PRODUCE, 9, produce())) == 0
+        answer = await client.ask(apis.PRODUCE, 9, produce(3 * RATE))
+        assert 1_900 < throttle_ms(answer) <= 2_500
+        assert client.transport.is_paused
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        figures = rig.node.quotas.throttled["producer_byte_rate"]
+        assert (figures.count, figures.time_ms) == (1, throttle_ms(answer))
+        assert throttle_ms(await other.ask(apis.METADATA, 9, {"topics": None})) == 0
+        assert await alter(other, {CLIENT_ID: "t"}, producer_byte_rate=None) == 0
+        assert throttle_ms(await other.ask(apis.PRODUCE, 9, produce(3 * RATE))) == 0
 
 
-def test_requests_that_were_sent_before_the_answer_wait_for_their_turn():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            client = rig.client()
-            assert await alter(client, {CLIENT_ID: None}, producer_byte_rate=float(RATE)) == 0
-            for _ in range(5):
-                client.send(apis.PRODUCE, 9, produce(3 * RATE))
-            assert rig.face.request_counts[apis.PRODUCE] == 1
-
-    asyncio.run(scenario())
+async def test_requests_that_were_sent_before_the_answer_wait_for_their_turn():
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        client = rig.client()
+        assert await alter(client, {CLIENT_ID: None}, producer_byte_rate=float(RATE)) == 0
+        for _ in range(5):
+            client.send(apis.PRODUCE, 9, produce(3 * RATE))
+        assert rig.face.request_counts[apis.PRODUCE] == 1
 
 
-def test_a_producer_that_wants_no_answer_is_muted_all_the_same():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            client = rig.client()
-            assert await alter(client, {CLIENT_ID: None}, producer_byte_rate=float(RATE)) == 0
-            client.send(apis.PRODUCE, 9, produce(3 * RATE, acks=0))
-            assert client.transport.is_paused
-
-    asyncio.run(scenario())
+async def test_a_producer_that_wants_no_answer_is_muted_all_the_same():
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        client = rig.client()
+        assert await alter(client, {CLIENT_ID: None}, producer_byte_rate=float(RATE)) == 0
+        client.send(apis.PRODUCE, 9, produce(3 * RATE, acks=0))
+        assert client.transport.is_paused
 
 
-def test_a_consumer_over_its_rate_gets_its_records_then_nothing_until_the_time_is_over():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            client, second, with_session = rig.client(), rig.client(), rig.client()
-            await client.ask(apis.PRODUCE, 9, produce(3 * RATE))
-            opened = await with_session.ask(apis.FETCH, 12, fetch(epoch=0))
-            assert opened.session_id
-            assert await alter(client, {USER: "ANONYMOUS"}, consumer_byte_rate=float(RATE)) == 0
-            answer = await client.ask(apis.FETCH, 12, fetch())
-            assert answer.responses[0].partitions[0].records
-            assert 1_900 < throttle_ms(answer) <= 2_500
-            for epoch in (0, -1):
-                answer = await second.ask(apis.FETCH, 12, fetch(epoch=epoch))
-                assert (answer.responses, answer.session_id) == ((), 0)
-                assert 1_000 < throttle_ms(answer) <= 2_500
-                second = rig.client()
-            request = fetch(session=opened.session_id, epoch=1)
-            answer = await with_session.ask(apis.FETCH, 12, request)
-            assert (answer.responses, answer.session_id) == ((), opened.session_id)
-
-    asyncio.run(scenario())
+async def test_a_consumer_over_its_rate_gets_its_records_then_nothing_until_the_time_is_over():
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        client, second, with_session = rig.client(), rig.client(), rig.client()
+        await client.ask(apis.PRODUCE, 9, produce(3 * RATE))
+        opened = await with_session.ask(apis.FETCH, 12, fetch(epoch=0))
+        assert opened.session_id
+        assert await alter(client, {USER: "ANONYMOUS"}, consumer_byte_rate=float(RATE)) == 0
+        answer = await client.ask(apis.FETCH, 12, fetch())
+        assert answer.responses[0].partitions[0].records
+        assert 1_900 < throttle_ms(answer) <= 2_500
+        for epoch in (0, -1):
+            answer = await second.ask(apis.FETCH, 12, fetch(epoch=epoch))
+            assert (answer.responses, answer.session_id) == ((), 0)
+            assert 1_000 < throttle_ms(answer) <= 2_500
+            second = rig.client()
+        request = fetch(session=opened.session_id, epoch=1)
+        answer = await with_session.ask(apis.FETCH, 12, request)
+        assert (answer.responses, answer.session_id) == ((), opened.session_id)
 
 
-def test_partitions_are_created_at_the_rate_and_newer_clients_are_refused_meanwhile():
-    async def scenario() -> None:
-        async with broker() as rig:
+async def test_partitions_are_created_at_the_rate_and_newer_clients_are_refused_meanwhile():
+    async with broker() as rig:
 
-            def new(name: str) -> dict[str, Any]:
-                topic = {"name": name, "num_partitions": 30, "replication_factor": 1}
-                return {"topics": [topic], "timeout_ms": 1000}
+        def new(name: str) -> dict[str, Any]:
+            topic = {"name": name, "num_partitions": 30, "replication_factor": 1}
+            return {"topics": [topic], "timeout_ms": 1000}
 
-            client = rig.client()
-            assert await alter(client, {USER: None}, controller_mutation_rate=1.0) == 0
-            answer = await client.ask(apis.CREATE_TOPICS, 6, new("a"))
-            assert answer.topics[0].error_code == 0
-            assert 18_000 < throttle_ms(answer) <= 19_000
-            answer = await rig.client().ask(apis.CREATE_TOPICS, 6, new("b"))
-            assert answer.topics[0].error_code == THROTTLING_QUOTA_EXCEEDED
-            assert throttle_ms(answer) > 18_000
-            assert "b" not in rig.node.topics.by_name
-            answer = await rig.client().ask(apis.CREATE_TOPICS, 5, new("b"))
-            assert answer.topics[0].error_code == 0
-            assert throttle_ms(answer) == 30_000
-            answer = await rig.client().ask(apis.DELETE_TOPICS, 5, {"topic_names": ("a",)})
-            assert answer.responses[0].error_code == THROTTLING_QUOTA_EXCEEDED
-
-    asyncio.run(scenario())
+        client = rig.client()
+        assert await alter(client, {USER: None}, controller_mutation_rate=1.0) == 0
+        answer = await client.ask(apis.CREATE_TOPICS, 6, new("a"))
+        assert answer.topics[0].error_code == 0
+        assert 18_000 < throttle_ms(answer) <= 19_000
+        answer = await rig.client().ask(apis.CREATE_TOPICS, 6, new("b"))
+        assert answer.topics[0].error_code == THROTTLING_QUOTA_EXCEEDED
+        assert throttle_ms(answer) > 18_000
+        assert "b" not in rig.node.topics.by_name
+        answer = await rig.client().ask(apis.CREATE_TOPICS, 5, new("b"))
+        assert answer.topics[0].error_code == 0
+        assert throttle_ms(answer) == 30_000
+        answer = await rig.client().ask(apis.DELETE_TOPICS, 5, {"topic_names": ("a",)})
+        assert answer.responses[0].error_code == THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_client_that_takes_more_of_the_loop_than_its_share_is_throttled():
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            assert await alter(client, {USER: None}, request_percentage=0.0001) == 0
-            await client.ask(apis.METADATA, 9, {"topics": None})
-            answer = await rig.client().ask(apis.METADATA, 9, {"topics": None})
-            assert throttle_ms(answer) > 0
-            assert throttle_ms(await rig.client().ask(apis.API_VERSIONS, 3, {})) == 0
-
-    asyncio.run(scenario())
+async def test_a_client_that_takes_more_of_the_loop_than_its_share_is_throttled():
+    async with broker() as rig:
+        client = rig.client()
+        assert await alter(client, {USER: None}, request_percentage=0.0001) == 0
+        await client.ask(apis.METADATA, 9, {"topics": None})
+        answer = await rig.client().ask(apis.METADATA, 9, {"topics": None})
+        assert throttle_ms(answer) > 0
+        assert throttle_ms(await rig.client().ask(apis.API_VERSIONS, 3, {})) == 0
 
 
-def test_connections_of_an_address_wait_for_their_turn():
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            assert await alter(client, {IP: None}, connection_creation_rate=1.0) == 0
-            clients = [rig.client() for _ in range(12)]
-            await asyncio.sleep(0)
-            assert [one.transport.is_paused for one in clients] == [False] * 11 + [True]
-            assert rig.node.quotas.throttled["connection_creation_rate"].count == 1
-
-    asyncio.run(scenario())
+async def test_connections_of_an_address_wait_for_their_turn():
+    async with broker() as rig:
+        client = rig.client()
+        assert await alter(client, {IP: None}, connection_creation_rate=1.0) == 0
+        clients = [rig.client() for _ in range(12)]
+        await asyncio.sleep(0)
+        assert [one.transport.is_paused for one in clients] == [False] * 11 + [True]
+        assert rig.node.quotas.throttled["connection_creation_rate"].count == 1
 
 
-def test_two_changes_of_one_entity_at_once_are_both_kept():
-    async def scenario() -> None:
-        async with broker() as rig:
-            quotas = rig.node.quotas
-            await asyncio.gather(
-                quotas.change([(USER, "a")], {"producer_byte_rate": 5.0}),
-                quotas.change([(USER, "a")], {"consumer_byte_rate": 6.0}),
-            )
-            both = {"producer_byte_rate": 5.0, "consumer_byte_rate": 6.0}
-            assert quotas.find() == [(((USER, "a"),), both)]
-            with pytest.raises(RequestInvalid):
-                await quotas.change([(USER, "a"), (USER, "b")], {"producer_byte_rate": 5.0})
-
-    asyncio.run(scenario())
+async def test_two_changes_of_one_entity_at_once_are_both_kept():
+    async with broker() as rig:
+        quotas = rig.node.quotas
+        await asyncio.gather(
+            quotas.change([(USER, "a")], {"producer_byte_rate": 5.0}),
+            quotas.change([(USER, "a")], {"consumer_byte_rate": 6.0}),
+        )
+        both = {"producer_byte_rate": 5.0, "consumer_byte_rate": 6.0}
+        assert quotas.find() == [(((USER, "a"),), both)]
+        with pytest.raises(RequestInvalid):
+            await quotas.change([(USER, "a"), (USER, "b")], {"producer_byte_rate": 5.0})

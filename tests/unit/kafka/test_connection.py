@@ -128,32 +128,26 @@ def test_large_frames_of_many_clients_are_received_within_the_memory_for_request
         asyncio.run(scenario(seed))
 
 
-def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:
-    async def scenario() -> None:
-        for size in (0, 7, 10_001, 2**31 - 1, 2**32 - 1):
-            for chop in (1, 4, 8):
-                echo, transport = Echo(), Transport()
-                connection = KafkaConnection(echo, asyncio.get_running_loop())
-                connection.connection_made(transport)  # type: ignore[arg-type]
-                data = size.to_bytes(4, "big") + bytes(20)
-                for at in range(0, len(data), chop):
-                    connection.data_received(data[at : at + chop])
-                assert transport.is_closed
-                assert not echo.frames
-
-    asyncio.run(scenario())
+async def test_a_frame_larger_than_the_limit_closes_the_connection() -> None:
+    for size in (0, 7, 10_001, 2**31 - 1, 2**32 - 1):
+        for chop in (1, 4, 8):
+            echo, transport = Echo(), Transport()
+            connection = KafkaConnection(echo, asyncio.get_running_loop())
+            connection.connection_made(transport)  # type: ignore[arg-type]
+            data = size.to_bytes(4, "big") + bytes(20)
+            for at in range(0, len(data), chop):
+                connection.data_received(data[at : at + chop])
+            assert transport.is_closed
+            assert not echo.frames
 
 
-def test_a_client_with_too_many_requests_under_way_is_not_read_from() -> None:
-    async def scenario() -> None:
-        echo, transport = Echo(), Transport()
-        connection = KafkaConnection(echo, asyncio.get_running_loop())
-        connection.connection_made(transport)  # type: ignore[arg-type]
-        connection.data_received(((8).to_bytes(4, "big") + b"12345678") * 300)
-        assert transport.pauses == 1
-        for reply, frame in echo.replies:
-            reply.send([frame])
-        await asyncio.sleep(0)
-        assert transport.pauses == 0
-
-    asyncio.run(scenario())
+async def test_a_client_with_too_many_requests_under_way_is_not_read_from() -> None:
+    echo, transport = Echo(), Transport()
+    connection = KafkaConnection(echo, asyncio.get_running_loop())
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.data_received(((8).to_bytes(4, "big") + b"12345678") * 300)
+    assert transport.pauses == 1
+    for reply, frame in echo.replies:
+        reply.send([frame])
+    await asyncio.sleep(0)
+    assert transport.pauses == 0

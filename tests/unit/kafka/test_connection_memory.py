@@ -123,20 +123,17 @@ def test_while_memory_is_free_nobody_is_closed() -> None:
     assert not deaf.aborted
 
 
-def test_released_and_forgotten_memory_is_no_longer_counted() -> None:
-    async def scenario() -> None:
-        memory = ResponseMemory(64 * MIB, asyncio.get_running_loop())
-        clock = Clock()
-        one, other = Client(clock, memory, 5 * MIB), Client(clock, memory, 7 * MIB)
-        memory.hold(one, MIB)
-        memory.release(one, 2 * MIB)
-        assert memory.held_bytes == 11 * MIB
-        memory.forget(one)
-        memory.forget(one)
-        memory.release(other, 7 * MIB)
-        assert memory.held_bytes == 0
-
-    asyncio.run(scenario())
+async def test_released_and_forgotten_memory_is_no_longer_counted() -> None:
+    memory = ResponseMemory(64 * MIB, asyncio.get_running_loop())
+    clock = Clock()
+    one, other = Client(clock, memory, 5 * MIB), Client(clock, memory, 7 * MIB)
+    memory.hold(one, MIB)
+    memory.release(one, 2 * MIB)
+    assert memory.held_bytes == 11 * MIB
+    memory.forget(one)
+    memory.forget(one)
+    memory.release(other, 7 * MIB)
+    assert memory.held_bytes == 0
 
 
 class Sender:

@@ -80,132 +80,114 @@ def _kept(rig: Rig) -> _KeptDelays:
     return kept
 
 
-def test_delayed_records_are_refused_where_nothing_delivers_them():
-    async def scenario() -> None:
-        async with broker() as rig:
-            rig.node.appends.delays = NoDelays()
-            await rig.node.topics.create("t", 1, configs=ON)
-            refused = await _ask(rig, _batch({b"a": [], b"b": LATER}))
-            assert refused.error_code == INVALID_RECORD
-            assert [item.batch_index for item in refused.record_errors] == [1]
-            assert "headrace-delay" in refused.record_errors[0].batch_index_error_message
-            assert rig.node.topics.get("t").partitions[0].end_offset == 0
-
-    asyncio.run(scenario())
+async def test_delayed_records_are_refused_where_nothing_delivers_them():
+    async with broker() as rig:
+        rig.node.appends.delays = NoDelays()
+        await rig.node.topics.create("t", 1, configs=ON)
+        refused = await _ask(rig, _batch({b"a": [], b"b": LATER}))
+        assert refused.error_code == INVALID_RECORD
+        assert [item.batch_index for item in refused.record_errors] == [1]
+        assert "headrace-delay" in refused.record_errors[0].batch_index_error_message
+        assert rig.node.topics.get("t").partitions[0].end_offset == 0
 
 
 @pytest.mark.parametrize("codec", [0, LZ4])
-def test_a_batch_is_split_into_what_is_due_and_what_is_not(codec):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            items = {b"a": [], b"b": LATER, b"c": PAST, b"d": LATER, b"e": []}
-            assert (await _ask(rig, _batch(items, codec=codec))).base_offset == -1
-            assert await _stored(rig) == [(0, b"a"), (1, b"c"), (2, b"e")]
-            assert kept.values == [[b"b", b"d"]]
-            assert [item.batch_index for item in kept.batches[0].records] == [1, 3]
-            assert kept.batches[0].origin is None
-            answer = await _ask(rig, _batch({b"f": LATER}, codec=codec))
-            assert (answer.error_code, answer.base_offset) == (NONE, -1)
-            assert rig.node.topics.get("t").partitions[0].end_offset == 3
-            assert rig.node.appends.delayed_total == 3
-
-    asyncio.run(scenario())
+async def test_a_batch_is_split_into_what_is_due_and_what_is_not(codec):
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        items = {b"a": [], b"b": LATER, b"c": PAST, b"d": LATER, b"e": []}
+        assert (await _ask(rig, _batch(items, codec=codec))).base_offset == -1
+        assert await _stored(rig) == [(0, b"a"), (1, b"c"), (2, b"e")]
+        assert kept.values == [[b"b", b"d"]]
+        assert [item.batch_index for item in kept.batches[0].records] == [1, 3]
+        assert kept.batches[0].origin is None
+        answer = await _ask(rig, _batch({b"f": LATER}, codec=codec))
+        assert (answer.error_code, answer.base_offset) == (NONE, -1)
+        assert rig.node.topics.get("t").partitions[0].end_offset == 3
+        assert rig.node.appends.delayed_total == 3
 
 
-def test_a_fault_while_a_batch_is_split_answers_it_and_holds_up_no_other(monkeypatch):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            kept.is_prompt = False
-            first = asyncio.create_task(_ask(rig, _batch({b"a": LATER})))
-            while not kept.completions:
-                await asyncio.sleep(0)
-            faulty = asyncio.create_task(_ask(rig, _batch({b"b": LATER, b"c": []})))
-            for _ in range(20):
-                await asyncio.sleep(0)
+async def test_a_fault_while_a_batch_is_split_answers_it_and_holds_up_no_other(monkeypatch):
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        kept.is_prompt = False
+        first = asyncio.create_task(_ask(rig, _batch({b"a": LATER})))
+        while not kept.completions:
+            await asyncio.sleep(0)
+        faulty = asyncio.create_task(_ask(rig, _batch({b"b": LATER, b"c": []})))
+        for _ in range(20):
+            await asyncio.sleep(0)
 
-            def fail(*_: object) -> None:
-                raise AssertionError("as for records whose times cannot be encoded together")
+        def fail(*_: object) -> None:
+            raise AssertionError("as for records whose times cannot be encoded together")
 
-            with monkeypatch.context() as patch:
-                patch.setattr(admission, "without_records", fail)
-                kept.completions[0].succeed()
-                assert (await first).error_code == NONE
-                assert (await faulty).error_code == INVALID_RECORD
-            answer = await _ask(rig, _batch({b"d": []}))
-            assert (answer.error_code, answer.base_offset) == (NONE, 0)
-
-    asyncio.run(scenario())
-
-
-def test_an_idempotent_producers_sequences_go_on_over_delayed_records():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            options = {"producer_id": 5, "producer_epoch": 0}
-            first = _batch({b"a": [], b"b": LATER}, base_sequence=0, **options)
-            second = _batch({b"c": LATER, b"d": LATER}, base_sequence=2, **options)
-            third = _batch({b"e": LATER, b"f": []}, base_sequence=4, **options)
-            for batch, base in ((first, 0), (second, 2), (second, 2), (third, 4), (third, 4)):
-                answer = await _ask(rig, batch)
-                assert (answer.error_code, answer.base_offset) == (NONE, base)
-            assert kept.values == [[b"b"], [b"c", b"d"], [b"e"]]  # no retry is kept twice
-            assert kept.batches[1].origin == (5, 0, 2)
-            assert await _stored(rig) == [(0, b"a"), (5, b"f")]
-            assert rig.node.topics.get("t").partitions[0].end_offset == 6
-
-    asyncio.run(scenario())
-
-
-def test_batches_after_delayed_records_keep_their_order_until_those_are_durable():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            await _ask(rig, _batch({b"0": []}))
-            kept.is_prompt = False
-            client = rig.client()
-            options = {"producer_id": 5, "producer_epoch": 0}
-            first = _batch({b"a": LATER, b"b": []}, base_sequence=0, **options)
-            second = _batch({b"c": []}, base_sequence=2, **options)
-            third = _batch({b"d": LATER}, base_sequence=3, **options)
-            for batch in (first, second, third):
-                client.send(apis.PRODUCE, 9, _request(batch))
-            log = rig.node.topics.get("t").partitions[0]
-            assert (log.end_offset, len(kept.completions)) == (1, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(admission, "without_records", fail)
             kept.completions[0].succeed()
-            assert (log.end_offset, len(kept.completions)) == (4, 2)
-            kept.completions[1].fail(StorageUnavailable("the disk is full"))
-            while len(client.answers()) < 3:
-                await asyncio.sleep(0)
-            parts = [answer.responses[0].partition_responses[0] for answer in client.answers()]
-            assert [part.error_code for part in parts[:2]] == [NONE, NONE]
-            assert parts[2].error_code not in {NONE, INVALID_RECORD, NOT_LEADER_OR_FOLLOWER}
-            kept.is_prompt = True
-            assert (await _ask(rig, third)).base_offset == 4
-            assert kept.values == [[b"a"], [b"d"], [b"d"]]
-
-    asyncio.run(scenario())
+            assert (await first).error_code == NONE
+            assert (await faulty).error_code == INVALID_RECORD
+        answer = await _ask(rig, _batch({b"d": []}))
+        assert (answer.error_code, answer.base_offset) == (NONE, 0)
 
 
-def test_a_record_of_a_transaction_cannot_be_delayed():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            rig.node.verifications.verifier = None
-            options = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-            batch = _batch({b"a": [], b"b": LATER}, is_transactional=True, **options)
-            request = {**_request(batch), "transactional_id": "x"}
-            answer = await rig.client().ask(apis.PRODUCE, 9, request)
-            refused = answer.responses[0].partition_responses[0]
-            assert refused.error_code == INVALID_RECORD
-            assert "transaction" in refused.error_message
+async def test_an_idempotent_producers_sequences_go_on_over_delayed_records():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        options = {"producer_id": 5, "producer_epoch": 0}
+        first = _batch({b"a": [], b"b": LATER}, base_sequence=0, **options)
+        second = _batch({b"c": LATER, b"d": LATER}, base_sequence=2, **options)
+        third = _batch({b"e": LATER, b"f": []}, base_sequence=4, **options)
+        for batch, base in ((first, 0), (second, 2), (second, 2), (third, 4), (third, 4)):
+            answer = await _ask(rig, batch)
+            assert (answer.error_code, answer.base_offset) == (NONE, base)
+        assert kept.values == [[b"b"], [b"c", b"d"], [b"e"]]  # no retry is kept twice
+        assert kept.batches[1].origin == (5, 0, 2)
+        assert await _stored(rig) == [(0, b"a"), (5, b"f")]
+        assert rig.node.topics.get("t").partitions[0].end_offset == 6
 
-    asyncio.run(scenario())
+
+async def test_batches_after_delayed_records_keep_their_order_until_those_are_durable():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        await _ask(rig, _batch({b"0": []}))
+        kept.is_prompt = False
+        client = rig.client()
+        options = {"producer_id": 5, "producer_epoch": 0}
+        first = _batch({b"a": LATER, b"b": []}, base_sequence=0, **options)
+        second = _batch({b"c": []}, base_sequence=2, **options)
+        third = _batch({b"d": LATER}, base_sequence=3, **options)
+        for batch in (first, second, third):
+            client.send(apis.PRODUCE, 9, _request(batch))
+        log = rig.node.topics.get("t").partitions[0]
+        assert (log.end_offset, len(kept.completions)) == (1, 1)
+        kept.completions[0].succeed()
+        assert (log.end_offset, len(kept.completions)) == (4, 2)
+        kept.completions[1].fail(StorageUnavailable("the disk is full"))
+        while len(client.answers()) < 3:
+            await asyncio.sleep(0)
+        parts = [answer.responses[0].partition_responses[0] for answer in client.answers()]
+        assert [part.error_code for part in parts[:2]] == [NONE, NONE]
+        assert parts[2].error_code not in {NONE, INVALID_RECORD, NOT_LEADER_OR_FOLLOWER}
+        kept.is_prompt = True
+        assert (await _ask(rig, third)).base_offset == 4
+        assert kept.values == [[b"a"], [b"d"], [b"d"]]
+
+
+async def test_a_record_of_a_transaction_cannot_be_delayed():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        rig.node.verifications.verifier = None
+        options = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        batch = _batch({b"a": [], b"b": LATER}, is_transactional=True, **options)
+        request = {**_request(batch), "transactional_id": "x"}
+        answer = await rig.client().ask(apis.PRODUCE, 9, request)
+        refused = answer.responses[0].partition_responses[0]
+        assert refused.error_code == INVALID_RECORD
+        assert "transaction" in refused.error_message
 
 
 CODECS = pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
@@ -223,23 +205,22 @@ ASKING: dict[str, Headers] = {
 @CODECS
 @pytest.mark.parametrize("configs", [{}, {"compression.type": "lz4"}])
 @pytest.mark.parametrize("name", ASKING)
-def test_a_topic_that_does_not_say_otherwise_refuses_what_it_would_not_do(name, configs, codec):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=configs)
-            items = {b"a": [("x", b"headrace-delay")], b"b": ASKING[name]}
-            refused = await _ask(rig, _batch(items, codec=codec))
-            assert refused.error_code == INVALID_RECORD
-            for text in (name, "headrace.message.attributes=read", "=ignore", "record 1"):
-                assert text in refused.error_message
-            assert [item.batch_index for item in refused.record_errors] == [1]
-            assert (await _ask(rig, _batch({b"c": []}, codec=codec))).base_offset == 0
-            assert await _stored(rig) == [(0, b"c")]
+async def test_a_topic_that_does_not_say_otherwise_refuses_what_it_would_not_do(
+    name, configs, codec
+):
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=configs)
+        items = {b"a": [("x", b"headrace-delay")], b"b": ASKING[name]}
+        refused = await _ask(rig, _batch(items, codec=codec))
+        assert refused.error_code == INVALID_RECORD
+        for text in (name, "headrace.message.attributes=read", "=ignore", "record 1"):
+            assert text in refused.error_message
+        assert [item.batch_index for item in refused.record_errors] == [1]
+        assert (await _ask(rig, _batch({b"c": []}, codec=codec))).base_offset == 0
+        assert await _stored(rig) == [(0, b"c")]
 
-    asyncio.run(scenario())
 
-
-def test_headers_that_ask_for_nothing_are_stored_everywhere():
+async def test_headers_that_ask_for_nothing_are_stored_everywhere():
     plain: list[Headers] = [
         [("headrace-tag", b"t"), ("headrace-keys", b"a b"), ("headrace-message-id", b"7")],
         [("headrace-probe", b"1"), ("headrace-redrives", b"1"), ("headrace-dlq-delay", b"1")],
@@ -247,119 +228,95 @@ def test_headers_that_ask_for_nothing_are_stored_everywhere():
         PAST,  # as a delivered record has it, which is forwarded
     ]
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            for offset, headers in enumerate(plain):
-                answer = await _ask(rig, _batch({b"a": headers}))
-                assert (answer.error_code, answer.base_offset) == (NONE, offset)
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        for offset, headers in enumerate(plain):
+            answer = await _ask(rig, _batch({b"a": headers}))
+            assert (answer.error_code, answer.base_offset) == (NONE, offset)
 
 
-def test_large_batches_and_transactions_are_refused_as_well():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1)
-            rig.node.verifications.verifier = None
-            filler = {b"%d" % n: list[Any]() for n in range(admission.INLINE_RECORDS_MAX)}
-            large = _batch({**filler, b"last": LATER}, codec=LZ4)
-            assert (await _ask(rig, large)).error_code == INVALID_RECORD
-            ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-            within = _batch({b"a": LATER}, is_transactional=True, **ids)
-            request = {**_request(within), "transactional_id": "x"}
-            answer = await rig.client().ask(apis.PRODUCE, 9, request)
-            assert answer.responses[0].partition_responses[0].error_code == INVALID_RECORD
-            assert await _stored(rig) == []
-
-    asyncio.run(scenario())
+async def test_large_batches_and_transactions_are_refused_as_well():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1)
+        rig.node.verifications.verifier = None
+        filler = {b"%d" % n: list[Any]() for n in range(admission.INLINE_RECORDS_MAX)}
+        large = _batch({**filler, b"last": LATER}, codec=LZ4)
+        assert (await _ask(rig, large)).error_code == INVALID_RECORD
+        ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        within = _batch({b"a": LATER}, is_transactional=True, **ids)
+        request = {**_request(within), "transactional_id": "x"}
+        answer = await rig.client().ask(apis.PRODUCE, 9, request)
+        assert answer.responses[0].partition_responses[0].error_code == INVALID_RECORD
+        assert await _stored(rig) == []
 
 
 @CODECS
-def test_a_topic_that_ignores_attributes_stores_a_batch_byte_for_byte(codec):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=IGNORED)
-            items = {b"a": LATER, b"b": [("headrace-priority", b"\xff")]}
-            batch = _batch(items, codec=codec)
-            assert (await _ask(rig, batch)).error_code == NONE
-            log = rig.node.topics.get("t").partitions[0]
-            assert bytes(await log.reader.read(0, 1_000_000))[16:] == batch[16:]
-            await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: ON)
-            refused = await _ask(rig, batch)
-            assert refused.error_code == INVALID_RECORD
-            assert [item.batch_index for item in refused.record_errors] == [1]
-
-    asyncio.run(scenario())
+async def test_a_topic_that_ignores_attributes_stores_a_batch_byte_for_byte(codec):
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=IGNORED)
+        items = {b"a": LATER, b"b": [("headrace-priority", b"\xff")]}
+        batch = _batch(items, codec=codec)
+        assert (await _ask(rig, batch)).error_code == NONE
+        log = rig.node.topics.get("t").partitions[0]
+        assert bytes(await log.reader.read(0, 1_000_000))[16:] == batch[16:]
+        await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: ON)
+        refused = await _ask(rig, batch)
+        assert refused.error_code == INVALID_RECORD
+        assert [item.batch_index for item in refused.record_errors] == [1]
 
 
-def test_ignored_attributes_are_counted_where_batches_are_opened():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs={"compression.type": "lz4", **IGNORED})
-            for _ in range(3):
-                assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
-            assert [value for _, value in await _stored(rig)] == [b"a"] * 3
-            assert rig.node.appends.unread_attributes_total == 3
-
-    asyncio.run(scenario())
-
-
-def test_records_that_are_not_validated_are_not_searched_for_attributes():
-    async def scenario() -> None:
-        async with broker() as rig:
-            configs = {"headrace.record.validation": "header"}
-            await rig.node.topics.create("t", 1, configs=configs)
+async def test_ignored_attributes_are_counted_where_batches_are_opened():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs={"compression.type": "lz4", **IGNORED})
+        for _ in range(3):
             assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
-
-    asyncio.run(scenario())
-
-
-def test_a_delayed_record_is_delivered_though_its_topic_no_longer_reads_attributes():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            soon: Headers = [("headrace-delay", b"50"), ("headrace-priority", b"9")]
-            assert (await _ask(rig, _batch({b"a": soon}))).error_code == NONE
-            await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: {})
-            async with asyncio.timeout(20):
-                while not await _stored(rig):
-                    await asyncio.sleep(0.01)
-            assert await _stored(rig) == [(0, b"a")]
-
-    asyncio.run(scenario())
+        assert [value for _, value in await _stored(rig)] == [b"a"] * 3
+        assert rig.node.appends.unread_attributes_total == 3
 
 
-def test_nothing_of_a_batch_is_delayed_whose_rest_is_refused():
-    async def scenario() -> None:
-        async with broker() as rig:
-            future_ms = 4_000_000_000_000
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            batch = encode_batch(
-                [
-                    Record(0, 1_700_000_000_000, None, b"later", list(LATER)),
-                    Record(0, future_ms, None, b"now", []),
-                ]
-            )
-            answer = await _ask(rig, batch)
-            assert answer.error_code == INVALID_TIMESTAMP
-            assert kept.values == []
-
-    asyncio.run(scenario())
+async def test_records_that_are_not_validated_are_not_searched_for_attributes():
+    async with broker() as rig:
+        configs = {"headrace.record.validation": "header"}
+        await rig.node.topics.create("t", 1, configs=configs)
+        assert (await _ask(rig, _batch({b"a": LATER}))).error_code == NONE
 
 
-def test_delayed_records_that_no_timer_log_can_store_together_are_refused(monkeypatch):
+async def test_a_delayed_record_is_delivered_though_its_topic_no_longer_reads_attributes():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        soon: Headers = [("headrace-delay", b"50"), ("headrace-priority", b"9")]
+        assert (await _ask(rig, _batch({b"a": soon}))).error_code == NONE
+        await rig.node.topics.change_configs(rig.node.topics.get("t"), lambda _: {})
+        async with asyncio.timeout(20):
+            while not await _stored(rig):
+                await asyncio.sleep(0.01)
+        assert await _stored(rig) == [(0, b"a")]
+
+
+async def test_nothing_of_a_batch_is_delayed_whose_rest_is_refused():
+    async with broker() as rig:
+        future_ms = 4_000_000_000_000
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        batch = encode_batch(
+            [
+                Record(0, 1_700_000_000_000, None, b"later", list(LATER)),
+                Record(0, future_ms, None, b"now", []),
+            ]
+        )
+        answer = await _ask(rig, batch)
+        assert answer.error_code == INVALID_TIMESTAMP
+        assert kept.values == []
+
+
+async def test_delayed_records_that_no_timer_log_can_store_together_are_refused(monkeypatch):
     monkeypatch.setattr(admission, "DELAYED_BYTES_MAX", 1_000)
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            kept = _kept(rig)
-            names = [("\u4e00", None)] * 200
-            for items in ({b"x" * 900: LATER}, {b"x": [*LATER, *names]}):
-                answer = await _ask(rig, _batch(items, codec=LZ4))
-                assert answer.error_code == MESSAGE_TOO_LARGE
-            assert kept.values == []
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        names = [("\u4e00", None)] * 200
+        for items in ({b"x" * 900: LATER}, {b"x": [*LATER, *names]}):
+            answer = await _ask(rig, _batch(items, codec=LZ4))
+            assert answer.error_code == MESSAGE_TOO_LARGE
+        assert kept.values == []

@@ -75,144 +75,123 @@ async def by_token(rig: Rig, token: Any, mechanism: str = SHA_256) -> tuple[Sasl
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
-def test_a_token_logs_in_as_its_owner_until_it_is_expired(mechanism):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            alice = await client_of(rig)
-            token = await create(alice)
-            assert int(token.error_code) == 0
-            assert (token.principal_name, token.token_requester_principal_name) == ("alice",) * 2
-            assert len(token.hmac) == 64
-            assert token.expiry_timestamp_ms - token.issue_timestamp_ms == DAY_MS
-            assert token.max_timestamp_ms - token.issue_timestamp_ms == 7 * DAY_MS
-            helper, answer = await by_token(rig, token, mechanism)
-            assert int(answer.error_code) == 0
-            assert 0 < answer.session_lifetime.total_seconds() <= DAY_MS / 1_000
-            found = helper.connection.session.principal
-            assert found == Principal("alice", mechanism=TOKEN_MECHANISM)
-            assert await helper.topics() == ()
-            for ask in (create(helper), renew(helper, token.hmac), described(helper)):
-                assert int((await ask).error_code) == FORBIDDEN, "a token makes no tokens"
-            assert int((await expire(alice, token.hmac)).error_code) == 0
-            assert await helper.is_closed(), "its connections end with it"
-            _, answer = await by_token(rig, token, mechanism)
-            assert int(answer.error_code) == 58
-            assert not await rig.node.metadata.list(DELEGATION_TOKENS)
-
-    asyncio.run(scenario())
+async def test_a_token_logs_in_as_its_owner_until_it_is_expired(mechanism):
+    async with sasl_broker() as rig:
+        alice = await client_of(rig)
+        token = await create(alice)
+        assert int(token.error_code) == 0
+        assert (token.principal_name, token.token_requester_principal_name) == ("alice",) * 2
+        assert len(token.hmac) == 64
+        assert token.expiry_timestamp_ms - token.issue_timestamp_ms == DAY_MS
+        assert token.max_timestamp_ms - token.issue_timestamp_ms == 7 * DAY_MS
+        helper, answer = await by_token(rig, token, mechanism)
+        assert int(answer.error_code) == 0
+        assert 0 < answer.session_lifetime.total_seconds() <= DAY_MS / 1_000
+        found = helper.connection.session.principal
+        assert found == Principal("alice", mechanism=TOKEN_MECHANISM)
+        assert await helper.topics() == ()
+        for ask in (create(helper), renew(helper, token.hmac), described(helper)):
+            assert int((await ask).error_code) == FORBIDDEN, "a token makes no tokens"
+        assert int((await expire(alice, token.hmac)).error_code) == 0
+        assert await helper.is_closed(), "its connections end with it"
+        _, answer = await by_token(rig, token, mechanism)
+        assert int(answer.error_code) == 58
+        assert not await rig.node.metadata.list(DELEGATION_TOKENS)
 
 
-def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifetime():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            for user in ("bob", "carol"):
-                await set_password(rig, user, "secret")
-            alice, bob, carol = [await client_of(rig, one) for one in ("alice", "bob", "carol")]
-            token = await create(alice, 2 * DAY_MS, "bob")
-            assert int((await renew(carol, token.hmac)).error_code) == MISMATCH
-            assert int((await expire(carol, token.hmac)).error_code) == MISMATCH
-            assert int((await renew(alice, b"x" * 64)).error_code) == UNKNOWN
-            renewed = await renew(bob, token.hmac, 100 * DAY_MS)
-            assert renewed.expiry_timestamp_ms == token.max_timestamp_ms
-            shorter = await expire(bob, token.hmac, 60_000)
-            assert int(shorter.error_code) == 0
-            assert shorter.expiry_timestamp_ms < token.max_timestamp_ms
-
-    asyncio.run(scenario())
+async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifetime():
+    async with sasl_broker() as rig:
+        for user in ("bob", "carol"):
+            await set_password(rig, user, "secret")
+        alice, bob, carol = [await client_of(rig, one) for one in ("alice", "bob", "carol")]
+        token = await create(alice, 2 * DAY_MS, "bob")
+        assert int((await renew(carol, token.hmac)).error_code) == MISMATCH
+        assert int((await expire(carol, token.hmac)).error_code) == MISMATCH
+        assert int((await renew(alice, b"x" * 64)).error_code) == UNKNOWN
+        renewed = await renew(bob, token.hmac, 100 * DAY_MS)
+        assert renewed.expiry_timestamp_ms == token.max_timestamp_ms
+        shorter = await expire(bob, token.hmac, 60_000)
+        assert int(shorter.error_code) == 0
+        assert shorter.expiry_timestamp_ms < token.max_timestamp_ms
 
 
-def test_a_client_sees_its_own_tokens_and_those_that_it_may_renew():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            await set_password(rig, "bob", "secret")
-            alice, bob = await client_of(rig), await client_of(rig, "bob")
-            first, second = await create(alice), await create(alice, -1, "bob")
-            mine = await described(alice)
-            assert {one.token_id for one in mine.tokens} == {first.token_id, second.token_id}
-            assert {one.hmac for one in mine.tokens} == {first.hmac, second.hmac}
-            assert ids_in(await described(alice, "bob")) == set()
-            rig.node.services.authorizer.allows = lambda *_: False  # type: ignore[method-assign]
-            assert ids_in(await described(bob)) == {second.token_id}
-            refused = await create(bob, -1, owner="alice")
-            assert int(refused.error_code) == 65
-
-    asyncio.run(scenario())
+async def test_a_client_sees_its_own_tokens_and_those_that_it_may_renew():
+    async with sasl_broker() as rig:
+        await set_password(rig, "bob", "secret")
+        alice, bob = await client_of(rig), await client_of(rig, "bob")
+        first, second = await create(alice), await create(alice, -1, "bob")
+        mine = await described(alice)
+        assert {one.token_id for one in mine.tokens} == {first.token_id, second.token_id}
+        assert {one.hmac for one in mine.tokens} == {first.hmac, second.hmac}
+        assert ids_in(await described(alice, "bob")) == set()
+        rig.node.services.authorizer.allows = lambda *_: False  # type: ignore[method-assign]
+        assert ids_in(await described(bob)) == {second.token_id}
+        refused = await create(bob, -1, owner="alice")
+        assert int(refused.error_code) == 65
 
 
 def ids_in(answer: Any) -> set[str]:
     return {one.token_id for one in answer.tokens}
 
 
-def test_a_token_ends_with_its_owner_and_for_good():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            token = await create(await client_of(rig))
-            helper, answer = await by_token(rig, token)
-            assert int(answer.error_code) == 0
-            await set_password(rig, "alice", None)
-            assert await helper.is_closed()
-            await set_password(rig, "alice", "secret")
-            _, answer = await by_token(rig, token)
+async def test_a_token_ends_with_its_owner_and_for_good():
+    async with sasl_broker() as rig:
+        token = await create(await client_of(rig))
+        helper, answer = await by_token(rig, token)
+        assert int(answer.error_code) == 0
+        await set_password(rig, "alice", None)
+        assert await helper.is_closed()
+        await set_password(rig, "alice", "secret")
+        _, answer = await by_token(rig, token)
+        assert int(answer.error_code) == 58
+
+
+async def test_wrong_tokens_fail_as_wrong_passwords_do_and_names_and_tokens_are_apart():
+    async with sasl_broker() as rig:
+        alice = await client_of(rig)
+        token = await create(alice)
+        password = base64.b64encode(token.hmac).decode()
+        texts = set()
+        for user, given, is_token in (
+            (token.token_id, "wrong", True),
+            (token.token_id, password, False),
+            ("alice", "secret", True),
+            ("x" * 4_000, "x", True),
+        ):
+            client = SaslClient(rig.face)
+            answer = await client.log_in(SHA_256, user, given, is_token=is_token)
             assert int(answer.error_code) == 58
-
-    asyncio.run(scenario())
-
-
-def test_wrong_tokens_fail_as_wrong_passwords_do_and_names_and_tokens_are_apart():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            alice = await client_of(rig)
-            token = await create(alice)
-            password = base64.b64encode(token.hmac).decode()
-            texts = set()
-            for user, given, is_token in (
-                (token.token_id, "wrong", True),
-                (token.token_id, password, False),
-                ("alice", "secret", True),
-                ("x" * 4_000, "x", True),
-            ):
-                client = SaslClient(rig.face)
-                answer = await client.log_in(SHA_256, user, given, is_token=is_token)
-                assert int(answer.error_code) == 58
-                texts.add(answer.error_message)
-            assert len(texts) == 1
-
-    asyncio.run(scenario())
+            texts.add(answer.error_message)
+        assert len(texts) == 1
 
 
-def test_tokens_are_not_for_the_anonymous_nor_for_other_types_of_principals():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            plain = Client(rig.face)
-            for ask in (create(plain), renew(plain, b"x"), expire(plain, b"x"), described(plain)):
-                assert int((await ask).error_code) == FORBIDDEN
-            alice = await client_of(rig)
-            body = {
-                "renewers": [{"principal_type": "Group", "principal_name": "x"}],
-                "max_lifetime_ms": -1,
-                "owner_principal_type": None,
-                "owner_principal_name": None,
-            }
-            answer = await alice.ask(apis.CREATE_DELEGATION_TOKEN, 3, body)
-            assert int(answer.error_code) == BAD_TYPE
-
-    asyncio.run(scenario())
+async def test_tokens_are_not_for_the_anonymous_nor_for_other_types_of_principals():
+    async with sasl_broker() as rig:
+        plain = Client(rig.face)
+        for ask in (create(plain), renew(plain, b"x"), expire(plain, b"x"), described(plain)):
+            assert int((await ask).error_code) == FORBIDDEN
+        alice = await client_of(rig)
+        body = {
+            "renewers": [{"principal_type": "Group", "principal_name": "x"}],
+            "max_lifetime_ms": -1,
+            "owner_principal_type": None,
+            "owner_principal_name": None,
+        }
+        answer = await alice.ask(apis.CREATE_DELEGATION_TOKEN, 3, body)
+        assert int(answer.error_code) == BAD_TYPE
 
 
-def test_a_token_expires(caplog):
+async def test_a_token_expires(caplog):
     caplog.set_level("DEBUG")
 
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            alice = await client_of(rig)
-            token = await create(alice, 1)
-            await asyncio.sleep(0.01)
-            _, answer = await by_token(rig, token)
-            assert int(answer.error_code) == 58
-            assert int((await renew(alice, token.hmac)).error_code) == UNKNOWN
-            assert not (await described(alice)).tokens
-            assert base64.b64encode(token.hmac).decode() not in caplog.text
-            stored = await rig.node.metadata.list(DELEGATION_TOKENS)
-            assert token.hmac.hex() not in str(stored)
-
-    asyncio.run(scenario())
+    async with sasl_broker() as rig:
+        alice = await client_of(rig)
+        token = await create(alice, 1)
+        await asyncio.sleep(0.01)
+        _, answer = await by_token(rig, token)
+        assert int(answer.error_code) == 58
+        assert int((await renew(alice, token.hmac)).error_code) == UNKNOWN
+        assert not (await described(alice)).tokens
+        assert base64.b64encode(token.hmac).decode() not in caplog.text
+        stored = await rig.node.metadata.list(DELEGATION_TOKENS)
+        assert token.hmac.hex() not in str(stored)

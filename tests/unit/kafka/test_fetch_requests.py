@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from face_rig import Client, Rig, batch, broker
+from tests.waiting import until
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import FetchSessionUnknown, NotOwner
@@ -21,7 +22,7 @@ from headrace.kafka.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from headrace.kafka.handlers import fetch_sessions
+from headrace.kafka.handlers import fetch, fetch_sessions
 from headrace.kafka.handlers.fetch_sessions import FetchSessions
 from headrace.kafka.wire.fetch import FetchPartition, FetchRequest
 from headrace.runtime.randomness import SystemRandomness
@@ -96,184 +97,157 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t", "u")
-            gone, other = rig.client(), rig.client()
-            for client in (gone, other):
-                client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
-            gone.send(apis.FETCH, VERSION, _fetch({("t", 0): 0, ("u", 0): 0}, wait_ms=60_000))
-            assert rig.face.fetch.waiting == 3
-            gone.transport.abort()
-            await _settle()
-            assert rig.face.fetch.waiting == 1
-            await _produce(rig.client(), "t", b"v")
-            await _settle()
-            assert [_told(answer)["t", 0][1] for answer in other.answers()] == [1]
-            assert rig.face.fetch.waiting == 0
-            assert not rig.node.topics.get("t").partitions[0].waiters
-            assert not rig.node.topics.get("u").partitions[0].waiters
-
-    asyncio.run(scenario())
+async def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
+    async with broker() as rig:
+        await _topics(rig, "t", "u")
+        gone, other = rig.client(), rig.client()
+        for client in (gone, other):
+            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+        gone.send(apis.FETCH, VERSION, _fetch({("t", 0): 0, ("u", 0): 0}, wait_ms=60_000))
+        assert rig.face.fetch.waiting == 3
+        gone.transport.abort()
+        await _settle()
+        assert rig.face.fetch.waiting == 1
+        await _produce(rig.client(), "t", b"v")
+        await _settle()
+        assert [_told(answer)["t", 0][1] for answer in other.answers()] == [1]
+        assert rig.face.fetch.waiting == 0
+        assert not rig.node.topics.get("t").partitions[0].waiters
+        assert not rig.node.topics.get("u").partitions[0].waiters
 
 
-def test_a_waiting_fetch_does_not_hold_up_the_request_behind_it() -> None:
+async def test_a_waiting_fetch_does_not_hold_up_the_request_behind_it() -> None:
     """Responses leave in order: it is answered with what there is."""
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t")
-            client = rig.client()
-            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
-            await _settle()
-            assert rig.face.fetch.waiting == 1
-            topic = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}
-            request = {"replica_id": -1, "isolation_level": 0, "topics": [topic]}
-            client.send(apis.LIST_OFFSETS, 3, request)
-            await _settle()
-            fetched, listed = client.answers()
-            assert _told(fetched) == {("t", 0): (NONE, 0, 0)}
-            assert listed.topics[0].partitions[0].offset == 0
-            assert rig.face.fetch.waiting == 0
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await _topics(rig, "t")
+        client = rig.client()
+        client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+        await _settle()
+        assert rig.face.fetch.waiting == 1
+        topic = {"name": "t", "partitions": [{"partition_index": 0, "timestamp": -1}]}
+        request = {"replica_id": -1, "isolation_level": 0, "topics": [topic]}
+        client.send(apis.LIST_OFFSETS, 3, request)
+        await _settle()
+        fetched, listed = client.answers()
+        assert _told(fetched) == {("t", 0): (NONE, 0, 0)}
+        assert listed.topics[0].partitions[0].offset == 0
+        assert rig.face.fetch.waiting == 0
 
 
-def test_a_fetch_waits_only_briefly_after_positions_were_looked_up() -> None:
+async def test_a_fetch_waits_only_briefly_after_positions_were_looked_up(monkeypatch) -> None:
     """The client is about to fetch from those partitions too, which needs another request. Later
     fetches wait as long as the client asked for."""
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t")
-            client = rig.client()
-            topic = {"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}
-            topic["partitions"][0]["current_leader_epoch"] = -1  # type: ignore[index]
-            request = {"replica_id": -1, "topics": [topic]}
-            await client.ask(apis.OFFSET_FOR_LEADER_EPOCH, 3, request)
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
-            assert 0.015 < loop.time() - began < 1
-            await asyncio.sleep(0.11)
-            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
-            await asyncio.sleep(0.1)
-            assert rig.face.fetch.waiting == 1
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(fetch, "SETTLING_NS", 60_000_000_000)
+    async with broker() as rig:
+        await _topics(rig, "t")
+        client = rig.client()
+        topic = {"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}
+        topic["partitions"][0]["current_leader_epoch"] = -1  # type: ignore[index]
+        request = {"replica_id": -1, "topics": [topic]}
+        await client.ask(apis.OFFSET_FOR_LEADER_EPOCH, 3, request)
+        await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+        monkeypatch.setattr(fetch, "SETTLING_NS", 0)
+        await client.ask(apis.OFFSET_FOR_LEADER_EPOCH, 3, request)
+        client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}, wait_ms=60_000))
+        await until(lambda: rig.face.fetch.waiting == 1)
+        await asyncio.sleep(2 * fetch.SETTLING_WAIT_MS / 1000)
+        assert rig.face.fetch.waiting == 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_fetch_that_meets_a_fault_ends_its_connection_instead_of_waiting_for_ever() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t")
-            await _produce(rig.client(), "t", b"v")
-            store = rig.store
+async def test_a_fetch_that_meets_a_fault_ends_its_connection_instead_of_waiting_for_ever() -> None:
+    async with broker() as rig:
+        await _topics(rig, "t")
+        await _produce(rig.client(), "t", b"v")
+        store = rig.store
 
-            async def vanished(*_arguments: int) -> bytes:
-                raise FileNotFoundError("gone")
+        async def vanished(*_arguments: int) -> bytes:
+            raise FileNotFoundError("gone")
 
-            store.read_cached = lambda *_arguments: None  # type: ignore[method-assign]
-            store.read = vanished  # type: ignore[method-assign,assignment]
-            client = rig.client()
-            client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}))
-            await _settle()
-            assert client.transport.is_over
-
-    asyncio.run(scenario())
+        store.read_cached = lambda *_arguments: None  # type: ignore[method-assign]
+        store.read = vanished  # type: ignore[method-assign,assignment]
+        client = rig.client()
+        client.send(apis.FETCH, VERSION, _fetch({("t", 0): 0}))
+        await _settle()
+        assert client.transport.is_over
 
 
 # --- sessions --------------------------------------------------------------------------------
 
 
-def test_a_session_tells_what_is_new_and_nothing_else() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "a", "b")
-            client = rig.client()
-            both = {("a", 0): 0, ("b", 0): 0}
-            first = await client.ask(apis.FETCH, VERSION, _fetch(both, session=(0, 0)))
-            assert set(_told(first)) == set(both)
-            number = first.session_id
-            assert number > 0
-            idle = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 1)))
-            assert (idle.session_id, _told(idle)) == (number, {})
-            await _produce(rig.client(), "b", b"v")
-            news = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 2)))
-            assert list(_told(news)) == [("b", 0)]
-            # It has the record, and says so; the mark it was told already.
-            seen = await client.ask(apis.FETCH, VERSION, _fetch({("b", 0): 1}, session=(number, 3)))
-            assert _told(seen) == {}
-            forgotten = _fetch({}, session=(number, 4), forgotten=[("a", 0)])
-            assert _told(await client.ask(apis.FETCH, VERSION, forgotten)) == {}
-            await _produce(rig.client(), "a", b"v")
-            assert (
-                _told(await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 5)))) == {}
-            )
-            again = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 5)))
-            assert int(again.error_code) == INVALID_FETCH_SESSION_EPOCH
-            closed = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, -1)))
-            assert (int(closed.error_code), closed.session_id) == (NONE, 0)
-            late = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 6)))
-            assert int(late.error_code) == FETCH_SESSION_ID_NOT_FOUND
-
-    asyncio.run(scenario())
+async def test_a_session_tells_what_is_new_and_nothing_else() -> None:
+    async with broker() as rig:
+        await _topics(rig, "a", "b")
+        client = rig.client()
+        both = {("a", 0): 0, ("b", 0): 0}
+        first = await client.ask(apis.FETCH, VERSION, _fetch(both, session=(0, 0)))
+        assert set(_told(first)) == set(both)
+        number = first.session_id
+        assert number > 0
+        idle = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 1)))
+        assert (idle.session_id, _told(idle)) == (number, {})
+        await _produce(rig.client(), "b", b"v")
+        news = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 2)))
+        assert list(_told(news)) == [("b", 0)]
+        # It has the record, and says so; the mark it was told already.
+        seen = await client.ask(apis.FETCH, VERSION, _fetch({("b", 0): 1}, session=(number, 3)))
+        assert _told(seen) == {}
+        forgotten = _fetch({}, session=(number, 4), forgotten=[("a", 0)])
+        assert _told(await client.ask(apis.FETCH, VERSION, forgotten)) == {}
+        await _produce(rig.client(), "a", b"v")
+        assert _told(await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 5)))) == {}
+        again = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 5)))
+        assert int(again.error_code) == INVALID_FETCH_SESSION_EPOCH
+        closed = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, -1)))
+        assert (int(closed.error_code), closed.session_id) == (NONE, 0)
+        late = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 6)))
+        assert int(late.error_code) == FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_repeats_an_error_until_it_has_passed() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "a")
-            client = rig.client()
-            ask = {("a", 0): 7, ("late", 0): 0}
-            first = await client.ask(apis.FETCH, VERSION, _fetch(ask, session=(0, 0)))
-            errors = {("a", 0): OFFSET_OUT_OF_RANGE, ("late", 0): UNKNOWN_TOPIC_OR_PARTITION}
-            assert {key: told[0] for key, told in _told(first).items()} == errors
-            number = first.session_id
-            second = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 1)))
-            assert {key: told[0] for key, told in _told(second).items()} == errors
-            await _topics(rig, "late")
-            third = await client.ask(
-                apis.FETCH, VERSION, _fetch({("a", 0): 0}, session=(number, 2))
-            )
-            assert {key: told[0] for key, told in _told(third).items()} == {
-                ("a", 0): NONE,
-                ("late", 0): NONE,
-            }
-
-    asyncio.run(scenario())
+async def test_a_session_repeats_an_error_until_it_has_passed() -> None:
+    async with broker() as rig:
+        await _topics(rig, "a")
+        client = rig.client()
+        ask = {("a", 0): 7, ("late", 0): 0}
+        first = await client.ask(apis.FETCH, VERSION, _fetch(ask, session=(0, 0)))
+        errors = {("a", 0): OFFSET_OUT_OF_RANGE, ("late", 0): UNKNOWN_TOPIC_OR_PARTITION}
+        assert {key: told[0] for key, told in _told(first).items()} == errors
+        number = first.session_id
+        second = await client.ask(apis.FETCH, VERSION, _fetch({}, session=(number, 1)))
+        assert {key: told[0] for key, told in _told(second).items()} == errors
+        await _topics(rig, "late")
+        third = await client.ask(apis.FETCH, VERSION, _fetch({("a", 0): 0}, session=(number, 2)))
+        assert {key: told[0] for key, told in _told(third).items()} == {
+            ("a", 0): NONE,
+            ("late", 0): NONE,
+        }
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
-def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_id(
+async def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_id(
     *, with_ids: bool
 ) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t")
-            await _produce(rig.client(), "t", b"old")
-            client = rig.client()
-            version = WITH_IDS if with_ids else VERSION
-            key = rig.node.topics.get("t").id if with_ids else "t"
-            first = await client.ask(apis.FETCH, version, _fetch({(key, 0): 1}, session=(0, 0)))
-            assert _told(first)[key, 0][0] == NONE
-            client.send(
-                apis.FETCH, version, _fetch({}, session=(first.session_id, 1), wait_ms=60_000)
-            )
-            await rig.node.services.topics.delete("t")
-            await _topics(rig, "t")
-            for _ in range(50):
-                await _settle()
-            # The long poll was woken: the partition that it waited for is gone.
-            woken = client.answers()[-1]
-            assert _told(woken)[key, 0][0] in {UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID}
-            third = await client.ask(apis.FETCH, version, _fetch({}, session=(first.session_id, 2)))
-            expected = UNKNOWN_TOPIC_ID if with_ids else OFFSET_OUT_OF_RANGE
-            assert _told(third)[key, 0][0] == expected
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await _topics(rig, "t")
+        await _produce(rig.client(), "t", b"old")
+        client = rig.client()
+        version = WITH_IDS if with_ids else VERSION
+        key = rig.node.topics.get("t").id if with_ids else "t"
+        first = await client.ask(apis.FETCH, version, _fetch({(key, 0): 1}, session=(0, 0)))
+        assert _told(first)[key, 0][0] == NONE
+        client.send(apis.FETCH, version, _fetch({}, session=(first.session_id, 1), wait_ms=60_000))
+        await rig.node.services.topics.delete("t")
+        await _topics(rig, "t")
+        for _ in range(50):
+            await _settle()
+        # The long poll was woken: the partition that it waited for is gone.
+        woken = client.answers()[-1]
+        assert _told(woken)[key, 0][0] in {UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID}
+        third = await client.ask(apis.FETCH, version, _fetch({}, session=(first.session_id, 2)))
+        expected = UNKNOWN_TOPIC_ID if with_ids else OFFSET_OUT_OF_RANGE
+        assert _told(third)[key, 0][0] == expected
 
 
 def test_epochs_begin_again_at_one_behind_the_last() -> None:
@@ -318,36 +292,26 @@ def _plain(session_id: int, epoch: int, partitions: list[FetchPartition]) -> Fet
     return FetchRequest(0, 1, 1, 0, session_id, epoch, partitions, [])
 
 
-def test_a_log_that_was_not_read_yet_is_asked_for_its_epoch_too() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            assert not rig.node.topics.get("t").partitions[0].is_loaded
-            answer = await rig.client().ask(
-                apis.FETCH, VERSION, _fetch({("t", 0): 0}, leader_epoch=1)
-            )
-            assert _told(answer)["t", 0][0] == UNKNOWN_LEADER_EPOCH
-
-    asyncio.run(scenario())
+async def test_a_log_that_was_not_read_yet_is_asked_for_its_epoch_too() -> None:
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        assert not rig.node.topics.get("t").partitions[0].is_loaded
+        answer = await rig.client().ask(apis.FETCH, VERSION, _fetch({("t", 0): 0}, leader_epoch=1))
+        assert _told(answer)["t", 0][0] == UNKNOWN_LEADER_EPOCH
 
 
-def test_a_fetch_from_a_broker_that_is_not_the_owner_returns_no_offsets() -> None:
+async def test_a_fetch_from_a_broker_that_is_not_the_owner_returns_no_offsets() -> None:
     """librdkafka would take the refusal for the partition's end where it stands at that offset."""
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _topics(rig, "t")
-            client = rig.client()
-            await _produce(client, "t", b"v")
-            rig.node.topics.get("t").partitions[0].tenure.abandon(NotOwner("gone"))
-            answer = await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 1}))
-            (part,) = answer.responses[0].partitions
-            assert int(part.error_code) == NOT_LEADER_OR_FOLLOWER
-            assert (part.high_watermark, part.last_stable_offset, part.log_start_offset) == (
-                -1,
-            ) * 3
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await _topics(rig, "t")
+        client = rig.client()
+        await _produce(client, "t", b"v")
+        rig.node.topics.get("t").partitions[0].tenure.abandon(NotOwner("gone"))
+        answer = await client.ask(apis.FETCH, VERSION, _fetch({("t", 0): 1}))
+        (part,) = answer.responses[0].partitions
+        assert int(part.error_code) == NOT_LEADER_OR_FOLLOWER
+        assert (part.high_watermark, part.last_stable_offset, part.log_start_offset) == (-1,) * 3
 
 
 def test_a_topic_that_is_deleted_while_it_is_fetched_is_no_warning(

@@ -52,53 +52,44 @@ async def ask(rig, api, version, request):
         await asyncio.sleep(0.01)
 
 
-def test_a_consumer_cannot_join_a_share_group():
-    async def scenario():
-        async with broker() as rig:
-            await make_topic(rig, "jobs")
-            assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)).error_code == 0
-            answer = await ask(rig, apis.CONSUMER_GROUP_HEARTBEAT, 0, CONSUMER)
-            assert answer.error_code == GROUP_ID_NOT_FOUND
-            assert "share group" in answer.error_message
-            answer = await ask(rig, apis.JOIN_GROUP, 5, CLASSIC)
-            assert answer.error_code == INCONSISTENT_GROUP_PROTOCOL
-
-    asyncio.run(scenario())
+async def test_a_consumer_cannot_join_a_share_group():
+    async with broker() as rig:
+        await make_topic(rig, "jobs")
+        assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)).error_code == 0
+        answer = await ask(rig, apis.CONSUMER_GROUP_HEARTBEAT, 0, CONSUMER)
+        assert answer.error_code == GROUP_ID_NOT_FOUND
+        assert "share group" in answer.error_message
+        answer = await ask(rig, apis.JOIN_GROUP, 5, CLASSIC)
+        assert answer.error_code == INCONSISTENT_GROUP_PROTOCOL
 
 
 @pytest.mark.parametrize("kind", ["members", "offsets"])
-def test_a_share_consumer_cannot_join_a_consumer_group(kind):
-    async def scenario():
-        async with broker() as rig:
-            await make_topic(rig, "jobs")
-            other = {**SHARE, "group_id": "other"}
-            assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, other)).error_code == 0
-            if kind == "members":
-                answer = await ask(rig, apis.CONSUMER_GROUP_HEARTBEAT, 0, CONSUMER)
-                assert answer.error_code == 0
-            else:
-                answer = await rig.client().ask(apis.OFFSET_COMMIT, 8, COMMIT)
-                assert answer.topics[0].partitions[0].error_code == 0
-            answer = await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)
-            assert answer.error_code == GROUP_ID_NOT_FOUND
-            assert "is a consumer group" in answer.error_message
-
-    asyncio.run(scenario())
+async def test_a_share_consumer_cannot_join_a_consumer_group(kind):
+    async with broker() as rig:
+        await make_topic(rig, "jobs")
+        other = {**SHARE, "group_id": "other"}
+        assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, other)).error_code == 0
+        if kind == "members":
+            answer = await ask(rig, apis.CONSUMER_GROUP_HEARTBEAT, 0, CONSUMER)
+            assert answer.error_code == 0
+        else:
+            answer = await rig.client().ask(apis.OFFSET_COMMIT, 8, COMMIT)
+            assert answer.topics[0].partitions[0].error_code == 0
+        answer = await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)
+        assert answer.error_code == GROUP_ID_NOT_FOUND
+        assert "is a consumer group" in answer.error_message
 
 
-def test_a_second_member_of_an_exclusive_share_group_is_refused_until_the_first_has_left():
-    async def scenario():
-        async with broker() as rig:
-            await make_topic(rig, "jobs")
-            await rig.node.group_configs.change(
-                "g", lambda _: {"headrace.share.subscription": "exclusive"}
-            )
-            assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)).error_code == 0
-            second = {**SHARE, "member_id": "second"}
-            answer = await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, second)
-            assert answer.error_code == GROUP_MAX_SIZE_REACHED
-            leave = {**SHARE, "member_epoch": -1}
-            assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, leave)).error_code == 0
-            assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, second)).error_code == 0
-
-    asyncio.run(scenario())
+async def test_a_second_member_of_an_exclusive_share_group_is_refused_until_the_first_has_left():
+    async with broker() as rig:
+        await make_topic(rig, "jobs")
+        await rig.node.group_configs.change(
+            "g", lambda _: {"headrace.share.subscription": "exclusive"}
+        )
+        assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, SHARE)).error_code == 0
+        second = {**SHARE, "member_id": "second"}
+        answer = await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, second)
+        assert answer.error_code == GROUP_MAX_SIZE_REACHED
+        leave = {**SHARE, "member_epoch": -1}
+        assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, leave)).error_code == 0
+        assert (await ask(rig, apis.SHARE_GROUP_HEARTBEAT, 1, second)).error_code == 0

@@ -94,29 +94,23 @@ async def log_in(rig: Rig, login: NamedPassword, mechanism: str = SHA_256) -> Sa
         Principal("headrace-helper:x.y", mechanism=OAUTHBEARER),
     ],
 )
-def test_a_helper_acts_as_its_client_whatever_is_enabled_for_users(mechanisms, principal):
-    async def scenario() -> None:
-        async with helped(*mechanisms) as rig:
-            client = await log_in(rig, helpers_of(rig).issue(principal, HOST))
-            assert client is not None
-            session = client.connection.session
-            assert (session.principal, session.client_host) == (principal, HOST)
-            assert LIFETIME_MS - MINUTE_MS < session.lifetime_ms <= LIFETIME_MS
-            assert await client.topics() == ()
-
-    asyncio.run(scenario())
+async def test_a_helper_acts_as_its_client_whatever_is_enabled_for_users(mechanisms, principal):
+    async with helped(*mechanisms) as rig:
+        client = await log_in(rig, helpers_of(rig).issue(principal, HOST))
+        assert client is not None
+        session = client.connection.session
+        assert (session.principal, session.client_host) == (principal, HOST)
+        assert LIFETIME_MS - MINUTE_MS < session.lifetime_ms <= LIFETIME_MS
+        assert await client.topics() == ()
 
 
-def test_each_broker_of_the_cluster_takes_the_login():
-    async def scenario() -> None:
-        async with helped() as rig:
-            secret = BrokerSecret(rig.metadata, SystemRandomness(), 2)
-            await secret.load()
-            users = rig.node.services.authentication.users
-            other = HelperLogins(users, secret, rig.clock)
-            assert await log_in(rig, other.issue(ALICE, HOST)) is not None
-
-    asyncio.run(scenario())
+async def test_each_broker_of_the_cluster_takes_the_login():
+    async with helped() as rig:
+        secret = BrokerSecret(rig.metadata, SystemRandomness(), 2)
+        await secret.load()
+        users = rig.node.services.authentication.users
+        other = HelperLogins(users, secret, rig.clock)
+        assert await log_in(rig, other.issue(ALICE, HOST)) is not None
 
 
 def test_a_forged_name_or_password_is_refused(caplog):
@@ -157,101 +151,81 @@ def test_a_forged_name_or_password_is_refused(caplog):
     asyncio.run(scenario())
 
 
-def test_a_login_ends_with_its_time(monkeypatch):
-    async def scenario() -> None:
-        async with helped() as rig:
-            login = helpers_of(rig).issue(ALICE, HOST)
-            rig.clock.ahead_ms += LIFETIME_MS
-            assert await log_in(rig, login) is None
-            monkeypatch.setattr(helper_logins, "LIFETIME_MS", 150)
-            client = await log_in(rig, helpers_of(rig).issue(ALICE, HOST))
-            assert client is not None
-            await asyncio.sleep(0.2)
-            assert client.connection.session.is_expired
-            client.send(apis.METADATA, 1, {"topics": None})
-            assert await client.is_closed()
-
-    asyncio.run(scenario())
+async def test_a_login_ends_with_its_time(monkeypatch):
+    async with helped() as rig:
+        login = helpers_of(rig).issue(ALICE, HOST)
+        rig.clock.ahead_ms += LIFETIME_MS
+        assert await log_in(rig, login) is None
+        monkeypatch.setattr(helper_logins, "LIFETIME_MS", 150)
+        client = await log_in(rig, helpers_of(rig).issue(ALICE, HOST))
+        assert client is not None
+        await asyncio.sleep(0.2)
+        assert client.connection.session.is_expired
+        client.send(apis.METADATA, 1, {"topics": None})
+        assert await client.is_closed()
 
 
 @pytest.mark.parametrize("password", [None, "another"])
-def test_a_login_ends_when_its_user_is_removed_or_changed(password):
-    async def scenario() -> None:
-        async with helped() as rig:
-            login = helpers_of(rig).issue(ALICE, HOST)
-            client = await log_in(rig, login)
-            assert client is not None
-            await set_password(rig, "alice", password)
-            assert await client.is_closed()
-            assert await log_in(rig, login) is None
-            if password is None:
-                with pytest.raises(AuthenticationFailed, match="no longer exists"):
-                    helpers_of(rig).issue(ALICE, HOST)
-
-    asyncio.run(scenario())
+async def test_a_login_ends_when_its_user_is_removed_or_changed(password):
+    async with helped() as rig:
+        login = helpers_of(rig).issue(ALICE, HOST)
+        client = await log_in(rig, login)
+        assert client is not None
+        await set_password(rig, "alice", password)
+        assert await client.is_closed()
+        assert await log_in(rig, login) is None
+        if password is None:
+            with pytest.raises(AuthenticationFailed, match="no longer exists"):
+                helpers_of(rig).issue(ALICE, HOST)
 
 
-def test_no_login_acts_as_a_broker_nor_has_a_name_without_bounds():
-    async def scenario() -> None:
-        async with helped() as rig:
-            helpers = helpers_of(rig)
-            with pytest.raises(AssertionError):
-                helpers.issue(Principal("1", BROKER), HOST)
-            with pytest.raises(RequestInvalid, match="5000 characters"):
-                helpers.issue(Principal("x" * 5_000), HOST)
-            payload = base64.urlsafe_b64encode(
-                json.dumps([2**50, HOST, BROKER, "1", "", ""]).encode()
-            )
-            text = payload.decode().rstrip("=")
-            with pytest.raises(AuthenticationFailed, match="as a broker"):
-                helpers.find(f"{RESERVED_PREFIX}{text}.{helpers._tag(text)}")
-            with pytest.raises(AuthenticationFailed, match="another version"):
-                helpers.find(f"{RESERVED_PREFIX}AA.{helpers._tag('AA')}")
-
-    asyncio.run(scenario())
+async def test_no_login_acts_as_a_broker_nor_has_a_name_without_bounds():
+    async with helped() as rig:
+        helpers = helpers_of(rig)
+        with pytest.raises(AssertionError):
+            helpers.issue(Principal("1", BROKER), HOST)
+        with pytest.raises(RequestInvalid, match="5000 characters"):
+            helpers.issue(Principal("x" * 5_000), HOST)
+        payload = base64.urlsafe_b64encode(json.dumps([2**50, HOST, BROKER, "1", "", ""]).encode())
+        text = payload.decode().rstrip("=")
+        with pytest.raises(AuthenticationFailed, match="as a broker"):
+            helpers.find(f"{RESERVED_PREFIX}{text}.{helpers._tag(text)}")
+        with pytest.raises(AuthenticationFailed, match="another version"):
+            helpers.find(f"{RESERVED_PREFIX}AA.{helpers._tag('AA')}")
 
 
-def test_helpers_alone_log_in_by_a_mechanism_that_is_not_enabled(caplog):
-    async def scenario() -> None:
-        async with helped() as rig:
-            assert await log_in(rig, NamedPassword("alice", "secret")) is None
-            assert "not enabled for users" in caplog.text
-            assert await log_in(rig, NamedPassword("mallory", "secret")) is None
-            answer = await SaslClient(rig.face).handshake(SHA_512)
-            assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
-        async with helped(helper_listener="ANOTHER") as rig:
-            answer = await SaslClient(rig.face).handshake(HELPER_MECHANISM)
-            assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
-
-    asyncio.run(scenario())
+async def test_helpers_alone_log_in_by_a_mechanism_that_is_not_enabled(caplog):
+    async with helped() as rig:
+        assert await log_in(rig, NamedPassword("alice", "secret")) is None
+        assert "not enabled for users" in caplog.text
+        assert await log_in(rig, NamedPassword("mallory", "secret")) is None
+        answer = await SaslClient(rig.face).handshake(SHA_512)
+        assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
+    async with helped(helper_listener="ANOTHER") as rig:
+        answer = await SaslClient(rig.face).handshake(HELPER_MECHANISM)
+        assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
 
 
-def test_a_helper_logs_in_by_its_own_mechanism_alone():
-    async def scenario() -> None:
-        async with helped(PLAIN, SHA_256, SHA_512) as rig:
-            login = helpers_of(rig).issue(ALICE, HOST)
-            assert await log_in(rig, login, SHA_512) is None
-            assert await log_in(rig, login, PLAIN) is None
-            with pytest.raises(AuthenticationFailed):
-                await rig.node.services.authentication.logins.check_password(login)
-            assert await log_in(rig, login) is not None
-
-    asyncio.run(scenario())
+async def test_a_helper_logs_in_by_its_own_mechanism_alone():
+    async with helped(PLAIN, SHA_256, SHA_512) as rig:
+        login = helpers_of(rig).issue(ALICE, HOST)
+        assert await log_in(rig, login, SHA_512) is None
+        assert await log_in(rig, login, PLAIN) is None
+        with pytest.raises(AuthenticationFailed):
+            await rig.node.services.authentication.logins.check_password(login)
+        assert await log_in(rig, login) is not None
 
 
-def test_no_user_has_a_reserved_name():
+async def test_no_user_has_a_reserved_name():
     name = f"{RESERVED_PREFIX}x"
     with pytest.raises(CredentialInvalid, match="reserved"):
         check_name(name)
 
-    async def scenario() -> None:
-        async with helped(SHA_256) as rig:
-            admin = SaslClient(rig.face)
-            await admin.log_in(SHA_256)
-            upsertion: Any = {"name": name, "mechanism": 1, "iterations": 4_096}
-            upsertion |= {"salt": b"salt", "salted_password": b"x" * 32}
-            request = {"deletions": [], "upsertions": [upsertion]}
-            answer = await admin.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)
-            assert [int(one.error_code) for one in answer.results] == [UNACCEPTABLE_CREDENTIAL]
-
-    asyncio.run(scenario())
+    async with helped(SHA_256) as rig:
+        admin = SaslClient(rig.face)
+        await admin.log_in(SHA_256)
+        upsertion: Any = {"name": name, "mechanism": 1, "iterations": 4_096}
+        upsertion |= {"salt": b"salt", "salted_password": b"x" * 32}
+        request = {"deletions": [], "upsertions": [upsertion]}
+        answer = await admin.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)
+        assert [int(one.error_code) for one in answer.results] == [UNACCEPTABLE_CREDENTIAL]

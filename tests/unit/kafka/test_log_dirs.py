@@ -22,38 +22,32 @@ class _Disk:
         return DiskSpace(1_000, 10_000, 400, self._is_full)
 
 
-def test_usable_is_what_records_may_take() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
+async def test_usable_is_what_records_may_take() -> None:
+    async with broker() as rig:
+        client = rig.client()
+        answer = await client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
+        assert answer.results[0].usable_bytes == -1, "ledgers that are not on this machine"
+        for is_full, usable in ((False, 600), (True, 0)):
+            rig.node.services.topics.disk = _Disk(is_full=is_full)
             answer = await client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
-            assert answer.results[0].usable_bytes == -1, "ledgers that are not on this machine"
-            for is_full, usable in ((False, 600), (True, 0)):
-                rig.node.services.topics.disk = _Disk(is_full=is_full)
-                answer = await client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": ()})
-                (found,) = answer.results
-                assert (found.error_code, found.total_bytes, found.usable_bytes) == (
-                    0,
-                    10_000,
-                    usable,
-                )
-
-    asyncio.run(scenario())
+            (found,) = answer.results
+            assert (found.error_code, found.total_bytes, found.usable_bytes) == (
+                0,
+                10_000,
+                usable,
+            )
 
 
-def test_partitions_are_named_once_with_their_sizes() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 2)
-            await rig.node.topics.create("u", 1)
-            asked = [{"topic": "t", "partitions": (1, 7)}] * 500 + [{"topic": "no"}]
-            answer = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 1, {"topics": asked})
-            (topic,) = answer.results[0].topics
-            assert [part.partition_index for part in topic.partitions] == [1]
-            answer = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 2, {"topics": None})
-            assert {t.name: len(t.partitions) for t in answer.results[0].topics} == {"t": 2, "u": 1}
-
-    asyncio.run(scenario())
+async def test_partitions_are_named_once_with_their_sizes() -> None:
+    async with broker() as rig:
+        await rig.node.topics.create("t", 2)
+        await rig.node.topics.create("u", 1)
+        asked = [{"topic": "t", "partitions": (1, 7)}] * 500 + [{"topic": "no"}]
+        answer = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 1, {"topics": asked})
+        (topic,) = answer.results[0].topics
+        assert [part.partition_index for part in topic.partitions] == [1]
+        answer = await rig.client().ask(apis.DESCRIBE_LOG_DIRS, 2, {"topics": None})
+        assert {t.name: len(t.partitions) for t in answer.results[0].topics} == {"t": 2, "u": 1}
 
 
 def test_the_command_line_reads_an_answer_of_the_protocol() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -44,71 +43,59 @@ async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-def test_duplicates_are_acknowledged_and_left_out(codec):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            for batch, base in (
-                (_named("a", 1, codec=codec), 0),
-                (_named("a", 1, codec=codec), 0),
-                (_named("a", 0, codec=codec), 0),
-                (_named("b", 0, codec=codec), 1),
-                (_named("a", 1, -1, 7, 7, 5, 8, codec=codec), -1),  # not one after the other
-                (_named("a", 8, codec=codec), 2),
-            ):
-                answer = await _ask(rig, batch)
-                assert (answer.error_code, answer.base_offset) == (NONE, base)
-            assert await _stored(rig) == [
-                (0, b"a1"),
-                (1, b"b0"),
-                (2, b"plain"),
-                (3, b"a7"),
-                (4, b"a8"),
-            ]
-            assert rig.node.appends.duplicates_total == 6
-
-    asyncio.run(scenario())
+async def test_duplicates_are_acknowledged_and_left_out(codec):
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        for batch, base in (
+            (_named("a", 1, codec=codec), 0),
+            (_named("a", 1, codec=codec), 0),
+            (_named("a", 0, codec=codec), 0),
+            (_named("b", 0, codec=codec), 1),
+            (_named("a", 1, -1, 7, 7, 5, 8, codec=codec), -1),  # not one after the other
+            (_named("a", 8, codec=codec), 2),
+        ):
+            answer = await _ask(rig, batch)
+            assert (answer.error_code, answer.base_offset) == (NONE, base)
+        assert await _stored(rig) == [
+            (0, b"a1"),
+            (1, b"b0"),
+            (2, b"plain"),
+            (3, b"a7"),
+            (4, b"a8"),
+        ]
+        assert rig.node.appends.duplicates_total == 6
 
 
-def test_an_idempotent_producers_sequences_go_on_over_duplicates():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            ids = {"producer_id": 5, "producer_epoch": 0}
-            await _ask(rig, _named("a", 1))
-            for batch, base in (
-                (_named("a", 1, base_sequence=0, **ids), 1),
-                (_named("a", 1, base_sequence=0, **ids), 1),
-                (_named("a", 1, 2, base_sequence=1, **ids), 2),
-                (_named("a", 1, 2, base_sequence=1, **ids), 2),
-            ):
-                answer = await _ask(rig, batch)
-                assert (answer.error_code, answer.base_offset) == (NONE, base)
-            assert await _stored(rig) == [(0, b"a1"), (3, b"a2")]
-
-    asyncio.run(scenario())
+async def test_an_idempotent_producers_sequences_go_on_over_duplicates():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        ids = {"producer_id": 5, "producer_epoch": 0}
+        await _ask(rig, _named("a", 1))
+        for batch, base in (
+            (_named("a", 1, base_sequence=0, **ids), 1),
+            (_named("a", 1, base_sequence=0, **ids), 1),
+            (_named("a", 1, 2, base_sequence=1, **ids), 2),
+            (_named("a", 1, 2, base_sequence=1, **ids), 2),
+        ):
+            answer = await _ask(rig, batch)
+            assert (answer.error_code, answer.base_offset) == (NONE, base)
+        assert await _stored(rig) == [(0, b"a1"), (3, b"a2")]
 
 
-def test_a_transaction_takes_no_named_sequences():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 1, configs=ON)
-            rig.node.verifications.verifier = None
-            ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-            batch = _named("a", 1, is_transactional=True, **ids)
-            refused = await _ask(rig, batch, transactional_id="x")
-            assert refused.error_code == INVALID_RECORD
-            assert "transaction" in refused.error_message
-
-    asyncio.run(scenario())
+async def test_a_transaction_takes_no_named_sequences():
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        rig.node.verifications.verifier = None
+        ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        batch = _named("a", 1, is_transactional=True, **ids)
+        refused = await _ask(rig, batch, transactional_id="x")
+        assert refused.error_code == INVALID_RECORD
+        assert "transaction" in refused.error_message
 
 
-def test_the_brokers_own_mark_is_taken_from_no_client():
-    async def scenario() -> None:
-        async with broker() as rig:
-            configs = {"headrace.message.attributes": "ignore"}
-            await rig.node.topics.create("t", 1, configs=configs)
-            assert (await _ask(rig, mark_named(_named("a", 1)))).error_code == INVALID_RECORD
-            assert (await _ask(rig, _named("a", 1))).error_code == NONE
-
-    asyncio.run(scenario())
+async def test_the_brokers_own_mark_is_taken_from_no_client():
+    async with broker() as rig:
+        configs = {"headrace.message.attributes": "ignore"}
+        await rig.node.topics.create("t", 1, configs=configs)
+        assert (await _ask(rig, mark_named(_named("a", 1)))).error_code == INVALID_RECORD
+        assert (await _ask(rig, _named("a", 1))).error_code == NONE

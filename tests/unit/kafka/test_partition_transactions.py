@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,103 +90,88 @@ async def _write(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_markers_end_transactions_in_many_partitions(version) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            logs = await _logs(rig)
-            client = rig.client()
-            for number in range(3):
-                await _send(client, 0, 7, number)
-                await _send(client, 0, 8, number)
-            outcome = await _write(
-                client,
-                _marker(7, topics={"t": [0, 1, 2]}),
-                _marker(8, is_commit=False, topics={"t": [2]}),
-                version=version,
+async def test_markers_end_transactions_in_many_partitions(version) -> None:
+    async with broker() as rig:
+        logs = await _logs(rig)
+        client = rig.client()
+        for number in range(3):
+            await _send(client, 0, 7, number)
+            await _send(client, 0, 8, number)
+        outcome = await _write(
+            client,
+            _marker(7, topics={"t": [0, 1, 2]}),
+            _marker(8, is_commit=False, topics={"t": [2]}),
+            version=version,
+        )
+        assert outcome == [{("t", n): NONE for n in range(3)}, {("t", 2): NONE}]
+        stable = [log.visibility.last_stable_offset for log in logs]
+        assert stable == [1, 1, 4]
+        assert logs[2].producers.open_transaction(8) is None
+
+
+async def test_each_partition_has_its_own_error() -> None:
+    async with broker() as rig:
+        logs = await _logs(rig)
+        client = rig.client()
+        await _send(client, 0)
+        logs[1].tenure.abandon(NotOwner("moved"))
+        (outcome,) = await _write(client, _marker(topics={"t": [0, 1, 9], "other": [0]}))
+        assert outcome == {
+            ("t", 0): NONE,
+            ("t", 1): NOT_LEADER_OR_FOLLOWER,
+            ("t", 9): UNKNOWN_TOPIC_OR_PARTITION,
+            ("other", 0): UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
+
+async def test_older_epochs_are_fenced() -> None:
+    async with broker() as rig:
+        await _logs(rig)
+        client = rig.client()
+        await _send(client, 0)
+        await _write(client, _marker(epoch=2, coordinator_epoch=5, is_commit=False))
+        (outcome,) = await _write(client, _marker(epoch=2, coordinator_epoch=4))
+        assert outcome == {("t", 0): TRANSACTION_COORDINATOR_FENCED}
+        (outcome,) = await _write(client, _marker(epoch=1, coordinator_epoch=5))
+        assert outcome == {("t", 0): INVALID_PRODUCER_EPOCH}
+        (outcome,) = await _write(client, _marker(epoch=2, coordinator_epoch=5))
+        assert outcome == {("t", 0): NONE}, "a repeat is harmless"
+
+
+async def test_markers_of_version_2_need_a_new_epoch() -> None:
+    async with broker() as rig:
+        (log, *_) = await _logs(rig)
+        client = rig.client()
+        await _send(client, 0)
+        (outcome,) = await _write(client, _marker(version=2), version=2)
+        assert outcome == {("t", 0): INVALID_PRODUCER_EPOCH}
+        for _ in range(2):
+            (outcome,) = await _write(client, _marker(epoch=1, version=2), version=2)
+            assert outcome == {("t", 0): NONE}
+        assert log.end_offset == 2
+
+
+async def test_producers_are_described_with_their_open_transactions() -> None:
+    async with broker() as rig:
+        await _logs(rig)
+        client = rig.client()
+        await _send(client, 0, 9)
+        await _send(client, 0)
+        await _send(client, 1)
+        await _write(client, _marker(9, coordinator_epoch=3))
+        topics = [{"name": "t", "partition_indexes": [0, 1, 9]}]
+        answer = await client.ask(apis.DESCRIBE_PRODUCERS, 0, {"topics": topics})
+        first, second, unknown = answer.topics[0].partitions
+        assert [
+            (
+                one.producer_id,
+                one.producer_epoch,
+                one.last_sequence,
+                one.last_timestamp,
+                one.coordinator_epoch,
+                one.current_txn_start_offset,
             )
-            assert outcome == [{("t", n): NONE for n in range(3)}, {("t", 2): NONE}]
-            stable = [log.visibility.last_stable_offset for log in logs]
-            assert stable == [1, 1, 4]
-            assert logs[2].producers.open_transaction(8) is None
-
-    asyncio.run(scenario())
-
-
-def test_each_partition_has_its_own_error() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            logs = await _logs(rig)
-            client = rig.client()
-            await _send(client, 0)
-            logs[1].tenure.abandon(NotOwner("moved"))
-            (outcome,) = await _write(client, _marker(topics={"t": [0, 1, 9], "other": [0]}))
-            assert outcome == {
-                ("t", 0): NONE,
-                ("t", 1): NOT_LEADER_OR_FOLLOWER,
-                ("t", 9): UNKNOWN_TOPIC_OR_PARTITION,
-                ("other", 0): UNKNOWN_TOPIC_OR_PARTITION,
-            }
-
-    asyncio.run(scenario())
-
-
-def test_older_epochs_are_fenced() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _logs(rig)
-            client = rig.client()
-            await _send(client, 0)
-            await _write(client, _marker(epoch=2, coordinator_epoch=5, is_commit=False))
-            (outcome,) = await _write(client, _marker(epoch=2, coordinator_epoch=4))
-            assert outcome == {("t", 0): TRANSACTION_COORDINATOR_FENCED}
-            (outcome,) = await _write(client, _marker(epoch=1, coordinator_epoch=5))
-            assert outcome == {("t", 0): INVALID_PRODUCER_EPOCH}
-            (outcome,) = await _write(client, _marker(epoch=2, coordinator_epoch=5))
-            assert outcome == {("t", 0): NONE}, "a repeat is harmless"
-
-    asyncio.run(scenario())
-
-
-def test_markers_of_version_2_need_a_new_epoch() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            (log, *_) = await _logs(rig)
-            client = rig.client()
-            await _send(client, 0)
-            (outcome,) = await _write(client, _marker(version=2), version=2)
-            assert outcome == {("t", 0): INVALID_PRODUCER_EPOCH}
-            for _ in range(2):
-                (outcome,) = await _write(client, _marker(epoch=1, version=2), version=2)
-                assert outcome == {("t", 0): NONE}
-            assert log.end_offset == 2
-
-    asyncio.run(scenario())
-
-
-def test_producers_are_described_with_their_open_transactions() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await _logs(rig)
-            client = rig.client()
-            await _send(client, 0, 9)
-            await _send(client, 0)
-            await _send(client, 1)
-            await _write(client, _marker(9, coordinator_epoch=3))
-            topics = [{"name": "t", "partition_indexes": [0, 1, 9]}]
-            answer = await client.ask(apis.DESCRIBE_PRODUCERS, 0, {"topics": topics})
-            first, second, unknown = answer.topics[0].partitions
-            assert [
-                (
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.last_sequence,
-                    one.last_timestamp,
-                    one.coordinator_epoch,
-                    one.current_txn_start_offset,
-                )
-                for one in first.active_producers
-            ] == [(7, 0, 1, NOW_MS, -1, 1), (9, 0, 0, NOW_MS, 3, -1)]
-            assert (int(second.error_code), list(second.active_producers)) == (NONE, [])
-            assert int(unknown.error_code) == UNKNOWN_TOPIC_OR_PARTITION
-
-    asyncio.run(scenario())
+            for one in first.active_producers
+        ] == [(7, 0, 1, NOW_MS, -1, 1), (9, 0, 0, NOW_MS, 3, -1)]
+        assert (int(second.error_code), list(second.active_producers)) == (NONE, [])
+        assert int(unknown.error_code) == UNKNOWN_TOPIC_OR_PARTITION

@@ -77,86 +77,77 @@ def _offsets(part: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [4, 5, 11, 12, 13, 16, 18])
-def test_a_reader_of_committed_ends_at_the_last_stable_offset(version) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await _log(rig)
-            await _send(log, 0, 8)
-            await _send(log, 0, 9)
-            await _end(log, 9, is_commit=False)
-            await _end(log, 8, is_commit=False)
-            await _send(log, 0)
-            await _append(log, batch(b"plain"))
-            client = rig.client()
-            answer = await client.ask(apis.FETCH, version, _fetch(rig, version, 0))
+async def test_a_reader_of_committed_ends_at_the_last_stable_offset(version) -> None:
+    async with broker() as rig:
+        log = await _log(rig)
+        await _send(log, 0, 8)
+        await _send(log, 0, 9)
+        await _end(log, 9, is_commit=False)
+        await _end(log, 8, is_commit=False)
+        await _send(log, 0)
+        await _append(log, batch(b"plain"))
+        client = rig.client()
+        answer = await client.ask(apis.FETCH, version, _fetch(rig, version, 0))
+        (part,) = answer.responses[0].partitions
+        assert (part.high_watermark, part.last_stable_offset) == (7, 5)
+        assert _offsets(part) == [0, 1, 2, 3, 4]
+        told = [(one.first_offset, one.producer_id) for one in part.aborted_transactions]
+        assert told == [(1, 8), (2, 9)]
+        answer = await client.ask(apis.FETCH, version, _fetch(rig, version, 0, isolation=0))
+        (part,) = answer.responses[0].partitions
+        assert (part.high_watermark, part.last_stable_offset) == (7, 5)
+        assert _offsets(part) == [0, 1, 2, 3, 4, 5, 6]
+        assert not part.aborted_transactions
+        for offset in (5, 6, 7):
+            answer = await client.ask(apis.FETCH, version, _fetch(rig, version, offset))
             (part,) = answer.responses[0].partitions
-            assert (part.high_watermark, part.last_stable_offset) == (7, 5)
-            assert _offsets(part) == [0, 1, 2, 3, 4]
-            told = [(one.first_offset, one.producer_id) for one in part.aborted_transactions]
-            assert told == [(1, 8), (2, 9)]
-            answer = await client.ask(apis.FETCH, version, _fetch(rig, version, 0, isolation=0))
-            (part,) = answer.responses[0].partitions
-            assert (part.high_watermark, part.last_stable_offset) == (7, 5)
-            assert _offsets(part) == [0, 1, 2, 3, 4, 5, 6]
-            assert not part.aborted_transactions
-            for offset in (5, 6, 7):
-                answer = await client.ask(apis.FETCH, version, _fetch(rig, version, offset))
-                (part,) = answer.responses[0].partitions
-                assert int(part.error_code) == 0
-                assert _offsets(part) == []
-
-    asyncio.run(scenario())
+            assert int(part.error_code) == 0
+            assert _offsets(part) == []
 
 
-def test_a_waiting_reader_of_committed_is_answered_by_the_end_of_the_transaction() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await _log(rig)
-            committed, plain = rig.client(), rig.client()
-            committed.send(apis.FETCH, 12, _fetch(rig, 12, 1, wait_ms=60_000))
-            plain.send(apis.FETCH, 12, _fetch(rig, 12, 1, wait_ms=60_000, isolation=0))
-            await _send(log, 0)
-            await _send(log, 1)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert len(plain.answers()) == 1
-            assert not committed.answers()
-            await _end(log, is_commit=True)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            (answer,) = committed.answers()
-            assert _offsets(answer.responses[0].partitions[0]) == [1, 2, 3]
-
-    asyncio.run(scenario())
+async def test_a_waiting_reader_of_committed_is_answered_by_the_end_of_the_transaction() -> None:
+    async with broker() as rig:
+        log = await _log(rig)
+        committed, plain = rig.client(), rig.client()
+        committed.send(apis.FETCH, 12, _fetch(rig, 12, 1, wait_ms=60_000))
+        plain.send(apis.FETCH, 12, _fetch(rig, 12, 1, wait_ms=60_000, isolation=0))
+        await _send(log, 0)
+        await _send(log, 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(plain.answers()) == 1
+        assert not committed.answers()
+        await _end(log, is_commit=True)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        (answer,) = committed.answers()
+        assert _offsets(answer.responses[0].partitions[0]) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("version", [2, 6, 9])
-def test_list_offsets_hides_what_is_not_committed(version) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await _log(rig)
-            await _send(log, 0)
-            client = rig.client()
+async def test_list_offsets_hides_what_is_not_committed(version) -> None:
+    async with broker() as rig:
+        log = await _log(rig)
+        await _send(log, 0)
+        client = rig.client()
 
-            async def listed(timestamp: int, isolation: int) -> int:
-                part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
-                request = {
-                    "isolation_level": isolation,
-                    "topics": [{"name": "t", "partitions": [part]}],
-                }
-                answer = await client.ask(apis.LIST_OFFSETS, version, request)
-                (found,) = answer.topics[0].partitions
-                assert int(found.error_code) == 0
-                return int(found.offset)
+        async def listed(timestamp: int, isolation: int) -> int:
+            part = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+            request = {
+                "isolation_level": isolation,
+                "topics": [{"name": "t", "partitions": [part]}],
+            }
+            answer = await client.ask(apis.LIST_OFFSETS, version, request)
+            (found,) = answer.topics[0].partitions
+            assert int(found.error_code) == 0
+            return int(found.offset)
 
-            def time_of(offset: int) -> int:
-                return START_MS + 10 * offset
+        def time_of(offset: int) -> int:
+            return START_MS + 10 * offset
 
-            assert [await listed(LATEST, level) for level in (0, 1)] == [2, 1]
-            assert [await listed(time_of(0), level) for level in (0, 1)] == [0, 0]
-            assert [await listed(time_of(1), level) for level in (0, 1)] == [1, -1]
-            await _end(log, is_commit=True)
-            assert [await listed(LATEST, level) for level in (0, 1)] == [3, 3]
-            assert [await listed(time_of(1), level) for level in (0, 1)] == [1, 1]
-
-    asyncio.run(scenario())
+        assert [await listed(LATEST, level) for level in (0, 1)] == [2, 1]
+        assert [await listed(time_of(0), level) for level in (0, 1)] == [0, 0]
+        assert [await listed(time_of(1), level) for level in (0, 1)] == [1, -1]
+        await _end(log, is_commit=True)
+        assert [await listed(LATEST, level) for level in (0, 1)] == [3, 3]
+        assert [await listed(time_of(1), level) for level in (0, 1)] == [1, 1]

@@ -145,382 +145,319 @@ class SaslClient(Client):
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_client_logs_in_and_is_served_as_its_user(mechanism):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            await client.ask(apis.API_VERSIONS, 3, {})
-            answer = await client.log_in(mechanism)
-            assert (int(answer.error_code), answer.error_message) == (0, None)
-            assert client.connection.session.principal == Principal("alice", mechanism=mechanism)
-            assert await client.topics() == ()
-            assert not client.connection.must_be_admitted
-            assert client.connection.frame_bytes_max == rig.face.request_bytes_max
-
-    asyncio.run(scenario())
+async def test_a_client_logs_in_and_is_served_as_its_user(mechanism):
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        await client.ask(apis.API_VERSIONS, 3, {})
+        answer = await client.log_in(mechanism)
+        assert (int(answer.error_code), answer.error_message) == (0, None)
+        assert client.connection.session.principal == Principal("alice", mechanism=mechanism)
+        assert await client.topics() == ()
+        assert not client.connection.must_be_admitted
+        assert client.connection.frame_bytes_max == rig.face.request_bytes_max
 
 
 @pytest.mark.parametrize("mechanism", [PLAIN, *HASHES])
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "secret")])
-def test_a_wrong_name_and_a_wrong_password_get_the_same_answer_and_the_connection_ends(
+async def test_a_wrong_name_and_a_wrong_password_get_the_same_answer_and_the_connection_ends(
     mechanism, user, password
 ):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            begun_s = asyncio.get_running_loop().time()
-            answer = await client.log_in(mechanism, user, password)
-            assert asyncio.get_running_loop().time() - begun_s >= 0.09
-            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-            assert answer.error_message == (
-                f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
-            )
-            assert await client.is_closed()
-            assert client.connection.session.principal is None
-            assert rig.node.services.authentication.logins.figures.failed == {mechanism: 1}
-
-    asyncio.run(scenario())
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        begun_s = asyncio.get_running_loop().time()
+        answer = await client.log_in(mechanism, user, password)
+        assert asyncio.get_running_loop().time() - begun_s >= 0.09
+        assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
+        assert answer.error_message == (
+            f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
+        )
+        assert await client.is_closed()
+        assert client.connection.session.principal is None
+        assert rig.node.services.authentication.logins.figures.failed == {mechanism: 1}
 
 
-def test_a_refused_token_takes_two_steps():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            answer = await client.log_in(OAUTHBEARER, password="bad")
-            assert (int(answer.error_code), answer.auth_bytes) == (0, INVALID_TOKEN)
-            assert client.connection.session.principal is None
-            answer = await client.authenticate(b"\x01")
-            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-            assert await client.is_closed()
-
-    asyncio.run(scenario())
+async def test_a_refused_token_takes_two_steps():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        answer = await client.log_in(OAUTHBEARER, password="bad")
+        assert (int(answer.error_code), answer.auth_bytes) == (0, INVALID_TOKEN)
+        assert client.connection.session.principal is None
+        answer = await client.authenticate(b"\x01")
+        assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
+        assert await client.is_closed()
 
 
-def test_an_unknown_mechanism_is_answered_with_the_list_and_the_connection_ends():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            answer = await client.handshake("GSSAPI")
-            assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
-            assert answer.mechanisms == MECHANISMS
-            assert await client.is_closed()
-
-    asyncio.run(scenario())
+async def test_an_unknown_mechanism_is_answered_with_the_list_and_the_connection_ends():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        answer = await client.handshake("GSSAPI")
+        assert int(answer.error_code) == UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == MECHANISMS
+        assert await client.is_closed()
 
 
-def test_sasl_requests_out_of_order_are_refused():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            early = SaslClient(rig.face)
-            assert int((await early.authenticate(b"x")).error_code) == ILLEGAL_SASL_STATE
-            assert await early.is_closed()
-            twice = SaslClient(rig.face)
-            await twice.handshake(PLAIN)
-            assert int((await twice.handshake(SHA_256)).error_code) == ILLEGAL_SASL_STATE
-            assert await twice.is_closed()
-            late = SaslClient(rig.face)
-            await late.log_in(PLAIN)
-            assert int((await late.handshake(PLAIN)).error_code) == ILLEGAL_SASL_STATE
-            assert int((await late.authenticate(b"x")).error_code) == ILLEGAL_SASL_STATE
-            assert await late.topics() == ()
-
-    asyncio.run(scenario())
+async def test_sasl_requests_out_of_order_are_refused():
+    async with sasl_broker() as rig:
+        early = SaslClient(rig.face)
+        assert int((await early.authenticate(b"x")).error_code) == ILLEGAL_SASL_STATE
+        assert await early.is_closed()
+        twice = SaslClient(rig.face)
+        await twice.handshake(PLAIN)
+        assert int((await twice.handshake(SHA_256)).error_code) == ILLEGAL_SASL_STATE
+        assert await twice.is_closed()
+        late = SaslClient(rig.face)
+        await late.log_in(PLAIN)
+        assert int((await late.handshake(PLAIN)).error_code) == ILLEGAL_SASL_STATE
+        assert int((await late.authenticate(b"x")).error_code) == ILLEGAL_SASL_STATE
+        assert await late.topics() == ()
 
 
 @pytest.mark.parametrize("is_after_handshake", [False, True])
 @pytest.mark.parametrize("api_key", [apis.PRODUCE, apis.FETCH, apis.METADATA, apis.QUEUE_RECEIVE])
-def test_nothing_else_is_parsed_before_the_login(api_key, is_after_handshake):
+async def test_nothing_else_is_parsed_before_the_login(api_key, is_after_handshake):
     """Also a Produce with acks=0, which has no answer by which one could tell."""
 
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            await rig.node.topics.create("t")
-            client = SaslClient(rig.face)
-            if is_after_handshake:
-                await client.handshake(PLAIN)
-            frame = api_key.to_bytes(2, "big") + b"\x00\x03" + b"\xff" * 100
-            client.connection.data_received(len(frame).to_bytes(4, "big") + frame)
-            assert client.transport.is_over
-            assert rig.face.request_counts.get(api_key, 0) == 0
-            produced = SaslClient(rig.face)
-            data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
-            produced.send(apis.PRODUCE, 3, {"acks": 0, "timeout": 1000, "topic_data": [data]})
-            assert produced.transport.is_over
-            assert rig.node.topics.get("t").require_log(0).high_watermark == 0
-
-    asyncio.run(scenario())
+    async with sasl_broker() as rig:
+        await rig.node.topics.create("t")
+        client = SaslClient(rig.face)
+        if is_after_handshake:
+            await client.handshake(PLAIN)
+        frame = api_key.to_bytes(2, "big") + b"\x00\x03" + b"\xff" * 100
+        client.connection.data_received(len(frame).to_bytes(4, "big") + frame)
+        assert client.transport.is_over
+        assert rig.face.request_counts.get(api_key, 0) == 0
+        produced = SaslClient(rig.face)
+        data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
+        produced.send(apis.PRODUCE, 3, {"acks": 0, "timeout": 1000, "topic_data": [data]})
+        assert produced.transport.is_over
+        assert rig.node.topics.get("t").require_log(0).high_watermark == 0
 
 
-def test_requests_that_are_pipelined_around_a_login_are_handled_in_their_order():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            client.send(apis.API_VERSIONS, 0, {})
-            client.send(apis.SASL_HANDSHAKE, 1, {"mechanism": PLAIN})
-            client.send(apis.SASL_AUTHENTICATE, 2, {"auth_bytes": write_plain("alice", "secret")})
-            assert (await client.ask(apis.METADATA, 1, {"topics": None})).topics == ()
-            assert [int(one.error_code) for one in client.answers()[:3]] == [0, 0, 0]
-            wrong = SaslClient(rig.face)
-            wrong.send(apis.SASL_HANDSHAKE, 1, {"mechanism": PLAIN})
-            wrong.send(apis.SASL_AUTHENTICATE, 2, {"auth_bytes": write_plain("alice", "wrong")})
-            wrong.send(apis.METADATA, 1, {"topics": None})
-            assert await wrong.is_closed()
-            assert len(wrong.answers()) == 2
-            assert int(wrong.answers()[1].error_code) == SASL_AUTHENTICATION_FAILED
-
-    asyncio.run(scenario())
+async def test_requests_that_are_pipelined_around_a_login_are_handled_in_their_order():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        client.send(apis.API_VERSIONS, 0, {})
+        client.send(apis.SASL_HANDSHAKE, 1, {"mechanism": PLAIN})
+        client.send(apis.SASL_AUTHENTICATE, 2, {"auth_bytes": write_plain("alice", "secret")})
+        assert (await client.ask(apis.METADATA, 1, {"topics": None})).topics == ()
+        assert [int(one.error_code) for one in client.answers()[:3]] == [0, 0, 0]
+        wrong = SaslClient(rig.face)
+        wrong.send(apis.SASL_HANDSHAKE, 1, {"mechanism": PLAIN})
+        wrong.send(apis.SASL_AUTHENTICATE, 2, {"auth_bytes": write_plain("alice", "wrong")})
+        wrong.send(apis.METADATA, 1, {"topics": None})
+        assert await wrong.is_closed()
+        assert len(wrong.answers()) == 2
+        assert int(wrong.answers()[1].error_code) == SASL_AUTHENTICATION_FAILED
 
 
 @pytest.mark.parametrize("password", ["secret", "wrong"])
-def test_after_the_first_version_of_the_handshake_raw_tokens_follow(password):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            assert int((await client.handshake(PLAIN, 0)).error_code) == 0
-            token = write_plain("alice", password)
-            client.connection.data_received(len(token).to_bytes(4, "big") + token)
-            before = len(client.transport.out)
-            if password == "wrong":
-                assert await client.is_closed()
-                assert len(client.transport.out) == before
-                return
-            while len(client.transport.out) == before:
-                await asyncio.sleep(0.005)
-            assert client.transport.out[before:] == bytes(4)  # an empty token
-            del client.transport.out[before:]
-            assert await client.topics() == ()
-
-    asyncio.run(scenario())
+async def test_after_the_first_version_of_the_handshake_raw_tokens_follow(password):
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        assert int((await client.handshake(PLAIN, 0)).error_code) == 0
+        token = write_plain("alice", password)
+        client.connection.data_received(len(token).to_bytes(4, "big") + token)
+        before = len(client.transport.out)
+        if password == "wrong":
+            assert await client.is_closed()
+            assert len(client.transport.out) == before
+            return
+        while len(client.transport.out) == before:
+            await asyncio.sleep(0.005)
+        assert client.transport.out[before:] == bytes(4)  # an empty token
+        del client.transport.out[before:]
+        assert await client.topics() == ()
 
 
-def test_raw_tokens_may_be_shorter_than_any_request_and_are_never_taken_for_one():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            await set_password(rig, "a", "b")
-            client = SaslClient(rig.face)
-            await client.handshake(PLAIN, 0)
-            client.connection.data_received(b"\x00\x00\x00\x04\x00a\x00b")
-            while client.connection.session.principal is None:
-                await asyncio.sleep(0.005)
-            other = SaslClient(rig.face)
-            await other.handshake(PLAIN, 0)
-            other.send(apis.METADATA, 1, {"topics": None})
-            assert await other.is_closed()
-
-    asyncio.run(scenario())
+async def test_raw_tokens_may_be_shorter_than_any_request_and_are_never_taken_for_one():
+    async with sasl_broker() as rig:
+        await set_password(rig, "a", "b")
+        client = SaslClient(rig.face)
+        await client.handshake(PLAIN, 0)
+        client.connection.data_received(b"\x00\x00\x00\x04\x00a\x00b")
+        while client.connection.session.principal is None:
+            await asyncio.sleep(0.005)
+        other = SaslClient(rig.face)
+        await other.handshake(PLAIN, 0)
+        other.send(apis.METADATA, 1, {"topics": None})
+        assert await other.is_closed()
 
 
 # --- sessions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, OAUTHBEARER])
-def test_a_session_ends_unless_it_is_authenticated_again_in_time(mechanism):
-    async def scenario() -> None:
-        async with sasl_broker(150) as rig:
-            kept, lost = SaslClient(rig.face), SaslClient(rig.face)
-            for client in (kept, lost):
-                answer = await client.log_in(mechanism)
-                lifetime = answer.session_lifetime
-                assert 140 <= lifetime.total_seconds() * 1_000 <= 150
-            assert not kept.connection.must_be_admitted
-            assert int((await kept.log_in(mechanism)).error_code) == 0
-            await asyncio.sleep(0.2)
-            assert lost.connection.session.is_expired
-            assert not lost.transport.is_over
-            lost.send(apis.METADATA, 1, {"topics": None})
-            assert lost.transport.is_over
-            rig.clock.ahead_ms += 2_000
-            assert int((await kept.log_in(mechanism)).error_code) == 0, "an expired one may"
-            assert await kept.topics() == ()
-
-    asyncio.run(scenario())
+async def test_a_session_ends_unless_it_is_authenticated_again_in_time(mechanism):
+    async with sasl_broker(150) as rig:
+        kept, lost = SaslClient(rig.face), SaslClient(rig.face)
+        for client in (kept, lost):
+            answer = await client.log_in(mechanism)
+            lifetime = answer.session_lifetime
+            assert 140 <= lifetime.total_seconds() * 1_000 <= 150
+        assert not kept.connection.must_be_admitted
+        assert int((await kept.log_in(mechanism)).error_code) == 0
+        await asyncio.sleep(0.2)
+        assert lost.connection.session.is_expired
+        assert not lost.transport.is_over
+        lost.send(apis.METADATA, 1, {"topics": None})
+        assert lost.transport.is_over
+        rig.clock.ahead_ms += 2_000
+        assert int((await kept.log_in(mechanism)).error_code) == 0, "an expired one may"
+        assert await kept.topics() == ()
 
 
-def test_a_session_is_authenticated_again_as_the_same_user_by_the_same_mechanism():
-    async def scenario() -> None:
-        async with sasl_broker(MINUTE_MS) as rig:
-            await set_password(rig, "bob", "secret")
-            for mechanism, user in ((SHA_256, "bob"), (SHA_512, "alice"), (PLAIN, "alice")):
-                client = SaslClient(rig.face)
-                await client.log_in(SHA_256)
-                rig.clock.ahead_ms += 2_000
-                answer = await client.log_in(mechanism, user)
-                assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-                assert await client.is_closed()
-            often = SaslClient(rig.face)
-            await often.log_in(SHA_256)
-            rig.clock.ahead_ms += 2_000
-            await often.log_in(SHA_256)
-            assert int((await often.handshake(SHA_256)).error_code) == ILLEGAL_SASL_STATE
-
-    asyncio.run(scenario())
-
-
-def test_requests_in_the_middle_of_a_re_authentication_are_refused():
-    async def scenario() -> None:
-        async with sasl_broker(MINUTE_MS) as rig:
+async def test_a_session_is_authenticated_again_as_the_same_user_by_the_same_mechanism():
+    async with sasl_broker(MINUTE_MS) as rig:
+        await set_password(rig, "bob", "secret")
+        for mechanism, user in ((SHA_256, "bob"), (SHA_512, "alice"), (PLAIN, "alice")):
             client = SaslClient(rig.face)
             await client.log_in(SHA_256)
-            await client.handshake(SHA_256)
-            client.send(apis.METADATA, 1, {"topics": None})
-            assert client.transport.is_over
+            rig.clock.ahead_ms += 2_000
+            answer = await client.log_in(mechanism, user)
+            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
+            assert await client.is_closed()
+        often = SaslClient(rig.face)
+        await often.log_in(SHA_256)
+        rig.clock.ahead_ms += 2_000
+        await often.log_in(SHA_256)
+        assert int((await often.handshake(SHA_256)).error_code) == ILLEGAL_SASL_STATE
 
-    asyncio.run(scenario())
+
+async def test_requests_in_the_middle_of_a_re_authentication_are_refused():
+    async with sasl_broker(MINUTE_MS) as rig:
+        client = SaslClient(rig.face)
+        await client.log_in(SHA_256)
+        await client.handshake(SHA_256)
+        client.send(apis.METADATA, 1, {"topics": None})
+        assert client.transport.is_over
 
 
 @pytest.mark.parametrize("change", ["new password", None])
-def test_connections_of_a_user_that_is_changed_or_removed_are_closed(change):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            await set_password(rig, "bob", "secret")
-            clients = {mechanism: SaslClient(rig.face) for mechanism in MECHANISMS}
-            for mechanism, client in clients.items():
-                await client.log_in(mechanism)
-            bob = SaslClient(rig.face)
-            await bob.log_in(SHA_256, "bob")
-            await set_password(rig, "alice", change)
-            for mechanism, client in clients.items():
-                # alice of the token issuer is somebody else's user.
-                assert client.transport.is_over is (mechanism != OAUTHBEARER)
-            assert await bob.topics() == ()
-
-    asyncio.run(scenario())
+async def test_connections_of_a_user_that_is_changed_or_removed_are_closed(change):
+    async with sasl_broker() as rig:
+        await set_password(rig, "bob", "secret")
+        clients = {mechanism: SaslClient(rig.face) for mechanism in MECHANISMS}
+        for mechanism, client in clients.items():
+            await client.log_in(mechanism)
+        bob = SaslClient(rig.face)
+        await bob.log_in(SHA_256, "bob")
+        await set_password(rig, "alice", change)
+        for mechanism, client in clients.items():
+            # alice of the token issuer is somebody else's user.
+            assert client.transport.is_over is (mechanism != OAUTHBEARER)
+        assert await bob.topics() == ()
 
 
-def test_a_user_that_another_broker_changes_is_known_here_within_a_second():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            await client.log_in(SHA_256)
-            entry = await rig.metadata.get(user_key("alice"))
-            assert entry is not None
-            await rig.metadata.put(user_key("alice"), b'{"v":1,"credentials":[]}', entry.version)
-            assert await client.is_closed(1.0)
-
-    asyncio.run(scenario())
+async def test_a_user_that_another_broker_changes_is_known_here_within_a_second():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        await client.log_in(SHA_256)
+        entry = await rig.metadata.get(user_key("alice"))
+        assert entry is not None
+        await rig.metadata.put(user_key("alice"), b'{"v":1,"credentials":[]}', entry.version)
+        assert await client.is_closed(1.0)
 
 
-def test_a_login_during_which_the_user_is_changed_fails():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            await client.handshake(SHA_256)
-            scram = ScramClient(SHA_256, "alice", "secret", "nonce")
-            first = await client.authenticate(scram.first())
-            await set_password(rig, "alice", None)
-            answer = await client.authenticate(scram.final(first.auth_bytes))
-            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-
-    asyncio.run(scenario())
+async def test_a_login_during_which_the_user_is_changed_fails():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        await client.handshake(SHA_256)
+        scram = ScramClient(SHA_256, "alice", "secret", "nonce")
+        first = await client.authenticate(scram.first())
+        await set_password(rig, "alice", None)
+        answer = await client.authenticate(scram.final(first.auth_bytes))
+        assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
 
 
 # --- limits before the login -----------------------------------------------------------------
 
 
-def test_a_frame_before_the_login_is_small():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face)
-            client.connection.data_received((524_289).to_bytes(4, "big"))
-            assert client.transport.is_over
-            many = [SaslClient(rig.face) for _ in range(100)]
-            many[0].connection.data_received((524_288).to_bytes(4, "big"))
-            assert not many[0].transport.is_over
-            many[99].connection.data_received((16_385).to_bytes(4, "big"))
-            assert many[99].transport.is_over
-
-    asyncio.run(scenario())
+async def test_a_frame_before_the_login_is_small():
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face)
+        client.connection.data_received((524_289).to_bytes(4, "big"))
+        assert client.transport.is_over
+        many = [SaslClient(rig.face) for _ in range(100)]
+        many[0].connection.data_received((524_288).to_bytes(4, "big"))
+        assert not many[0].transport.is_over
+        many[99].connection.data_received((16_385).to_bytes(4, "big"))
+        assert many[99].transport.is_over
 
 
-def test_half_open_connections_are_bounded_in_number_and_time(monkeypatch):
+async def test_half_open_connections_are_bounded_in_number_and_time(monkeypatch):
     monkeypatch.setattr(login_connections, "UNAUTHENTICATED_MAX", 20)
     monkeypatch.setattr(login_connections, "LOGIN_TIMEOUT_S", 0.2)
 
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            known = SaslClient(rig.face)
-            await known.log_in(SHA_256)
-            idle = [SaslClient(rig.face) for _ in range(100)]
-            assert [one.transport.is_over for one in idle] == [True] * 80 + [False] * 20
-            late = SaslClient(rig.face)
-            assert int((await late.log_in(SHA_256)).error_code) == 0
-            assert await idle[-1].is_closed()
-            assert all(one.transport.is_over for one in idle)
-            assert await late.topics() == ()
-            assert await known.topics() == ()
-
-    asyncio.run(scenario())
+    async with sasl_broker() as rig:
+        known = SaslClient(rig.face)
+        await known.log_in(SHA_256)
+        idle = [SaslClient(rig.face) for _ in range(100)]
+        assert [one.transport.is_over for one in idle] == [True] * 80 + [False] * 20
+        late = SaslClient(rig.face)
+        assert int((await late.log_in(SHA_256)).error_code) == 0
+        assert await idle[-1].is_closed()
+        assert all(one.transport.is_over for one in idle)
+        assert await late.topics() == ()
+        assert await known.topics() == ()
 
 
 # --- brokers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("listener", [SASL, OPEN])
-def test_a_broker_logs_in_with_the_secret_of_the_cluster_on_every_listener(listener):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            client = SaslClient(rig.face, listener)
-            assert int((await client.handshake(BROKER_MECHANISM)).error_code) == 0
-            scram = await rig.node.services.authentication.logins.secret.client()
-            first = await client.authenticate(scram.first())
-            final = await client.authenticate(scram.final(first.auth_bytes))
-            scram.check(final.auth_bytes)
-            principal = client.connection.session.principal
-            assert principal == Principal("0", BROKER, mechanism=BROKER_MECHANISM)
-            assert rig.node.services.authentication.admits_to_brokers(client.connection.session)
-
-    asyncio.run(scenario())
+async def test_a_broker_logs_in_with_the_secret_of_the_cluster_on_every_listener(listener):
+    async with sasl_broker() as rig:
+        client = SaslClient(rig.face, listener)
+        assert int((await client.handshake(BROKER_MECHANISM)).error_code) == 0
+        scram = await rig.node.services.authentication.logins.secret.client()
+        first = await client.authenticate(scram.first())
+        final = await client.authenticate(scram.final(first.auth_bytes))
+        scram.check(final.auth_bytes)
+        principal = client.connection.session.principal
+        assert principal == Principal("0", BROKER, mechanism=BROKER_MECHANISM)
+        assert rig.node.services.authentication.admits_to_brokers(client.connection.session)
 
 
-def test_no_client_logs_in_as_a_broker():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            await set_password(rig, "0", "secret")
-            client = SaslClient(rig.face)
-            answer = await client.log_in(SHA_256, "0")
-            assert int(answer.error_code) == 0
-            assert not rig.node.services.authentication.admits_to_brokers(client.connection.session)
-            guess = SaslClient(rig.face)
-            await guess.handshake(BROKER_MECHANISM)
-            scram = ScramClient(SHA_256, "0", "secret", "nonce")
-            first = await guess.authenticate(scram.first())
-            answer = await guess.authenticate(scram.final(first.auth_bytes))
-            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-            assert await guess.is_closed()
-
-    asyncio.run(scenario())
+async def test_no_client_logs_in_as_a_broker():
+    async with sasl_broker() as rig:
+        await set_password(rig, "0", "secret")
+        client = SaslClient(rig.face)
+        answer = await client.log_in(SHA_256, "0")
+        assert int(answer.error_code) == 0
+        assert not rig.node.services.authentication.admits_to_brokers(client.connection.session)
+        guess = SaslClient(rig.face)
+        await guess.handshake(BROKER_MECHANISM)
+        scram = ScramClient(SHA_256, "0", "secret", "nonce")
+        first = await guess.authenticate(scram.first())
+        answer = await guess.authenticate(scram.final(first.auth_bytes))
+        assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
+        assert await guess.is_closed()
 
 
 @pytest.mark.parametrize("api_key", sorted(apis.BROKER_APIS))
-def test_inter_broker_requests_are_refused_to_users_and_anonymous_clients(api_key):
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            user, anonymous = SaslClient(rig.face), SaslClient(rig.face, OPEN)
-            await user.log_in(SHA_256)
-            assert anonymous.connection.session.principal == ANONYMOUS
-            api = {**apis.APIS, **apis.OWN_APIS}[api_key]
-            frame = api_key.to_bytes(2, "big") + api.version_max.to_bytes(2, "big") + bytes(20)
-            for client in (user, anonymous):
-                client.connection.data_received(len(frame).to_bytes(4, "big") + frame)
-                assert client.transport.is_over
-
-    asyncio.run(scenario())
+async def test_inter_broker_requests_are_refused_to_users_and_anonymous_clients(api_key):
+    async with sasl_broker() as rig:
+        user, anonymous = SaslClient(rig.face), SaslClient(rig.face, OPEN)
+        await user.log_in(SHA_256)
+        assert anonymous.connection.session.principal == ANONYMOUS
+        api = {**apis.APIS, **apis.OWN_APIS}[api_key]
+        frame = api_key.to_bytes(2, "big") + api.version_max.to_bytes(2, "big") + bytes(20)
+        for client in (user, anonymous):
+            client.connection.data_received(len(frame).to_bytes(4, "big") + frame)
+            assert client.transport.is_over
 
 
-def test_only_a_broker_can_tell_by_its_connection_that_a_broker_has_died():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            ended: list[str] = []
-            rig.node.cluster.line_ended = ended.append  # a spy
-            for listener in (SASL, OPEN):
-                client = SaslClient(rig.face, listener)
-                if listener is SASL:
-                    await client.log_in(SHA_256)
-                client.connection.session.client_id = "headrace-broker/1234"
-                client.connection.connection_lost(None)
-            assert ended == []
-
-    asyncio.run(scenario())
+async def test_only_a_broker_can_tell_by_its_connection_that_a_broker_has_died():
+    async with sasl_broker() as rig:
+        ended: list[str] = []
+        rig.node.cluster.line_ended = ended.append  # a spy
+        for listener in (SASL, OPEN):
+            client = SaslClient(rig.face, listener)
+            if listener is SASL:
+                await client.log_in(SHA_256)
+            client.connection.session.client_id = "headrace-broker/1234"
+            client.connection.connection_lost(None)
+        assert ended == []
 
 
 # --- users -----------------------------------------------------------------------------------
@@ -554,70 +491,64 @@ async def _described(client: Client, *names: str) -> dict[str, Any]:
     }
 
 
-def test_an_admin_client_makes_lists_and_removes_users():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            admin = SaslClient(rig.face)
-            await admin.log_in(SHA_256)
-            made = await _alter(
-                admin, upsertions=[_upsertion("bob", 1, "pw", 8192), _upsertion("bob", 2, "pw")]
-            )
-            assert made == {"bob": 0}
-            assert await _described(admin) == {
-                "alice": {1: 4096, 2: 4096},
-                "bob": {1: 8192, 2: 4096},
-            }
-            for mechanism in (SHA_256, SHA_512, PLAIN):
-                answer = await SaslClient(rig.face).log_in(mechanism, "bob", "pw")
-                assert int(answer.error_code) == 0
-            assert await _described(admin, "bob", "x") == {
-                "bob": {1: 8192, 2: 4096},
-                "x": RESOURCE_NOT_FOUND,
-            }
-            deletions = [{"name": "bob", "mechanism": one} for one in (1, 2)]
-            assert await _alter(admin, deletions=deletions) == {"bob": 0}
-            assert await _described(admin) == {"alice": {1: 4096, 2: 4096}}
-            answer = await SaslClient(rig.face).log_in(SHA_256, "bob", "pw")
-            assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
-
-    asyncio.run(scenario())
+async def test_an_admin_client_makes_lists_and_removes_users():
+    async with sasl_broker() as rig:
+        admin = SaslClient(rig.face)
+        await admin.log_in(SHA_256)
+        made = await _alter(
+            admin, upsertions=[_upsertion("bob", 1, "pw", 8192), _upsertion("bob", 2, "pw")]
+        )
+        assert made == {"bob": 0}
+        assert await _described(admin) == {
+            "alice": {1: 4096, 2: 4096},
+            "bob": {1: 8192, 2: 4096},
+        }
+        for mechanism in (SHA_256, SHA_512, PLAIN):
+            answer = await SaslClient(rig.face).log_in(mechanism, "bob", "pw")
+            assert int(answer.error_code) == 0
+        assert await _described(admin, "bob", "x") == {
+            "bob": {1: 8192, 2: 4096},
+            "x": RESOURCE_NOT_FOUND,
+        }
+        deletions = [{"name": "bob", "mechanism": one} for one in (1, 2)]
+        assert await _alter(admin, deletions=deletions) == {"bob": 0}
+        assert await _described(admin) == {"alice": {1: 4096, 2: 4096}}
+        answer = await SaslClient(rig.face).log_in(SHA_256, "bob", "pw")
+        assert int(answer.error_code) == SASL_AUTHENTICATION_FAILED
 
 
-def test_changes_that_cannot_be_stored_get_kafkas_errors_each_for_its_user():
-    async def scenario() -> None:
-        async with sasl_broker() as rig:
-            admin = SaslClient(rig.face)
-            await admin.log_in(SHA_256)
-            few, many = _upsertion("few", 1, "pw"), _upsertion("many", 1, "pw")
-            few["iterations"], many["iterations"] = 4095, 16385
-            short = _upsertion("short", 2, "pw")
-            short["salted_password"] = b"x"
-            results = await _alter(
-                admin,
-                deletions=[{"name": "absent", "mechanism": 1}, {"name": "twice", "mechanism": 1}],
-                upsertions=[
-                    *(few, many, short),
-                    _upsertion("", 1, "pw"),
-                    _upsertion("unknown", 3, "pw"),
-                    _upsertion("twice", 1, "pw"),
-                    _upsertion("x" * 101, 1, "pw"),
-                    _upsertion("good", 1, "pw"),
-                ],
-            )
-            assert results == {
-                "few": UNACCEPTABLE_CREDENTIAL,
-                "many": UNACCEPTABLE_CREDENTIAL,
-                "short": UNACCEPTABLE_CREDENTIAL,
-                "": UNACCEPTABLE_CREDENTIAL,
-                "x" * 101: UNACCEPTABLE_CREDENTIAL,
-                "unknown": UNSUPPORTED_SASL_MECHANISM,
-                "twice": DUPLICATE_RESOURCE,
-                "absent": RESOURCE_NOT_FOUND,
-                "good": 0,
-            }
-            assert await _described(admin, "few", "good", "good") == {
-                "few": RESOURCE_NOT_FOUND,
-                "good": DUPLICATE_RESOURCE,
-            }
-
-    asyncio.run(scenario())
+async def test_changes_that_cannot_be_stored_get_kafkas_errors_each_for_its_user():
+    async with sasl_broker() as rig:
+        admin = SaslClient(rig.face)
+        await admin.log_in(SHA_256)
+        few, many = _upsertion("few", 1, "pw"), _upsertion("many", 1, "pw")
+        few["iterations"], many["iterations"] = 4095, 16385
+        short = _upsertion("short", 2, "pw")
+        short["salted_password"] = b"x"
+        results = await _alter(
+            admin,
+            deletions=[{"name": "absent", "mechanism": 1}, {"name": "twice", "mechanism": 1}],
+            upsertions=[
+                *(few, many, short),
+                _upsertion("", 1, "pw"),
+                _upsertion("unknown", 3, "pw"),
+                _upsertion("twice", 1, "pw"),
+                _upsertion("x" * 101, 1, "pw"),
+                _upsertion("good", 1, "pw"),
+            ],
+        )
+        assert results == {
+            "few": UNACCEPTABLE_CREDENTIAL,
+            "many": UNACCEPTABLE_CREDENTIAL,
+            "short": UNACCEPTABLE_CREDENTIAL,
+            "": UNACCEPTABLE_CREDENTIAL,
+            "x" * 101: UNACCEPTABLE_CREDENTIAL,
+            "unknown": UNSUPPORTED_SASL_MECHANISM,
+            "twice": DUPLICATE_RESOURCE,
+            "absent": RESOURCE_NOT_FOUND,
+            "good": 0,
+        }
+        assert await _described(admin, "few", "good", "good") == {
+            "few": RESOURCE_NOT_FOUND,
+            "good": DUPLICATE_RESOURCE,
+        }

@@ -48,20 +48,17 @@ def _give_endpoints(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("listener", "address"), [("INSIDE", INSIDE), ("OUTSIDE", OUTSIDE), ("OTHER", ADDRESS)]
 )
-def test_a_client_gets_the_addresses_of_the_listener_it_connected_to(listener, address):
-    async def scenario() -> None:
-        async with broker() as rig:
-            _give_endpoints(rig)
-            client = ListenerClient(rig.face, listener)
-            for version in (1, 12):
-                answer = await client.ask(apis.METADATA, version, {"topics": None})
-                assert [(one.host, one.port) for one in answer.brokers] == [address]
-            answer = await client.ask(apis.DESCRIBE_CLUSTER, 1, {})
+async def test_a_client_gets_the_addresses_of_the_listener_it_connected_to(listener, address):
+    async with broker() as rig:
+        _give_endpoints(rig)
+        client = ListenerClient(rig.face, listener)
+        for version in (1, 12):
+            answer = await client.ask(apis.METADATA, version, {"topics": None})
             assert [(one.host, one.port) for one in answer.brokers] == [address]
-            answer = await client.ask(apis.FIND_COORDINATOR, 2, {"key": "g"})
-            assert (answer.host, answer.port) == address
-
-    asyncio.run(scenario())
+        answer = await client.ask(apis.DESCRIBE_CLUSTER, 1, {})
+        assert [(one.host, one.port) for one in answer.brokers] == [address]
+        answer = await client.ask(apis.FIND_COORDINATOR, 2, {"key": "g"})
+        assert (answer.host, answer.port) == address
 
 
 def test_a_broker_of_an_earlier_version_is_reached_at_its_one_address():
@@ -76,64 +73,55 @@ def test_a_broker_of_an_earlier_version_is_reached_at_its_one_address():
     assert stored.kafka_address("INSIDE") == ("a", 1)
 
 
-def test_two_listeners_of_one_broker_take_clients_and_tell_each_its_own_address():
-    async def scenario() -> None:
-        async with broker() as rig:
-            rig.node.cluster.kafka_address = ("", 0)
-            first = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("INSIDE"))
-            second = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("OUTSIDE"), OUTSIDE)
-            assert first != second
-            assert rig.node.cluster.kafka_address == first
-            assert [(one.listener, one.host, one.port) for one in rig.node.cluster.endpoints] == [
-                ("INSIDE", *first),
-                ("OUTSIDE", *OUTSIDE),
-            ]
-            for address in (first, second):
-                _, writer = await asyncio.open_connection(*address)
-                writer.write((0).to_bytes(0, "big"))
-                while len(rig.face.connections) == 0:
-                    await asyncio.sleep(0)
-                (connection,) = rig.face.connections
-                name = "INSIDE" if address == first else "OUTSIDE"
-                assert connection.session.listener == name
-                assert connection.session.principal == ANONYMOUS
-                writer.transport.abort()
-                while rig.face.connections:
-                    await asyncio.sleep(0)
-
-    asyncio.run(scenario())
+async def test_two_listeners_of_one_broker_take_clients_and_tell_each_its_own_address():
+    async with broker() as rig:
+        rig.node.cluster.kafka_address = ("", 0)
+        first = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("INSIDE"))
+        second = await rig.face.listen("127.0.0.1", 0, ListenerSecurity("OUTSIDE"), OUTSIDE)
+        assert first != second
+        assert rig.node.cluster.kafka_address == first
+        assert [(one.listener, one.host, one.port) for one in rig.node.cluster.endpoints] == [
+            ("INSIDE", *first),
+            ("OUTSIDE", *OUTSIDE),
+        ]
+        for address in (first, second):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write((0).to_bytes(0, "big"))
+            while len(rig.face.connections) == 0:
+                await asyncio.sleep(0)
+            (connection,) = rig.face.connections
+            name = "INSIDE" if address == first else "OUTSIDE"
+            assert connection.session.listener == name
+            assert connection.session.principal == ANONYMOUS
+            writer.transport.abort()
+            while rig.face.connections:
+                await asyncio.sleep(0)
 
 
-def test_name_and_version_of_client_software_are_kept_with_its_session():
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            request = {"client_software_name": "a-client", "client_software_version": "1.2"}
-            await client.ask(apis.API_VERSIONS, 3, request)
-            session = client.connection.session
-            assert (session.software_name, session.software_version) == ("a-client", "1.2")
-            assert session.client_id == "t"
-            await client.ask(apis.API_VERSIONS, 0, {})
-            assert client.connection.session.software_name == ""
-
-    asyncio.run(scenario())
+async def test_name_and_version_of_client_software_are_kept_with_its_session():
+    async with broker() as rig:
+        client = rig.client()
+        request = {"client_software_name": "a-client", "client_software_version": "1.2"}
+        await client.ask(apis.API_VERSIONS, 3, request)
+        session = client.connection.session
+        assert (session.software_name, session.software_version) == ("a-client", "1.2")
+        assert session.client_id == "t"
+        await client.ask(apis.API_VERSIONS, 0, {})
+        assert client.connection.session.software_name == ""
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_client_that_expects_sasl_is_refused_at_once(version):
+async def test_a_client_that_expects_sasl_is_refused_at_once(version):
     """With Kafka's error, and the mechanisms that the listener has: none."""
 
-    async def scenario() -> None:
-        async with broker() as rig:
-            client = rig.client()
-            if version <= 1:
-                answer = await client.ask(apis.SASL_HANDSHAKE, version, {"mechanism": "PLAIN"})
-                assert (int(answer.error_code), answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
-            answer = await client.ask(apis.SASL_AUTHENTICATE, version, {"auth_bytes": b"x"})
-            assert int(answer.error_code) == ILLEGAL_SASL_STATE
-            assert (await client.ask(apis.METADATA, 1, {"topics": None})).topics == ()
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        client = rig.client()
+        if version <= 1:
+            answer = await client.ask(apis.SASL_HANDSHAKE, version, {"mechanism": "PLAIN"})
+            assert (int(answer.error_code), answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
+        answer = await client.ask(apis.SASL_AUTHENTICATE, version, {"auth_bytes": b"x"})
+        assert int(answer.error_code) == ILLEGAL_SASL_STATE
+        assert (await client.ask(apis.METADATA, 1, {"topics": None})).topics == ()
 
 
 # --- admission -------------------------------------------------------------------------------
@@ -150,36 +138,30 @@ class Strict:
 
 
 @pytest.mark.parametrize("api", apis.APIS.values(), ids=lambda api: api.name)
-def test_no_request_reaches_a_handler_before_its_session_is_admitted(api):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            face = KafkaFace(rig.node, admission=Strict())
-            client = Client(face)
-            versions = range(api.version_min, api.version_max + 1)
-            client.send(api.key, max(one for one in versions if is_in_kio(api.key, one)), {})
-            await asyncio.sleep(0)
-            is_served = api.key == apis.API_VERSIONS
-            assert client.transport.is_over is not is_served
-            assert face.request_counts[api.key] == is_served
-            await face.close()
-
-    asyncio.run(scenario())
+async def test_no_request_reaches_a_handler_before_its_session_is_admitted(api):
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        face = KafkaFace(rig.node, admission=Strict())
+        client = Client(face)
+        versions = range(api.version_min, api.version_max + 1)
+        client.send(api.key, max(one for one in versions if is_in_kio(api.key, one)), {})
+        await asyncio.sleep(0)
+        is_served = api.key == apis.API_VERSIONS
+        assert client.transport.is_over is not is_served
+        assert face.request_counts[api.key] == is_served
+        await face.close()
 
 
-def test_an_authenticated_session_is_not_asked_about_again():
-    async def scenario() -> None:
-        async with broker() as rig:
-            face = KafkaFace(rig.node, admission=Strict())
-            client = Client(face)
-            await client.ask(apis.API_VERSIONS, 0, {})
-            client.connection.session.principal = Principal("someone")
-            answer = await client.ask(apis.METADATA, 1, {"topics": None})
-            assert answer.topics == ()
-            assert not client.connection.must_be_admitted
-            await face.close()
-
-    asyncio.run(scenario())
+async def test_an_authenticated_session_is_not_asked_about_again():
+    async with broker() as rig:
+        face = KafkaFace(rig.node, admission=Strict())
+        client = Client(face)
+        await client.ask(apis.API_VERSIONS, 0, {})
+        client.connection.session.principal = Principal("someone")
+        answer = await client.ask(apis.METADATA, 1, {"topics": None})
+        assert answer.topics == ()
+        assert not client.connection.must_be_admitted
+        await face.close()
 
 
 # --- throttling ------------------------------------------------------------------------------
@@ -218,80 +200,68 @@ def _requests() -> list[Any]:
 
 
 @pytest.mark.parametrize(("api_key", "version", "request_"), _requests())
-def test_a_throttled_answer_says_so_and_its_connection_is_muted_for_so_long(
+async def test_a_throttled_answer_says_so_and_its_connection_is_muted_for_so_long(
     api_key, version, request_
 ):
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            face = KafkaFace(rig.node, quotas=Fixed(api_key, 300))
-            client = Client(face)
-            loop = asyncio.get_running_loop()
-            asked_at = loop.time()
-            answer = await client.ask(api_key, version, request_)
-            throttled = answer.throttle_time
-            milliseconds = round(throttled.total_seconds() * 1000)
-            assert milliseconds == 300
-            assert client.transport.is_paused
-            # What the client sends all the same waits until then.
-            client.send(api_key, version, request_)
-            while len(client.answers()) < 2:
-                assert client.transport.is_paused or loop.time() - asked_at > 0.29
-                await asyncio.sleep(0.005)
-            assert loop.time() - asked_at > 0.29
-            assert not client.transport.is_paused
-            again = client.answers()[1]
-            assert again.throttle_time.total_seconds() == 0
-            await face.close()
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        face = KafkaFace(rig.node, quotas=Fixed(api_key, 300))
+        client = Client(face)
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        answer = await client.ask(api_key, version, request_)
+        throttled = answer.throttle_time
+        milliseconds = round(throttled.total_seconds() * 1000)
+        assert milliseconds == 300
+        assert client.transport.is_paused
+        # What the client sends all the same waits until then.
+        client.send(api_key, version, request_)
+        while len(client.answers()) < 2:
+            assert client.transport.is_paused or loop.time() - asked_at > 0.29
+            await asyncio.sleep(0.005)
+        assert loop.time() - asked_at > 0.29
+        assert not client.transport.is_paused
+        again = client.answers()[1]
+        assert again.throttle_time.total_seconds() == 0
+        await face.close()
 
 
-def test_a_muted_connection_that_ends_leaves_no_timer():
-    async def scenario() -> None:
-        async with broker() as rig:
-            face = KafkaFace(rig.node, quotas=Fixed(apis.METADATA, 60_000))
-            client = Client(face)
-            await client.ask(apis.METADATA, 12, {"topics": None})
-            timer = client.connection._muted
-            assert timer is not None
-            client.transport.abort()
-            await asyncio.sleep(0)
-            assert timer.cancelled()
-            await face.close()
-
-    asyncio.run(scenario())
+async def test_a_muted_connection_that_ends_leaves_no_timer():
+    async with broker() as rig:
+        face = KafkaFace(rig.node, quotas=Fixed(apis.METADATA, 60_000))
+        client = Client(face)
+        await client.ask(apis.METADATA, 12, {"topics": None})
+        timer = client.connection._muted
+        assert timer is not None
+        client.transport.abort()
+        await asyncio.sleep(0)
+        assert timer.cancelled()
+        await face.close()
 
 
-def test_a_shorter_throttle_does_not_end_a_longer_one():
-    async def scenario() -> None:
-        async with broker() as rig:
-            face = KafkaFace(rig.node)
-            client = Client(face)
-            for throttle_ms in (60_000, 1):
-                client.connection.throttle_ms = throttle_ms
-                reply = Reply(client.connection, 0)
-                client.connection._replies.append(reply)
-                reply.send([])
-                await asyncio.sleep(0.02)
-            assert client.transport.is_paused
-            client.transport.abort()
-            await face.close()
-
-    asyncio.run(scenario())
+async def test_a_shorter_throttle_does_not_end_a_longer_one():
+    async with broker() as rig:
+        face = KafkaFace(rig.node)
+        client = Client(face)
+        for throttle_ms in (60_000, 1):
+            client.connection.throttle_ms = throttle_ms
+            reply = Reply(client.connection, 0)
+            client.connection._replies.append(reply)
+            reply.send([])
+            await asyncio.sleep(0.02)
+        assert client.transport.is_paused
+        client.transport.abort()
+        await face.close()
 
 
-def test_a_producer_that_wants_no_answers_is_muted_too():
-    async def scenario() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t")
-            face = KafkaFace(rig.node, quotas=Fixed(apis.PRODUCE, 60_000))
-            client = Client(face)
-            data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
-            client.send(apis.PRODUCE, 9, {"acks": 0, "timeout": 1_000, "topic_data": [data]})
-            await asyncio.sleep(0)
-            assert client.transport.is_paused
-            client.transport.abort()
-            await face.close()
-
-    asyncio.run(scenario())
+async def test_a_producer_that_wants_no_answers_is_muted_too():
+    async with broker() as rig:
+        await rig.node.topics.create("t")
+        face = KafkaFace(rig.node, quotas=Fixed(apis.PRODUCE, 60_000))
+        client = Client(face)
+        data = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"v")}]}
+        client.send(apis.PRODUCE, 9, {"acks": 0, "timeout": 1_000, "topic_data": [data]})
+        await asyncio.sleep(0)
+        assert client.transport.is_paused
+        client.transport.abort()
+        await face.close()

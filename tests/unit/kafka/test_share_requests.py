@@ -50,109 +50,91 @@ def only_part(answer):
     return answer.responses[0].partitions[0]
 
 
-def test_records_are_fetched_and_acknowledged_in_a_session():
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig, batch(b"1", b"2", b"3"))
-            client = rig.client()
-            part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0)))
-            (acquired,) = part.acquired_records
-            assert (acquired.first_offset, acquired.last_offset) == (0, 2)
-            asked = acknowledge(topic.id, 1, 0, 2, 1, 2, 3)
-            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
-            assert only_part(answer).error_code == 0
-            asked = acknowledge(topic.id, 2, 0, 2, 1)
-            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
-            assert only_part(answer).error_code == INVALID_RECORD_STATE
-            part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 3)))
-            assert [item.delivery_count for item in part.acquired_records] == [2]
-
-    asyncio.run(scenario())
+async def test_records_are_fetched_and_acknowledged_in_a_session():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+        client = rig.client()
+        part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0)))
+        (acquired,) = part.acquired_records
+        assert (acquired.first_offset, acquired.last_offset) == (0, 2)
+        asked = acknowledge(topic.id, 1, 0, 2, 1, 2, 3)
+        answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+        assert only_part(answer).error_code == 0
+        asked = acknowledge(topic.id, 2, 0, 2, 1)
+        answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+        assert only_part(answer).error_code == INVALID_RECORD_STATE
+        part = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 3)))
+        assert [item.delivery_count for item in part.acquired_records] == [2]
 
 
-def test_a_consumer_over_its_rate_acknowledges_and_gets_nothing_until_the_time_is_over():
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig, batch(b"v" * 3_000), batch(b"2"))
-            await rig.node.quotas.change([(USER, None)], {CONSUMER: 1_000.0})
-            client, again = rig.client(), rig.client()
-            answer = await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
-            assert [one.first_offset for one in only_part(answer).acquired_records] == [0]
-            assert 1_900 < answer.throttle_time.total_seconds() * 1_000 <= 2_500
-            done = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
-            asked = fetch(topic.id, 1, acknowledgement_batches=done)
-            answer = await again.ask(SHARE_FETCH, 2, asked)
-            assert only_part(answer).acknowledge_error_code == 0
-            assert only_part(answer).acquired_records == ()
-            assert answer.throttle_time.total_seconds() > 1
-            await rig.node.quotas.change([(USER, None)], {CONSUMER: None})
-            answer = await rig.client().ask(SHARE_FETCH, 2, fetch(topic.id, 2))
-            assert [one.first_offset for one in only_part(answer).acquired_records] == [1]
-
-    asyncio.run(scenario())
+async def test_a_consumer_over_its_rate_acknowledges_and_gets_nothing_until_the_time_is_over():
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"v" * 3_000), batch(b"2"))
+        await rig.node.quotas.change([(USER, None)], {CONSUMER: 1_000.0})
+        client, again = rig.client(), rig.client()
+        answer = await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+        assert [one.first_offset for one in only_part(answer).acquired_records] == [0]
+        assert 1_900 < answer.throttle_time.total_seconds() * 1_000 <= 2_500
+        done = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
+        asked = fetch(topic.id, 1, acknowledgement_batches=done)
+        answer = await again.ask(SHARE_FETCH, 2, asked)
+        assert only_part(answer).acknowledge_error_code == 0
+        assert only_part(answer).acquired_records == ()
+        assert answer.throttle_time.total_seconds() > 1
+        await rig.node.quotas.change([(USER, None)], {CONSUMER: None})
+        answer = await rig.client().ask(SHARE_FETCH, 2, fetch(topic.id, 2))
+        assert [one.first_offset for one in only_part(answer).acquired_records] == [1]
 
 
 @pytest.mark.parametrize(
     ("epoch", "code"), [(7, INVALID_SHARE_SESSION_EPOCH), (0, INVALID_SHARE_SESSION_EPOCH)]
 )
-def test_acknowledgements_belong_to_the_sessions_next_epoch(epoch, code):
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig, batch(b"1"))
-            client = rig.client()
-            asked = acknowledge(topic.id, 1, 0, 0, 1)
-            assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == (
-                SHARE_SESSION_NOT_FOUND
-            )
-            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
-            asked = acknowledge(topic.id, epoch, 0, 0, 1)
-            assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == code
-
-    asyncio.run(scenario())
+async def test_acknowledgements_belong_to_the_sessions_next_epoch(epoch, code):
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1"))
+        client = rig.client()
+        asked = acknowledge(topic.id, 1, 0, 0, 1)
+        assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == (
+            SHARE_SESSION_NOT_FOUND
+        )
+        await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+        asked = acknowledge(topic.id, epoch, 0, 0, 1)
+        assert (await client.ask(SHARE_ACKNOWLEDGE, 2, asked)).error_code == code
 
 
-def test_a_topic_id_of_zero_is_an_error_of_its_partition_alone():
-    async def scenario():
-        async with broker() as rig:
-            await topic_with(rig, batch(b"1"))
-            answer = await rig.client().ask(SHARE_FETCH, 2, fetch(None, 0))
-            assert only_part(answer).error_code == UNKNOWN_TOPIC_ID
-
-    asyncio.run(scenario())
+async def test_a_topic_id_of_zero_is_an_error_of_its_partition_alone():
+    async with broker() as rig:
+        await topic_with(rig, batch(b"1"))
+        answer = await rig.client().ask(SHARE_FETCH, 2, fetch(None, 0))
+        assert only_part(answer).error_code == UNKNOWN_TOPIC_ID
 
 
-def test_a_consumer_whose_connection_ends_while_it_waits_gets_nothing_more():
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig)
-            client = rig.client()
-            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
-            client.send(SHARE_FETCH, 2, fetch(topic.id, 1, 60_000))
-            await asyncio.sleep(0.01)
-            client.transport.abort()
-            while len(rig.node.share_groups.sessions):
-                await asyncio.sleep(0)
-            await append(topic, batch(b"1"))
-            for _ in range(50):
-                await asyncio.sleep(0)
-            described = await rig.node.shares.describe(topic, 0)
-            assert [found.acquired_records for found in described] == [0]
-
-    asyncio.run(scenario())
+async def test_a_consumer_whose_connection_ends_while_it_waits_gets_nothing_more():
+    async with broker() as rig:
+        topic = await topic_with(rig)
+        client = rig.client()
+        await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+        client.send(SHARE_FETCH, 2, fetch(topic.id, 1, 60_000))
+        await asyncio.sleep(0.01)
+        client.transport.abort()
+        while len(rig.node.share_groups.sessions):
+            await asyncio.sleep(0)
+        await append(topic, batch(b"1"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        described = await rig.node.shares.describe(topic, 0)
+        assert [found.acquired_records for found in described] == [0]
 
 
 @pytest.mark.parametrize(
     ("first", "last", "kinds"),
     [(3, 1, (1,)), (0, 2, ()), (0, 2, (1, 1)), (0, 0, (9,)), (0, 0, (4,)), (-1, 0, (1,))],
 )
-def test_acknowledgements_that_cannot_be_are_refused(first, last, kinds):
-    async def scenario():
-        async with broker() as rig:
-            topic = await topic_with(rig, batch(b"1", b"2", b"3"))
-            client = rig.client()
-            await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
-            asked = acknowledge(topic.id, 1, first, last, *kinds)
-            answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
-            assert only_part(answer).error_code == INVALID_REQUEST
-
-    asyncio.run(scenario())
+async def test_acknowledgements_that_cannot_be_are_refused(first, last, kinds):
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+        client = rig.client()
+        await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+        asked = acknowledge(topic.id, 1, first, last, *kinds)
+        answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
+        assert only_part(answer).error_code == INVALID_REQUEST

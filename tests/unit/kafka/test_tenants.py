@@ -139,39 +139,36 @@ def as_of_any(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
-def test_a_client_learns_nothing_of_what_another_tenant_has(api):
+async def test_a_client_learns_nothing_of_what_another_tenant_has(api):
     """In every version: what exists there is answered as what exists nowhere, and stays as it is,
     also by names that are written as the broker stores them. One client is of another tenant, one
     has all rights to all topics, groups and transactional ids of the default tenant."""
 
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            topic = rig.node.topics.get(KEY + TOPIC)
-            for who in (CAROL, DAVE):
-                for prefix in ("", KEY, "«beta»«acme»", "«acme»«acme»"):
-                    for version in range(api.version_min, api.version_max + 1):
-                        client = Tenant(rig, who)
-                        answers = [
-                            await client.ask(api.key, version, _mapped(request, prefix))
-                            for request in (
-                                made(api, version, topic.id),
-                                renamed(made(api, version, uuid4())),
-                            )
-                        ]
-                        first, second = map(as_of_any, answers)
-                        assert first == second, (who, prefix, version)
-                        if not prefix:
-                            assert not KEYS.search(repr(answers)), (who, version)
-            assert rig.node.topics.get(KEY + TOPIC) is topic
-            assert topic.fact.configs == {}
-            assert topic.fact.partition_count == 1
-            assert topic.require_log(0).high_watermark == 0
-            alice = NamedClient(rig, ALICE)
-            fetched = await alice.ask(apis.OFFSET_FETCH, 5, {"group_id": GROUP, "topics": None})
-            partition = fetched.topics[0].partitions[0]
-            assert (partition.committed_offset, partition.metadata) == (7, "«acme»mine")
-
-    asyncio.run(scenario())
+    async with tenants(ALICE) as rig:
+        topic = rig.node.topics.get(KEY + TOPIC)
+        for who in (CAROL, DAVE):
+            for prefix in ("", KEY, "«beta»«acme»", "«acme»«acme»"):
+                for version in range(api.version_min, api.version_max + 1):
+                    client = Tenant(rig, who)
+                    answers = [
+                        await client.ask(api.key, version, _mapped(request, prefix))
+                        for request in (
+                            made(api, version, topic.id),
+                            renamed(made(api, version, uuid4())),
+                        )
+                    ]
+                    first, second = map(as_of_any, answers)
+                    assert first == second, (who, prefix, version)
+                    if not prefix:
+                        assert not KEYS.search(repr(answers)), (who, version)
+        assert rig.node.topics.get(KEY + TOPIC) is topic
+        assert topic.fact.configs == {}
+        assert topic.fact.partition_count == 1
+        assert topic.require_log(0).high_watermark == 0
+        alice = NamedClient(rig, ALICE)
+        fetched = await alice.ask(apis.OFFSET_FETCH, 5, {"group_id": GROUP, "topics": None})
+        partition = fetched.topics[0].partitions[0]
+        assert (partition.committed_offset, partition.metadata) == (7, "«acme»mine")
 
 
 def _mapped(request: Any, prefix: str) -> Any:
@@ -186,21 +183,18 @@ def _mapped(request: Any, prefix: str) -> Any:
 
 
 @pytest.mark.parametrize("api", OF_TENANTS, ids=lambda api: api.name)
-def test_a_client_uses_its_tenants_names_in_every_version(api):
+async def test_a_client_uses_its_tenants_names_in_every_version(api):
     """A field with a name that is not turned into a key would be denied."""
 
-    async def scenario() -> None:
-        for version in range(api.version_min, api.version_max + 1):
-            if api.key == apis.ADD_PARTITIONS_TO_TXN and version >= 4:
-                continue  # sent by brokers
-            async with tenants(ALICE, CAROL) as rig:
-                topic = rig.node.topics.get(KEY + TOPIC)
-                client = Tenant(rig, ALICE)
-                answer = await client.ask(api.key, version, made(api, version, topic.id))
-                assert not codes_in(answer) & DENIALS, (version, answer)
-                assert "«" not in repr(answer).replace("«acme»mine", ""), version
-
-    asyncio.run(scenario())
+    for version in range(api.version_min, api.version_max + 1):
+        if api.key == apis.ADD_PARTITIONS_TO_TXN and version >= 4:
+            continue  # sent by brokers
+        async with tenants(ALICE, CAROL) as rig:
+            topic = rig.node.topics.get(KEY + TOPIC)
+            client = Tenant(rig, ALICE)
+            answer = await client.ask(api.key, version, made(api, version, topic.id))
+            assert not codes_in(answer) & DENIALS, (version, answer)
+            assert "«" not in repr(answer).replace("«acme»mine", ""), version
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
@@ -248,354 +242,309 @@ def fetch(topic: Any, version: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("versions", [(3, 4), (9, 12), (13, 18)])
-def test_two_tenants_write_and_read_topics_of_one_name(versions):
+async def test_two_tenants_write_and_read_topics_of_one_name(versions):
     produced, fetched = versions
 
-    async def scenario() -> None:
-        async with tenants(ALICE, CAROL) as rig:
-            for who, value in ((ALICE, b"of alice"), (CAROL, b"of carol")):
-                topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
-                client = Tenant(rig, who)
-                for _ in range(2):  # the second from what the handler remembers
-                    stored = await client.ask(
-                        apis.PRODUCE, produced, produce(topic, value, produced)
-                    )
-                    assert codes_in(stored) == {0}
-                    if produced < 13:
-                        assert stored.responses[0].name == TOPIC
-            for who, value, other in (
-                (ALICE, b"of alice", b"of carol"),
-                (CAROL, b"of carol", b"of alice"),
-            ):
-                topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
-                client = Tenant(rig, who)
-                first = await client.ask(
-                    apis.FETCH, fetched, fetch(topic, fetched, session_epoch=0)
-                )
-                assert codes_in(first) == {0}
-                assert value in client.received
-                assert other not in client.received
-                assert not KEYS.search(repr(first))
-                if 7 <= fetched < 13:
-                    assert first.responses[0].topic == TOPIC
-                    more = {"session_id": first.session_id, "session_epoch": 1, "topics": []}
-                    again = await client.ask(apis.FETCH, fetched, fetch(topic, fetched) | more)
-                    assert [one.topic for one in again.responses] == [TOPIC]
-
-    asyncio.run(scenario())
+    async with tenants(ALICE, CAROL) as rig:
+        for who, value in ((ALICE, b"of alice"), (CAROL, b"of carol")):
+            topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
+            client = Tenant(rig, who)
+            for _ in range(2):  # the second from what the handler remembers
+                stored = await client.ask(apis.PRODUCE, produced, produce(topic, value, produced))
+                assert codes_in(stored) == {0}
+                if produced < 13:
+                    assert stored.responses[0].name == TOPIC
+        for who, value, other in (
+            (ALICE, b"of alice", b"of carol"),
+            (CAROL, b"of carol", b"of alice"),
+        ):
+            topic = rig.node.topics.get(f"«{'acme' if who is ALICE else 'beta'}»{TOPIC}")
+            client = Tenant(rig, who)
+            first = await client.ask(apis.FETCH, fetched, fetch(topic, fetched, session_epoch=0))
+            assert codes_in(first) == {0}
+            assert value in client.received
+            assert other not in client.received
+            assert not KEYS.search(repr(first))
+            if 7 <= fetched < 13:
+                assert first.responses[0].topic == TOPIC
+                more = {"session_id": first.session_id, "session_epoch": 1, "topics": []}
+                again = await client.ask(apis.FETCH, fetched, fetch(topic, fetched) | more)
+                assert [one.topic for one in again.responses] == [TOPIC]
 
 
 @pytest.mark.parametrize("first", [ALICE, ROOT], ids=str)
-def test_a_tenant_and_an_operator_are_answered_by_the_names_they_use(first):
+async def test_a_tenant_and_an_operator_are_answered_by_the_names_they_use(first):
     """Whoever's requests the handlers remember."""
 
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            topic = rig.node.topics.get(KEY + TOPIC)
-            for who in (first, ALICE, ROOT, first):
-                name = TOPIC if who is ALICE else KEY + TOPIC
-                client = Tenant(rig, who)
-                request = produce(topic, b"v", 9)
-                request["topic_data"][0]["name"] = name
-                stored = await client.ask(apis.PRODUCE, 9, request)
-                assert codes_in(stored) == {0}
-                assert stored.responses[0].name == name
-                wanted = fetch(topic, 12)
-                wanted["topics"][0]["topic"] = name
-                read = await client.ask(apis.FETCH, 12, wanted)
-                assert [one.topic for one in read.responses] == [name]
-
-    asyncio.run(scenario())
+    async with tenants(ALICE) as rig:
+        topic = rig.node.topics.get(KEY + TOPIC)
+        for who in (first, ALICE, ROOT, first):
+            name = TOPIC if who is ALICE else KEY + TOPIC
+            client = Tenant(rig, who)
+            request = produce(topic, b"v", 9)
+            request["topic_data"][0]["name"] = name
+            stored = await client.ask(apis.PRODUCE, 9, request)
+            assert codes_in(stored) == {0}
+            assert stored.responses[0].name == name
+            wanted = fetch(topic, 12)
+            wanted["topics"][0]["topic"] = name
+            read = await client.ask(apis.FETCH, 12, wanted)
+            assert [one.topic for one in read.responses] == [name]
 
 
-def test_a_change_of_tenants_holds_for_open_connections():
+async def test_a_change_of_tenants_holds_for_open_connections():
     """Names that the client sends mean another tenant's things at once, also those whose rights
     its session remembers; without the setting, and after the broker began without tenants."""
 
-    async def scenario() -> None:
-        config = BrokerConfig(**CONFIG | {"tenants": ""})
-        async with broker(config) as rig:
-            assert rig.node.access is not None
-            tenants = rig.node.access.tenants
-            rule = Entry(str(ALICE), "*", Operation.ALL, Permission.ALLOW)
-            await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), rule)])
-            client, values = Tenant(rig, ALICE), {"": b"of none", "acme": b"of acme", "b": b"of b"}
-            for tenant, value in values.items():
-                if tenant:
-                    for other in tenants.names():
-                        await tenants.change(other, (), [str(ALICE)])
-                    await tenants.create(tenant, [str(ALICE)])
-                created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
-                assert codes_in(created) == {0}
-                topic = rig.node.topics.get((f"«{tenant}»" if tenant else "") + TOPIC)
-                stored = await client.ask(apis.PRODUCE, 9, produce(topic, value, 9))
-                assert codes_in(stored) == {0}
-                client.transport.out.clear()
-                client.asked.clear()
-                read = await client.ask(apis.FETCH, 12, fetch(topic, 12))
-                assert codes_in(read) == {0}
-                assert [one for one in values.values() if one in client.received] == [value]
-            await tenants.delete("b", is_forced=True)
+    config = BrokerConfig(**CONFIG | {"tenants": ""})
+    async with broker(config) as rig:
+        assert rig.node.access is not None
+        tenants = rig.node.access.tenants
+        rule = Entry(str(ALICE), "*", Operation.ALL, Permission.ALLOW)
+        await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, TOPIC), rule)])
+        client, values = Tenant(rig, ALICE), {"": b"of none", "acme": b"of acme", "b": b"of b"}
+        for tenant, value in values.items():
+            if tenant:
+                for other in tenants.names():
+                    await tenants.change(other, (), [str(ALICE)])
+                await tenants.create(tenant, [str(ALICE)])
             created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
-            assert 36 in codes_in(created)  # by its rule, in the default tenant again
+            assert codes_in(created) == {0}
+            topic = rig.node.topics.get((f"«{tenant}»" if tenant else "") + TOPIC)
+            stored = await client.ask(apis.PRODUCE, 9, produce(topic, value, 9))
+            assert codes_in(stored) == {0}
+            client.transport.out.clear()
+            client.asked.clear()
+            read = await client.ask(apis.FETCH, 12, fetch(topic, 12))
+            assert codes_in(read) == {0}
+            assert [one for one in values.values() if one in client.received] == [value]
+        await tenants.delete("b", is_forced=True)
+        created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+        assert 36 in codes_in(created)  # by its rule, in the default tenant again
 
-    asyncio.run(scenario())
 
-
-def test_a_fetch_that_waits_reads_nothing_of_a_tenant_its_principal_has_left():
+async def test_a_fetch_that_waits_reads_nothing_of_a_tenant_its_principal_has_left():
     """Although the connection may by now read a topic that it calls by the same name."""
 
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG | {"tenants": ""})) as rig:
-            assert rig.node.access is not None
-            tenants = rig.node.access.tenants
-            await tenants.create("acme", [str(ALICE)])
-            await tenants.create("beta", [str(CAROL)])
-            for who in (ALICE, CAROL):
-                created = await NamedClient(rig, who).ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
-                assert codes_in(created) == {0}
-            client = Tenant(rig, ALICE)
-            waiting = {"max_wait_ms": 60_000, "min_bytes": 1}
-            client.send(apis.FETCH, 12, fetch(None, 12, **waiting))
-            await tenants.change("acme", (), [str(ALICE)])
-            await tenants.change("beta", [str(ALICE)], ())
-            client.send(apis.FETCH, 12, fetch(None, 12))
-            stored = produce(None, b"record of acme", 9)
-            stored["topic_data"][0]["name"] = KEY + TOPIC
-            assert codes_in(await Tenant(rig, ROOT).ask(apis.PRODUCE, 9, stored)) == {0}
-            for _ in range(100):
-                if len(client.answers()) == 2:
-                    break
-                await asyncio.sleep(0)
-            first, second = client.answers()
-            assert b"record of acme" not in client.received
-            assert codes_in(first) == {0, 29}
-            assert codes_in(second) == {0}
-
-    asyncio.run(scenario())
+    async with broker(BrokerConfig(**CONFIG | {"tenants": ""})) as rig:
+        assert rig.node.access is not None
+        tenants = rig.node.access.tenants
+        await tenants.create("acme", [str(ALICE)])
+        await tenants.create("beta", [str(CAROL)])
+        for who in (ALICE, CAROL):
+            created = await NamedClient(rig, who).ask(apis.CREATE_TOPICS, 5, made_topics(TOPIC))
+            assert codes_in(created) == {0}
+        client = Tenant(rig, ALICE)
+        waiting = {"max_wait_ms": 60_000, "min_bytes": 1}
+        client.send(apis.FETCH, 12, fetch(None, 12, **waiting))
+        await tenants.change("acme", (), [str(ALICE)])
+        await tenants.change("beta", [str(ALICE)], ())
+        client.send(apis.FETCH, 12, fetch(None, 12))
+        stored = produce(None, b"record of acme", 9)
+        stored["topic_data"][0]["name"] = KEY + TOPIC
+        assert codes_in(await Tenant(rig, ROOT).ask(apis.PRODUCE, 9, stored)) == {0}
+        for _ in range(100):
+            if len(client.answers()) == 2:
+                break
+            await asyncio.sleep(0)
+        first, second = client.answers()
+        assert b"record of acme" not in client.received
+        assert codes_in(first) == {0, 29}
+        assert codes_in(second) == {0}
 
 
-def test_a_pattern_of_a_tenant_finds_its_topics_alone():
-    async def scenario() -> None:
-        async with tenants(ALICE, CAROL) as rig:
-            client = Tenant(rig, CAROL)
-            beat = {
-                "group_id": "g",
-                "member_id": "m",
-                "member_epoch": 0,
-                "instance_id": None,
-                "rack_id": None,
-                "rebalance_timeout_ms": 60_000,
-                "subscribed_topic_names": None,
-                "subscribed_topic_regex": ".*",
-                "server_assignor": None,
-                "topic_partitions": [],
-            }
-            find = {"key_type": 0, "coordinator_keys": ["g"]}
-            await client.ask(apis.FIND_COORDINATOR, 4, find)
-            answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
-            for _ in range(50):
-                if answer.assignment is not None and answer.assignment.topic_partitions:
-                    break
-                await asyncio.sleep(0.01)
-                more = {"member_epoch": answer.member_epoch, "topic_partitions": []}
-                answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat | more)
-            ids = [one.topic_id for one in answer.assignment.topic_partitions]
-            assert ids == [rig.node.topics.get("«beta»" + TOPIC).id]
-            for pattern in ("a)|(?:.*", "(", "«acme».*"):
-                bad = beat | {"subscribed_topic_regex": pattern, "member_id": "n", "group_id": "h"}
-                await client.ask(
-                    apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["h"]}
-                )
-                refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, bad)
-                assert refused.error_code == (0 if pattern == "«acme».*" else 128)
-                given = refused.assignment
-                assert given is None or not given.topic_partitions
-                assert "«" not in (refused.error_message or "").replace(pattern, "")
-
-    asyncio.run(scenario())
+async def test_a_pattern_of_a_tenant_finds_its_topics_alone():
+    async with tenants(ALICE, CAROL) as rig:
+        client = Tenant(rig, CAROL)
+        beat = {
+            "group_id": "g",
+            "member_id": "m",
+            "member_epoch": 0,
+            "instance_id": None,
+            "rack_id": None,
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": None,
+            "subscribed_topic_regex": ".*",
+            "server_assignor": None,
+            "topic_partitions": [],
+        }
+        find = {"key_type": 0, "coordinator_keys": ["g"]}
+        await client.ask(apis.FIND_COORDINATOR, 4, find)
+        answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+        for _ in range(50):
+            if answer.assignment is not None and answer.assignment.topic_partitions:
+                break
+            await asyncio.sleep(0.01)
+            more = {"member_epoch": answer.member_epoch, "topic_partitions": []}
+            answer = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat | more)
+        ids = [one.topic_id for one in answer.assignment.topic_partitions]
+        assert ids == [rig.node.topics.get("«beta»" + TOPIC).id]
+        for pattern in ("a)|(?:.*", "(", "«acme».*"):
+            bad = beat | {"subscribed_topic_regex": pattern, "member_id": "n", "group_id": "h"}
+            await client.ask(apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["h"]})
+            refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, bad)
+            assert refused.error_code == (0 if pattern == "«acme».*" else 128)
+            given = refused.assignment
+            assert given is None or not given.topic_partitions
+            assert "«" not in (refused.error_message or "").replace(pattern, "")
 
 
 @pytest.mark.parametrize("version", [1, 5, 6])
-def test_rights_to_the_cluster_are_none_to_topics_of_tenants(version):
+async def test_rights_to_the_cluster_are_none_to_topics_of_tenants(version):
     """They neither create nor delete there, nor tell what there is."""
 
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            assert rig.node.access is not None
-            entry = Entry(str(DAVE), "*", Operation.ALL, Permission.ALLOW)
-            rule = Acl(Pattern(ResourceType.CLUSTER, "kafka-cluster"), entry)
-            assert await rig.node.access.create([rule]) == [None]
-            client = NamedClient(rig, DAVE)
-            for name in (KEY + TOPIC, KEY + "absent", KEY + TOPIC.replace("-", "_")):
-                made = await client.ask(apis.CREATE_TOPICS, 5, made_topics(name))
-                assert codes_in(made) - {0} == {29}
-                asked = {"topic_names": [name]}
-                if version >= 6:
-                    asked = {"topics": [{"name": name, "topic_id": None}]}
-                asked["timeout_ms"] = 1_000
-                codes = codes_in(await client.ask(apis.DELETE_TOPICS, version, asked))
-                assert codes - {0} == {29}
-            assert KEY + TOPIC in rig.node.topics.by_name
-            assert KEY + "absent" not in rig.node.topics.by_name
-            assert codes_in(await client.ask(apis.CREATE_TOPICS, 5, made_topics("own"))) == {0}
-
-    asyncio.run(scenario())
+    async with tenants(ALICE) as rig:
+        assert rig.node.access is not None
+        entry = Entry(str(DAVE), "*", Operation.ALL, Permission.ALLOW)
+        rule = Acl(Pattern(ResourceType.CLUSTER, "kafka-cluster"), entry)
+        assert await rig.node.access.create([rule]) == [None]
+        client = NamedClient(rig, DAVE)
+        for name in (KEY + TOPIC, KEY + "absent", KEY + TOPIC.replace("-", "_")):
+            made = await client.ask(apis.CREATE_TOPICS, 5, made_topics(name))
+            assert codes_in(made) - {0} == {29}
+            asked = {"topic_names": [name]}
+            if version >= 6:
+                asked = {"topics": [{"name": name, "topic_id": None}]}
+            asked["timeout_ms"] = 1_000
+            codes = codes_in(await client.ask(apis.DELETE_TOPICS, version, asked))
+            assert codes - {0} == {29}
+        assert KEY + TOPIC in rig.node.topics.by_name
+        assert KEY + "absent" not in rig.node.topics.by_name
+        assert codes_in(await client.ask(apis.CREATE_TOPICS, 5, made_topics("own"))) == {0}
 
 
-def test_a_rule_about_all_topics_opens_none_that_holds_what_tenants_have():
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            client = NamedClient(rig, DAVE)
-            present = [rig.node.topics.by_name[one] for one in INTERNAL_TOPICS
-                       if one in rig.node.topics.by_name]  # fmt: skip
-            assert present
-            for topic in present:
-                answer = await client.ask(apis.FETCH, 13, fetch(topic, 13))
-                assert codes_in(answer) - {0} == {29}
-            beat = {
-                "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None,
-                "rack_id": None, "rebalance_timeout_ms": 60_000, "subscribed_topic_names": None,
-                "subscribed_topic_regex": "«acme».*", "server_assignor": None,
-                "topic_partitions": [],
-            }  # fmt: skip
-            find = {"key_type": 0, "coordinator_keys": ["g"]}
-            await client.ask(apis.FIND_COORDINATOR, 4, find)
-            refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
-            assert refused.error_code == 29
-
-    asyncio.run(scenario())
+async def test_a_rule_about_all_topics_opens_none_that_holds_what_tenants_have():
+    async with tenants(ALICE) as rig:
+        client = NamedClient(rig, DAVE)
+        present = [rig.node.topics.by_name[one] for one in INTERNAL_TOPICS
+                   if one in rig.node.topics.by_name]  # fmt: skip
+        assert present
+        for topic in present:
+            answer = await client.ask(apis.FETCH, 13, fetch(topic, 13))
+            assert codes_in(answer) - {0} == {29}
+        beat = {
+            "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None,
+            "rack_id": None, "rebalance_timeout_ms": 60_000, "subscribed_topic_names": None,
+            "subscribed_topic_regex": "«acme».*", "server_assignor": None,
+            "topic_partitions": [],
+        }  # fmt: skip
+        find = {"key_type": 0, "coordinator_keys": ["g"]}
+        await client.ask(apis.FIND_COORDINATOR, 4, find)
+        refused = await client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+        assert refused.error_code == 29
 
 
 @pytest.mark.parametrize("who", [CAROL, DAVE], ids=str)
-def test_an_error_names_the_id_that_the_client_sent(who):
+async def test_an_error_names_the_id_that_the_client_sent(who):
     """Whether it is of another tenant's topic, or of none."""
 
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            client = NamedClient(rig, who)
-            texts = []
-            for sent in (rig.node.topics.get(KEY + TOPIC).id, uuid4()):
-                asked = {"topics": [{"name": None, "topic_id": sent}], "timeout_ms": 1_000}
-                (result,) = (await client.ask(apis.DELETE_TOPICS, 6, asked)).responses
-                assert result.error_code == 100
-                texts.append(result.error_message.replace(str(sent), "SENT"))
-            assert "SENT" in texts[0]
-            assert texts[0] == texts[1]
-
-    asyncio.run(scenario())
+    async with tenants(ALICE) as rig:
+        client = NamedClient(rig, who)
+        texts = []
+        for sent in (rig.node.topics.get(KEY + TOPIC).id, uuid4()):
+            asked = {"topics": [{"name": None, "topic_id": sent}], "timeout_ms": 1_000}
+            (result,) = (await client.ask(apis.DELETE_TOPICS, 6, asked)).responses
+            assert result.error_code == 100
+            texts.append(result.error_message.replace(str(sent), "SENT"))
+        assert "SENT" in texts[0]
+        assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("version", [4, 9])
-def test_a_client_may_call_itself_by_a_key_of_its_tenant(version):
+async def test_a_client_may_call_itself_by_a_key_of_its_tenant(version):
     """Its member id begins with its client id, and it must find out that it is the leader."""
 
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            client = NamedClient(rig, ALICE, KEY + "app")
-            find = {"key_type": 0, "coordinator_keys": ["g"]}
-            await client.ask(apis.FIND_COORDINATOR, 4, find)
-            join = {
-                "group_id": "g", "member_id": "", "group_instance_id": None,
-                "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "reason": "",
-                "protocol_type": KEY + "t", "protocols": [{"name": KEY + "p", "metadata": b""}],
-            }  # fmt: skip
-            first = await client.ask(apis.JOIN_GROUP, version, join)
-            join["member_id"] = first.member_id
-            joined = await client.ask(apis.JOIN_GROUP, version, join)
-            assert joined.error_code == 0
-            assert joined.member_id.startswith(KEY + "app")
-            assert joined.leader == joined.member_id == joined.members[0].member_id
-            assert joined.protocol_name == KEY + "p"
-
-    asyncio.run(scenario())
+    async with tenants(ALICE) as rig:
+        client = NamedClient(rig, ALICE, KEY + "app")
+        find = {"key_type": 0, "coordinator_keys": ["g"]}
+        await client.ask(apis.FIND_COORDINATOR, 4, find)
+        join = {
+            "group_id": "g", "member_id": "", "group_instance_id": None,
+            "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "reason": "",
+            "protocol_type": KEY + "t", "protocols": [{"name": KEY + "p", "metadata": b""}],
+        }  # fmt: skip
+        first = await client.ask(apis.JOIN_GROUP, version, join)
+        join["member_id"] = first.member_id
+        joined = await client.ask(apis.JOIN_GROUP, version, join)
+        assert joined.error_code == 0
+        assert joined.member_id.startswith(KEY + "app")
+        assert joined.leader == joined.member_id == joined.members[0].member_id
+        assert joined.protocol_name == KEY + "p"
 
 
-def test_super_users_see_the_keys_of_all_tenants():
-    async def scenario() -> None:
-        async with tenants(ALICE, CAROL) as rig:
-            everything = {
-                "topics": None,
-                "allow_auto_topic_creation": False,
-                "include_cluster_authorized_operations": False,
-                "include_topic_authorized_operations": False,
-            }
-            for who, seen in (
-                (ROOT, {f"«acme»{TOPIC}", f"«beta»{TOPIC}"}),
-                (ALICE, {TOPIC}),
-                (DAVE, set()),
-            ):
-                answer = await NamedClient(rig, who).ask(apis.METADATA, 9, everything)
-                names = {one.name for one in answer.topics}
-                assert {name for name in names if not name.startswith("__")} == seen
-
-    asyncio.run(scenario())
+async def test_super_users_see_the_keys_of_all_tenants():
+    async with tenants(ALICE, CAROL) as rig:
+        everything = {
+            "topics": None,
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        for who, seen in (
+            (ROOT, {f"«acme»{TOPIC}", f"«beta»{TOPIC}"}),
+            (ALICE, {TOPIC}),
+            (DAVE, set()),
+        ):
+            answer = await NamedClient(rig, who).ask(apis.METADATA, 9, everything)
+            names = {one.name for one in answer.topics}
+            assert {name for name in names if not name.startswith("__")} == seen
 
 
-def test_no_group_sends_dead_letters_to_another_tenant():
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            client = NamedClient(rig, DAVE)
-            for letters in (KEY + TOPIC, KEY + "absent", TOPIC):
-                change = {"name": "errors.deadletterqueue.topic.name", "value": letters}
-                resource = {"resource_type": 32, "resource_name": GROUP}
-                resource |= {"configs": [change | {"config_operation": 0}]}
-                request = {"resources": [resource], "validate_only": False}
-                answer = await client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
-                assert codes_in(answer) == ({0} if letters == TOPIC else {40})
-
-    asyncio.run(scenario())
+async def test_no_group_sends_dead_letters_to_another_tenant():
+    async with tenants(ALICE) as rig:
+        client = NamedClient(rig, DAVE)
+        for letters in (KEY + TOPIC, KEY + "absent", TOPIC):
+            change = {"name": "errors.deadletterqueue.topic.name", "value": letters}
+            resource = {"resource_type": 32, "resource_name": GROUP}
+            resource |= {"configs": [change | {"config_operation": 0}]}
+            request = {"resources": [resource], "validate_only": False}
+            answer = await client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
+            assert codes_in(answer) == ({0} if letters == TOPIC else {40})
 
 
-def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
-    async def scenario() -> None:
-        async with tenants(ALICE) as rig:
-            assert rig.node.access is not None
-            entry = Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY)
-            await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, KEY + TOPIC), entry)])
-            topic, client = rig.node.topics.get(KEY + TOPIC), NamedClient(rig, ALICE)
-            stored = await client.ask(apis.PRODUCE, 9, produce(topic, b"v", 9))
-            assert stored.responses[0].name == TOPIC
-            assert codes_in(stored) == {29}
-
-    asyncio.run(scenario())
+async def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
+    async with tenants(ALICE) as rig:
+        assert rig.node.access is not None
+        entry = Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY)
+        await rig.node.access.create([Acl(Pattern(ResourceType.TOPIC, KEY + TOPIC), entry)])
+        topic, client = rig.node.topics.get(KEY + TOPIC), NamedClient(rig, ALICE)
+        stored = await client.ask(apis.PRODUCE, 9, produce(topic, b"v", 9))
+        assert stored.responses[0].name == TOPIC
+        assert codes_in(stored) == {29}
 
 
 @pytest.mark.parametrize("of", [CONFIG["tenants"], ""])
-def test_an_explanation_agrees_with_the_decision(of):
+async def test_an_explanation_agrees_with_the_decision(of):
     """Without tenants a group may have a name that looks like a key."""
 
-    async def scenario() -> None:
-        config = BrokerConfig(**CONFIG | {"tenants": of})
-        access = access_of(config, MemoryMetadataStore())
-        assert access is not None
-        names = TOPIC, KEY + TOPIC, "«beta»" + TOPIC
-        entries = (
-            Entry("User:*", "*", Operation.READ, Permission.ALLOW),
-            Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY),
-        )
-        patterns = [Pattern(ResourceType.TOPIC, name) for name in ("*", *names)]
-        patterns.append(Pattern(ResourceType.CLUSTER, CLUSTER_NAME))
-        patterns.append(Pattern(ResourceType.GROUP, KEY + GROUP))
-        for pattern in patterns:
-            await access.create([Acl(pattern, entry) for entry in entries])
-        for who in (ROOT, ALICE, CAROL, DAVE):
-            session = ClientSession("KAFKA", "10.0.0.7", who)
-            for kind, name in (
-                *((ResourceType.TOPIC, name) for name in names),
-                (ResourceType.CLUSTER, CLUSTER_NAME),
-                (ResourceType.GROUP, KEY + GROUP),
-            ):
-                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE):
-                    asked = Question(str(who), "10.0.0.7", operation, kind, name)
-                    found = access.explain(asked)
-                    allowed = access.allows(session, operation, kind, name)
-                    assert found.is_allowed == allowed, (asked, found)
-        session = ClientSession("KAFKA", "10.0.0.7", DAVE)
-        named = session, Operation.READ, ResourceType.GROUP, KEY + GROUP
-        assert access.allows(*named) == (not of)
-
-    asyncio.run(scenario())
+    config = BrokerConfig(**CONFIG | {"tenants": of})
+    access = access_of(config, MemoryMetadataStore())
+    assert access is not None
+    names = TOPIC, KEY + TOPIC, "«beta»" + TOPIC
+    entries = (
+        Entry("User:*", "*", Operation.READ, Permission.ALLOW),
+        Entry(str(ALICE), "*", Operation.WRITE, Permission.DENY),
+    )
+    patterns = [Pattern(ResourceType.TOPIC, name) for name in ("*", *names)]
+    patterns.append(Pattern(ResourceType.CLUSTER, CLUSTER_NAME))
+    patterns.append(Pattern(ResourceType.GROUP, KEY + GROUP))
+    for pattern in patterns:
+        await access.create([Acl(pattern, entry) for entry in entries])
+    for who in (ROOT, ALICE, CAROL, DAVE):
+        session = ClientSession("KAFKA", "10.0.0.7", who)
+        for kind, name in (
+            *((ResourceType.TOPIC, name) for name in names),
+            (ResourceType.CLUSTER, CLUSTER_NAME),
+            (ResourceType.GROUP, KEY + GROUP),
+        ):
+            for operation in (Operation.READ, Operation.WRITE, Operation.CREATE):
+                asked = Question(str(who), "10.0.0.7", operation, kind, name)
+                found = access.explain(asked)
+                allowed = access.allows(session, operation, kind, name)
+                assert found.is_allowed == allowed, (asked, found)
+    session = ClientSession("KAFKA", "10.0.0.7", DAVE)
+    named = session, Operation.READ, ResourceType.GROUP, KEY + GROUP
+    assert access.allows(*named) == (not of)
 
 
 @pytest.mark.parametrize(

@@ -123,87 +123,75 @@ class Verifier:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 11, 12, 13])
-def test_a_transactional_batch_opens_a_transaction(version) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            assert await produce(rig, write(0), version=version) == NONE
-            assert log.producers.open_transaction(7) == 0
-            assert log.visibility.last_stable_offset == 0
-            assert await produce(rig, write(1), version=version) == NONE
-            assert await produce(rig, write(1), version=version) == NONE, "a retry"
-            assert log.high_watermark == 4
-
-    asyncio.run(scenario())
+async def test_a_transactional_batch_opens_a_transaction(version) -> None:
+    async with broker() as rig:
+        log = await topic(rig)
+        assert await produce(rig, write(0), version=version) == NONE
+        assert log.producers.open_transaction(7) == 0
+        assert log.visibility.last_stable_offset == 0
+        assert await produce(rig, write(1), version=version) == NONE
+        assert await produce(rig, write(1), version=version) == NONE, "a retry"
+        assert log.high_watermark == 4
 
 
 @pytest.mark.parametrize("configs", [{"compression_type": "zstd"}, {"compression_type": "gzip"}])
 @pytest.mark.parametrize("time", ["CreateTime", "LogAppendTime"])
-def test_a_batch_that_is_stored_in_another_form_stays_transactional(configs, time) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig, **configs, message_timestamp_type=time)
-            assert await produce(rig, write(0)) == NONE
-            data = await log.reader.read(0, 1 << 20)
-            ((_, header),) = iterate_headers(data)
-            assert header.is_transactional
-            assert (header.producer_id, header.base_sequence) == (7, 0)
-            assert decode_batch(data)[1].value == TEXT
-            assert log.producers.open_transaction(7) == 0
-
-    asyncio.run(scenario())
+async def test_a_batch_that_is_stored_in_another_form_stays_transactional(configs, time) -> None:
+    async with broker() as rig:
+        log = await topic(rig, **configs, message_timestamp_type=time)
+        assert await produce(rig, write(0)) == NONE
+        data = await log.reader.read(0, 1 << 20)
+        ((_, header),) = iterate_headers(data)
+        assert header.is_transactional
+        assert (header.producer_id, header.base_sequence) == (7, 0)
+        assert decode_batch(data)[1].value == TEXT
+        assert log.producers.open_transaction(7) == 0
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_produce_requests_with_control_or_mismatched_transactional_batches_are_refused(
+async def test_produce_requests_with_control_or_mismatched_transactional_batches_are_refused(
     version,
 ) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            assert await produce(rig, batch(b"plain"), None, version) == NONE
-            outcome = await produce(rig, write(0), None, version)
-            assert outcome == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            control = batch(
-                b"c", producer_id=7, producer_epoch=0, is_transactional=True, is_control=True
-            )
-            assert await produce(rig, control, "tx", version) == INVALID_RECORD
-            assert await produce(rig, write(0, is_transactional=False), "tx", version) == NONE
-            assert await produce(rig, write(1), "tx", version) == NONE
-            outcome = await produce(rig, write(2, is_transactional=False), "tx", version)
-            assert outcome == INVALID_TXN_STATE
-            assert log.high_watermark == 5
-
-    asyncio.run(scenario())
+    async with broker() as rig:
+        log = await topic(rig)
+        assert await produce(rig, batch(b"plain"), None, version) == NONE
+        outcome = await produce(rig, write(0), None, version)
+        assert outcome == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        control = batch(
+            b"c", producer_id=7, producer_epoch=0, is_transactional=True, is_control=True
+        )
+        assert await produce(rig, control, "tx", version) == INVALID_RECORD
+        assert await produce(rig, write(0, is_transactional=False), "tx", version) == NONE
+        assert await produce(rig, write(1), "tx", version) == NONE
+        outcome = await produce(rig, write(2, is_transactional=False), "tx", version)
+        assert outcome == INVALID_TXN_STATE
+        assert log.high_watermark == 5
 
 
-def test_a_first_write_waits_for_its_verification_and_others_wait_in_order() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            verifier = rig.node.verifications.verifier = Verifier()
-            verifier.answer = asyncio.get_running_loop().create_future()
-            client, other = rig.client(), rig.client()
-            for sequence in range(4):
-                begin(client, rig, write(sequence))
-            await settle()
-            assert verifier.asked == [((7, 0), False)]
-            plain = await other.ask(apis.PRODUCE, 9, request(rig, 9, batch(b"plain"), None))
-            assert code(plain) == NONE, "what needs no verification passes"
-            assert not client.answers()
-            verifier.answer.set_result(None)
-            await settle()
-            assert [code(answer) for answer in client.answers()] == [NONE] * 4
-            assert await headers(rig, log) == [(-1, -1), (7, 0), (7, 2), (7, 4), (7, 6)]
-            assert await produce(rig, write(4)) == NONE
-            assert len(verifier.asked) == 1, "an open transaction is not verified again"
-            appended = log.append_marker(7, 0, 0, is_commit=True)
-            assert appended is not None
-            await appended.completion.wait()
-            assert await produce(rig, write(5), version=12) == NONE
-            assert verifier.asked == [((7, 0), False), ((7, 0), True)]
-
-    asyncio.run(scenario())
+async def test_a_first_write_waits_for_its_verification_and_others_wait_in_order() -> None:
+    async with broker() as rig:
+        log = await topic(rig)
+        verifier = rig.node.verifications.verifier = Verifier()
+        verifier.answer = asyncio.get_running_loop().create_future()
+        client, other = rig.client(), rig.client()
+        for sequence in range(4):
+            begin(client, rig, write(sequence))
+        await settle()
+        assert verifier.asked == [((7, 0), False)]
+        plain = await other.ask(apis.PRODUCE, 9, request(rig, 9, batch(b"plain"), None))
+        assert code(plain) == NONE, "what needs no verification passes"
+        assert not client.answers()
+        verifier.answer.set_result(None)
+        await settle()
+        assert [code(answer) for answer in client.answers()] == [NONE] * 4
+        assert await headers(rig, log) == [(-1, -1), (7, 0), (7, 2), (7, 4), (7, 6)]
+        assert await produce(rig, write(4)) == NONE
+        assert len(verifier.asked) == 1, "an open transaction is not verified again"
+        appended = log.append_marker(7, 0, 0, is_commit=True)
+        assert appended is not None
+        await appended.completion.wait()
+        assert await produce(rig, write(5), version=12) == NONE
+        assert verifier.asked == [((7, 0), False), ((7, 0), True)]
 
 
 @pytest.mark.parametrize(
@@ -218,64 +206,52 @@ def test_a_first_write_waits_for_its_verification_and_others_wait_in_order() -> 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_write_that_is_not_verified_is_not_stored(error, codes) -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            verifier = rig.node.verifications.verifier = Verifier()
-            verifier.outcome = error
-            for version, expected in zip((9, 12), codes, strict=True):
-                assert await produce(rig, write(0), version=version) == expected
-            assert log.high_watermark == 0
-            verifier.outcome = None
-            assert await produce(rig, write(0)) == NONE
-
-    asyncio.run(scenario())
+async def test_a_write_that_is_not_verified_is_not_stored(error, codes) -> None:
+    async with broker() as rig:
+        log = await topic(rig)
+        verifier = rig.node.verifications.verifier = Verifier()
+        verifier.outcome = error
+        for version, expected in zip((9, 12), codes, strict=True):
+            assert await produce(rig, write(0), version=version) == expected
+        assert log.high_watermark == 0
+        verifier.outcome = None
+        assert await produce(rig, write(0)) == NONE
 
 
-def test_a_marker_voids_a_verification_that_is_under_way() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            assert await produce(rig, batch(b"plain"), None) == NONE
-            verifier = rig.node.verifications.verifier = Verifier()
-            verifier.answer = asyncio.get_running_loop().create_future()
-            client = rig.client()
-            begin(client, rig, write(0))
-            await settle()
-            appended = log.append_marker(7, 0, 0, is_commit=False)
-            assert appended is not None
-            await appended.completion.wait()
-            verifier.answer.set_result(None)
-            await settle()
-            assert [code(answer) for answer in client.answers()] == [INVALID_TXN_STATE]
-            assert log.producers.open_transaction(7) is None
-
-    asyncio.run(scenario())
+async def test_a_marker_voids_a_verification_that_is_under_way() -> None:
+    async with broker() as rig:
+        log = await topic(rig)
+        assert await produce(rig, batch(b"plain"), None) == NONE
+        verifier = rig.node.verifications.verifier = Verifier()
+        verifier.answer = asyncio.get_running_loop().create_future()
+        client = rig.client()
+        begin(client, rig, write(0))
+        await settle()
+        appended = log.append_marker(7, 0, 0, is_commit=False)
+        assert appended is not None
+        await appended.completion.wait()
+        verifier.answer.set_result(None)
+        await settle()
+        assert [code(answer) for answer in client.answers()] == [INVALID_TXN_STATE]
+        assert log.producers.open_transaction(7) is None
 
 
-def test_another_epoch_is_verified_apart() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            await topic(rig)
-            verifier = rig.node.verifications.verifier = Verifier()
-            assert await produce(rig, write(0)) == NONE
-            assert await produce(rig, write(0, epoch=1)) == NONE
-            assert verifier.asked == [((7, 0), False), ((7, 1), False)]
-
-    asyncio.run(scenario())
+async def test_another_epoch_is_verified_apart() -> None:
+    async with broker() as rig:
+        await topic(rig)
+        verifier = rig.node.verifications.verifier = Verifier()
+        assert await produce(rig, write(0)) == NONE
+        assert await produce(rig, write(0, epoch=1)) == NONE
+        assert verifier.asked == [((7, 0), False), ((7, 1), False)]
 
 
-def test_an_unknown_producer_of_the_newer_protocol_begins_with_sequence_0() -> None:
-    async def scenario() -> None:
-        async with broker() as rig:
-            log = await topic(rig)
-            await produce(rig, batch(b"plain"), None)
-            log.retries.has_failures = False
-            log.retries._until_ms = -1
-            assert await produce(rig, write(3), version=12) == OUT_OF_ORDER_SEQUENCE_NUMBER
-            assert await produce(rig, write(3), version=11) == NONE
-            assert await produce(rig, write(0, 8), version=12) == NONE
-            assert await produce(rig, write(1, 8), version=12) == NONE
-
-    asyncio.run(scenario())
+async def test_an_unknown_producer_of_the_newer_protocol_begins_with_sequence_0() -> None:
+    async with broker() as rig:
+        log = await topic(rig)
+        await produce(rig, batch(b"plain"), None)
+        log.retries.has_failures = False
+        log.retries._until_ms = -1
+        assert await produce(rig, write(3), version=12) == OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(rig, write(3), version=11) == NONE
+        assert await produce(rig, write(0, 8), version=12) == NONE
+        assert await produce(rig, write(1, 8), version=12) == NONE

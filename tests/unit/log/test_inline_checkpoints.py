@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -83,82 +82,70 @@ def rival_of(bench: Rig, epoch: int) -> tuple[Rig, CountingStore]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_new_owner_restores_all_state_and_reads_only_the_tail(seed: int) -> None:
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
-            await bench.append(b"")
-            producers = Producers(seed)
-            for _ in range(producers.rng.randrange(20, 120)):
-                bench.clock.ms += 1
-                batch = producers.batch(bench.clock.ms)
-                appended = bench.log.append(batch, check_batch(batch))
-                assert appended is not None
-                if producers.rng.random() < 0.2:
-                    await appended.completion.wait()
-            await settle()
-            active = bench.log.active
-            assert active is not None
-            known = picture(bench.log, active)
-            rival, counting = rival_of(bench, 1)
-            await rival.ready()
-            assert picture(rival.log, rival.log.segments[0]) == known
-            assert counting.bytes_read <= INTERVAL_BYTES + 4 * 6_200
-            # The same again from the bytes alone, without the notes.
-            for stored in counting._ledgers.values():
-                stored.notes.clear()
-            third, counting = rival_of(rival, 2)
-            await third.ready()
-            assert picture(third.log, third.log.segments[0]) == known
-            data = await third.log.reader.read(0, 1 << 30)
-            offsets = [header.base_offset for _at, header in iterate_headers(data)]
-            assert offsets == sorted(set(offsets))
-
-    asyncio.run(scenario())
+async def test_a_new_owner_restores_all_state_and_reads_only_the_tail(seed: int) -> None:
+    async with rig(leader_epoch=0) as bench:
+        await bench.append(b"")
+        producers = Producers(seed)
+        for _ in range(producers.rng.randrange(20, 120)):
+            bench.clock.ms += 1
+            batch = producers.batch(bench.clock.ms)
+            appended = bench.log.append(batch, check_batch(batch))
+            assert appended is not None
+            if producers.rng.random() < 0.2:
+                await appended.completion.wait()
+        await settle()
+        active = bench.log.active
+        assert active is not None
+        known = picture(bench.log, active)
+        rival, counting = rival_of(bench, 1)
+        await rival.ready()
+        assert picture(rival.log, rival.log.segments[0]) == known
+        assert counting.bytes_read <= INTERVAL_BYTES + 4 * 6_200
+        # The same again from the bytes alone, without the notes.
+        for stored in counting._ledgers.values():
+            stored.notes.clear()
+        third, counting = rival_of(rival, 2)
+        await third.ready()
+        assert picture(third.log, third.log.segments[0]) == known
+        data = await third.log.reader.read(0, 1 << 30)
+        offsets = [header.base_offset for _at, header in iterate_headers(data)]
+        assert offsets == sorted(set(offsets))
 
 
-def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten() -> None:
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
-            await bench.append(b"")
-            batch = Producers(1).batch(bench.clock.ms)
-            assert bench.log.append(batch, check_batch(batch)) is not None
-            await bench.log.lifecycle_host.roll_now()
-            await settle()
-            forget_before(bench.log.producers, bench.clock.ms + 1)
-            for _ in range(5):
-                await bench.append(b"b", size=5_000)
-            assert len(bench.store._ledgers) == 2
-            rival, _ = rival_of(bench, 1)
-            await rival.ready()
-            assert not len(rival.log.producers)
-
-    asyncio.run(scenario())
+async def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten() -> None:
+    async with rig(leader_epoch=0) as bench:
+        await bench.append(b"")
+        batch = Producers(1).batch(bench.clock.ms)
+        assert bench.log.append(batch, check_batch(batch)) is not None
+        await bench.log.lifecycle_host.roll_now()
+        await settle()
+        forget_before(bench.log.producers, bench.clock.ms + 1)
+        for _ in range(5):
+            await bench.append(b"b", size=5_000)
+        assert len(bench.store._ledgers) == 2
+        rival, _ = rival_of(bench, 1)
+        await rival.ready()
+        assert not len(rival.log.producers)
 
 
-def test_a_note_with_records_that_were_never_stored_is_not_believed() -> None:
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
+async def test_a_note_with_records_that_were_never_stored_is_not_believed() -> None:
+    async with rig(leader_epoch=0) as bench:
+        await bench.append(b"a", size=5_000)
+        bench.store.is_held = True
+        for _ in range(5):
+            bench.begin(b"b", size=5_000)
+        (stored,) = bench.store._ledgers.values()
+        assert stored.notes, "one was due"
+        rival, _ = rival_of(bench, 1)
+        await rival.ready()
+        assert rival.log.end_offset == 1
+        assert await rival.append(b"c") == 1
+        bench.store.complete_all()
+        await settle()
+
+
+async def test_a_log_that_nobody_can_take_over_notes_nothing() -> None:
+    async with rig() as bench:
+        for _ in range(10):
             await bench.append(b"a", size=5_000)
-            bench.store.is_held = True
-            for _ in range(5):
-                bench.begin(b"b", size=5_000)
-            (stored,) = bench.store._ledgers.values()
-            assert stored.notes, "one was due"
-            rival, _ = rival_of(bench, 1)
-            await rival.ready()
-            assert rival.log.end_offset == 1
-            assert await rival.append(b"c") == 1
-            bench.store.complete_all()
-            await settle()
-
-    asyncio.run(scenario())
-
-
-def test_a_log_that_nobody_can_take_over_notes_nothing() -> None:
-    async def scenario() -> None:
-        async with rig() as bench:
-            for _ in range(10):
-                await bench.append(b"a", size=5_000)
-            assert not any(stored.notes for stored in bench.store._ledgers.values())
-
-    asyncio.run(scenario())
+        assert not any(stored.notes for stored in bench.store._ledgers.values())

@@ -7,8 +7,6 @@ again.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from log_rig import Rig, rig, settle
 
@@ -42,49 +40,42 @@ async def look(bench: Rig) -> None:
 @pytest.mark.parametrize(
     ("before_ms", "behind_ms"), [(-DAYS_MS, 0), (0, DAYS_MS), (-DAYS_MS, DAYS_MS)]
 )
-def test_a_calendar_that_is_put_forward_makes_nobody_silent(before_ms: int, behind_ms: int) -> None:
-    async def scenario() -> None:
-        async with rig(CONFIG) as bench:
-            bench.clock.skew_ms = before_ms
-            assert await append(bench, 0) == 0
+async def test_a_calendar_that_is_put_forward_makes_nobody_silent(
+    before_ms: int, behind_ms: int
+) -> None:
+    async with rig(CONFIG) as bench:
+        bench.clock.skew_ms = before_ms
+        assert await append(bench, 0) == 0
+        await look(bench)
+        bench.clock.skew_ms = behind_ms
+        for _ in range(5):
             await look(bench)
-            bench.clock.skew_ms = behind_ms
-            for _ in range(5):
-                await look(bench)
-                bench.clock.ms += HOUR_MS // 6
-            assert await append(bench, 0) == 0, "a retry"
-            assert await append(bench, 1) == 1
-
-    asyncio.run(scenario())
+            bench.clock.ms += HOUR_MS // 6
+        assert await append(bench, 0) == 0, "a retry"
+        assert await append(bench, 1) == 1
 
 
-def test_the_next_owner_whose_calendar_is_ahead_knows_them_for_an_hour() -> None:
-    async def scenario() -> None:
-        async with rig(CONFIG) as bench:
-            assert await append(bench, 0) == 0
-            bench.clock.skew_ms = DAYS_MS
-            await bench.reload()
-            await look(bench)
-            assert await append(bench, 0) == 0, "a retry"
-
-    asyncio.run(scenario())
+async def test_the_next_owner_whose_calendar_is_ahead_knows_them_for_an_hour() -> None:
+    async with rig(CONFIG) as bench:
+        assert await append(bench, 0) == 0
+        bench.clock.skew_ms = DAYS_MS
+        await bench.reload()
+        await look(bench)
+        assert await append(bench, 0) == 0, "a retry"
 
 
-def test_producers_silent_for_a_day_and_an_hour_expire_and_no_others_do() -> None:
-    async def scenario() -> None:
-        async with rig(CONFIG) as bench:
-            assert await append(bench, 0) == 0
-            bench.clock.ms += PRODUCER_EXPIRY_MS + 1
-            await look(bench)
-            assert await append(bench, 1) == 1, "just in time"
-            bench.clock.ms += 2 * HOUR_MS
-            await look(bench)
-            assert 7 in bench.log.producers
-            bench.clock.ms += PRODUCER_EXPIRY_MS
-            await look(bench)
-            assert 7 in bench.log.producers
-            bench.clock.ms += HOUR_MS
-            await look(bench)
-            assert 7 not in bench.log.producers
-
-    asyncio.run(scenario())
+async def test_producers_silent_for_a_day_and_an_hour_expire_and_no_others_do() -> None:
+    async with rig(CONFIG) as bench:
+        assert await append(bench, 0) == 0
+        bench.clock.ms += PRODUCER_EXPIRY_MS + 1
+        await look(bench)
+        assert await append(bench, 1) == 1, "just in time"
+        bench.clock.ms += 2 * HOUR_MS
+        await look(bench)
+        assert 7 in bench.log.producers
+        bench.clock.ms += PRODUCER_EXPIRY_MS
+        await look(bench)
+        assert 7 in bench.log.producers
+        bench.clock.ms += HOUR_MS
+        await look(bench)
+        assert 7 not in bench.log.producers

@@ -7,7 +7,6 @@ has the later one must have the earlier): acknowledged records were lost.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,75 +63,66 @@ async def append(bench: Rig, sequence: int, epoch: int = 0) -> int:
 
 
 @pytest.mark.parametrize("first", [5, 20])
-def test_many_failed_tries_forget_neither_the_sequence_nor_the_duplicates(first) -> None:
-    async def scenario() -> None:
-        async with rig() as bench:
-            for sequence in range(first):
-                await append(bench, sequence)
-            bench.store.refuse_appends = True
-            for _ in range(TRIES):
-                with pytest.raises(StorageUnavailable):
-                    await append(bench, first)
-                await settle()
-            bench.store.refuse_appends = False
-            await refused(bench, first + 1)
-            for sequence in range(first - 5, first):
-                assert await append(bench, sequence) == sequence, "a retry is recognised"
-            assert await append(bench, first) == first
-            assert await append(bench, first + 1) == first + 1
-
-    asyncio.run(scenario())
-
-
-def test_many_appends_that_fail_at_once_forget_nothing() -> None:
-    async def scenario() -> None:
-        async with rig() as bench:
-            for sequence in range(5):
-                await append(bench, sequence)
-            bench.store.is_held = True
-            for sequence in range(5, 5 + TRIES):
-                assert begin(bench, sequence) is not None
+async def test_many_failed_tries_forget_neither_the_sequence_nor_the_duplicates(first) -> None:
+    async with rig() as bench:
+        for sequence in range(first):
+            await append(bench, sequence)
+        bench.store.refuse_appends = True
+        for _ in range(TRIES):
+            with pytest.raises(StorageUnavailable):
+                await append(bench, first)
             await settle()
-            bench.store.fail_newest()
-            bench.store.complete_all()
-            await settle()
-            await refused(bench, 6)
-            assert await append(bench, 0) == 0, "a retry is recognised"
-            assert await append(bench, 5) == 5
+        bench.store.refuse_appends = False
+        await refused(bench, first + 1)
+        for sequence in range(first - 5, first):
+            assert await append(bench, sequence) == sequence, "a retry is recognised"
+        assert await append(bench, first) == first
+        assert await append(bench, first + 1) == first + 1
 
-    asyncio.run(scenario())
+
+async def test_many_appends_that_fail_at_once_forget_nothing() -> None:
+    async with rig() as bench:
+        for sequence in range(5):
+            await append(bench, sequence)
+        bench.store.is_held = True
+        for sequence in range(5, 5 + TRIES):
+            assert begin(bench, sequence) is not None
+        await settle()
+        bench.store.fail_newest()
+        bench.store.complete_all()
+        await settle()
+        await refused(bench, 6)
+        assert await append(bench, 0) == 0, "a retry is recognised"
+        assert await append(bench, 5) == 5
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_batch_that_waits_for_its_tenants_rate_is_not_overtaken(is_known: bool) -> None:
+async def test_a_batch_that_waits_for_its_tenants_rate_is_not_overtaken(is_known: bool) -> None:
     """Two are in flight, the first is refused: the second must not be accepted before it."""
 
-    async def scenario() -> None:
-        async with rig() as bench:
-            refusals: dict[str, Callable[[], HeadraceError]] = {}
-            verifications = Verifications(bench.tasks)  # type: ignore[arg-type]  # not asked
-            appends = Appends(bench.clock, verifications, None, refusals)
-            await append(bench, 0)
-            producer_id, first = (7, 1) if is_known else (8, 0)
-            tenant = tenant_of(bench.log.name)
-            refusals[tenant] = lambda: WriteDeferred("owes", throttle_ms=30_000)
+    async with rig() as bench:
+        refusals: dict[str, Callable[[], HeadraceError]] = {}
+        verifications = Verifications(bench.tasks)  # type: ignore[arg-type]  # not asked
+        appends = Appends(bench.clock, verifications, None, refusals)
+        await append(bench, 0)
+        producer_id, first = (7, 1) if is_known else (8, 0)
+        tenant = tenant_of(bench.log.name)
+        refusals[tenant] = lambda: WriteDeferred("owes", throttle_ms=30_000)
 
-            def now(sequence: int) -> Appended | None:
-                record = Record(0, NOW_MS, None, b"%d" % sequence, [])
-                batch = encode_batch([record], producer_id=producer_id, producer_epoch=0,
-                                     base_sequence=sequence)  # fmt: skip
-                return appends.append_now(bench.log, memoryview(batch), check_single(batch))
+        def now(sequence: int) -> Appended | None:
+            record = Record(0, NOW_MS, None, b"%d" % sequence, [])
+            batch = encode_batch([record], producer_id=producer_id, producer_epoch=0,
+                                 base_sequence=sequence)  # fmt: skip
+            return appends.append_now(bench.log, memoryview(batch), check_single(batch))
 
-            with pytest.raises(WriteDeferred):
-                now(first)
-            del refusals[tenant]
-            bench.clock.ms += 30_000
-            with pytest.raises(StorageUnavailable, match="must come first"):
-                now(first + 1)
-            stored = [now(first), now(first + 1)]
-            assert [one.base_offset for one in stored if one is not None] == [1, 2]
-
-    asyncio.run(scenario())
+        with pytest.raises(WriteDeferred):
+            now(first)
+        del refusals[tenant]
+        bench.clock.ms += 30_000
+        with pytest.raises(StorageUnavailable, match="must come first"):
+            now(first + 1)
+        stored = [now(first), now(first + 1)]
+        assert [one.base_offset for one in stored if one is not None] == [1, 2]
 
 
 async def fail(bench: Rig, sequence: int, epoch: int) -> None:
@@ -145,39 +135,33 @@ async def fail(bench: Rig, sequence: int, epoch: int) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 1], ids=["new producer", "new epoch"])
 @pytest.mark.parametrize("is_reloaded", [False, True])
-def test_batches_after_a_failed_first_batch_are_refused(epoch, is_reloaded) -> None:
-    async def scenario() -> None:
-        async with rig() as bench:
-            for sequence in range(3 * epoch):
-                await append(bench, sequence)
-            await fail(bench, 0, epoch)
-            if is_reloaded and epoch:
-                await bench.reload()
-                with pytest.raises(OutOfOrderSequence):
-                    await append(bench, 1, epoch)
-            else:
-                await refused(bench, 1, epoch)
-            assert await append(bench, 0, epoch) == 3 * epoch
-            assert await append(bench, 1, epoch) == 3 * epoch + 1
-            assert await append(bench, 0, epoch) == 3 * epoch, "a retry is recognised"
-
-    asyncio.run(scenario())
-
-
-def test_a_failed_first_batch_is_remembered_by_a_ledgers_footer() -> None:
-    async def scenario() -> None:
-        async with rig() as bench:
-            for sequence in range(3):
-                await append(bench, sequence)
-            await fail(bench, 0, 1)
-            await bench.log.lifecycle_host.roll_now()
-            await settle()
+async def test_batches_after_a_failed_first_batch_are_refused(epoch, is_reloaded) -> None:
+    async with rig() as bench:
+        for sequence in range(3 * epoch):
+            await append(bench, sequence)
+        await fail(bench, 0, epoch)
+        if is_reloaded and epoch:
             await bench.reload()
             with pytest.raises(OutOfOrderSequence):
-                await append(bench, 1, 1)
-            assert await append(bench, 0, 1) == 3
+                await append(bench, 1, epoch)
+        else:
+            await refused(bench, 1, epoch)
+        assert await append(bench, 0, epoch) == 3 * epoch
+        assert await append(bench, 1, epoch) == 3 * epoch + 1
+        assert await append(bench, 0, epoch) == 3 * epoch, "a retry is recognised"
 
-    asyncio.run(scenario())
+
+async def test_a_failed_first_batch_is_remembered_by_a_ledgers_footer() -> None:
+    async with rig() as bench:
+        for sequence in range(3):
+            await append(bench, sequence)
+        await fail(bench, 0, 1)
+        await bench.log.lifecycle_host.roll_now()
+        await settle()
+        await bench.reload()
+        with pytest.raises(OutOfOrderSequence):
+            await append(bench, 1, 1)
+        assert await append(bench, 0, 1) == 3
 
 
 def test_safe_batches_are_remembered_when_newer_ones_fail() -> None:
@@ -210,83 +194,71 @@ async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
 
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_batch_after_one_in_doubt_is_never_accepted_in_its_place(before, is_stored) -> None:
+async def test_a_batch_after_one_in_doubt_is_never_accepted_in_its_place(before, is_stored) -> None:
     """The log is read again, and of a producer's first batch that is lost it tells nothing."""
 
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
-            await bench.append(b"a")
-            for sequence in range(before):
-                await append(bench, sequence)
-            await in_doubt(bench, before, is_stored=is_stored)
-            if is_stored:
-                assert await append(bench, before + 1) == before + 2
-            else:
-                with pytest.raises(StorageUnavailable, match="must come first"):
-                    await append(bench, before + 1)
-            assert await append(bench, before) == before + 1, "once, and in its place"
+    async with rig(leader_epoch=0) as bench:
+        await bench.append(b"a")
+        for sequence in range(before):
+            await append(bench, sequence)
+        await in_doubt(bench, before, is_stored=is_stored)
+        if is_stored:
             assert await append(bench, before + 1) == before + 2
-            assert await bench.offsets() == list(range(before + 3))
+        else:
+            with pytest.raises(StorageUnavailable, match="must come first"):
+                await append(bench, before + 1)
+        assert await append(bench, before) == before + 1, "once, and in its place"
+        assert await append(bench, before + 1) == before + 2
+        assert await bench.offsets() == list(range(before + 3))
 
-    asyncio.run(scenario())
 
-
-def test_a_batch_after_one_that_never_reached_the_log_gets_a_retriable_error() -> None:
+async def test_a_batch_after_one_that_never_reached_the_log_gets_a_retriable_error() -> None:
     """The log could not be read when the first came, and could when the second did."""
 
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
-            await bench.append(b"a")
-            bench.log = bench.open()
-            get = bench.metadata.get
+    async with rig(leader_epoch=0) as bench:
+        await bench.append(b"a")
+        bench.log = bench.open()
+        get = bench.metadata.get
 
-            async def away(_key):
-                raise MetadataUnavailable("an outage")
+        async def away(_key):
+            raise MetadataUnavailable("an outage")
 
-            bench.metadata.get = away
-            assert begin(bench, 0) is None
-            assert bench.log.ready is not None
-            with pytest.raises(MetadataUnavailable):
-                await bench.log.ready.wait()
-            bench.metadata.get = get
-            with pytest.raises(StorageUnavailable, match="must come first"):
-                await append(bench, 1)
-            assert await append(bench, 0) == 1
-            assert await append(bench, 1) == 2
-
-    asyncio.run(scenario())
+        bench.metadata.get = away
+        assert begin(bench, 0) is None
+        assert bench.log.ready is not None
+        with pytest.raises(MetadataUnavailable):
+            await bench.log.ready.wait()
+        bench.metadata.get = get
+        with pytest.raises(StorageUnavailable, match="must come first"):
+            await append(bench, 1)
+        assert await append(bench, 0) == 1
+        assert await append(bench, 1) == 2
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_new_owner_gives_a_retriable_error_to_batches_after_one_it_lacks(
+async def test_a_new_owner_gives_a_retriable_error_to_batches_after_one_it_lacks(
     before,
 ) -> None:
     """librdkafka asks the new one with its second batch, and retries the first only then."""
 
-    async def scenario() -> None:
-        async with rig(leader_epoch=0) as bench:
-            for sequence in range(before):
-                await append(bench, sequence)
-            rival = bench.rival(1)
-            await rival.ready()
-            with pytest.raises(StorageUnavailable, match="must come first"):
-                await append(rival, before + 1)
-            assert await append(rival, before) == before
-            assert await append(rival, before + 1) == before + 1
-            rival.clock.ms += RETRIES_MS
-            with pytest.raises(OutOfOrderSequence):
-                await append(rival, before + 3)
-
-    asyncio.run(scenario())
+    async with rig(leader_epoch=0) as bench:
+        for sequence in range(before):
+            await append(bench, sequence)
+        rival = bench.rival(1)
+        await rival.ready()
+        with pytest.raises(StorageUnavailable, match="must come first"):
+            await append(rival, before + 1)
+        assert await append(rival, before) == before
+        assert await append(rival, before + 1) == before + 1
+        rival.clock.ms += RETRIES_MS
+        with pytest.raises(OutOfOrderSequence):
+            await append(rival, before + 3)
 
 
-def test_a_log_that_has_failed_nobody_takes_any_first_sequence_as_ever() -> None:
+async def test_a_log_that_has_failed_nobody_takes_any_first_sequence_as_ever() -> None:
     """Kafka does so, too: what a producer wrote before may have been deleted since."""
 
-    async def scenario() -> None:
-        async with rig() as bench:
-            assert await append(bench, 7) == 0
-            with pytest.raises(OutOfOrderSequence):
-                await append(bench, 9)
-
-    asyncio.run(scenario())
+    async with rig() as bench:
+        assert await append(bench, 7) == 0
+        with pytest.raises(OutOfOrderSequence):
+            await append(bench, 9)

@@ -23,22 +23,19 @@ async def put(bench: Rig, producer_id: int = -1) -> None:
     await appended.completion.wait()
 
 
-def test_a_transaction_over_more_indexes_than_are_kept_is_read():
-    async def scenario() -> None:
-        async with rig() as bench:
-            await put(bench, 7)
-            for _ in range(6):
-                await put(bench)
-                await bench.log.lifecycle_host.roll_now()
-            appended = bench.log.append_marker(7, 0, 0, is_commit=False)
-            assert appended is not None
-            await appended.completion.wait()
+async def test_a_transaction_over_more_indexes_than_are_kept_is_read():
+    async with rig() as bench:
+        await put(bench, 7)
+        for _ in range(6):
+            await put(bench)
             await bench.log.lifecycle_host.roll_now()
-            bench.log.indexes = LoadedIndexes(entries_max=2)
-            for segment in bench.log.closed:
-                segment.unload_index()
-            async with asyncio.timeout(10):
-                found = await bench.log.reader.fetch(0, 10_000, READ_COMMITTED)
-            assert found.aborted == [(0, 7)]
-
-    asyncio.run(scenario())
+        appended = bench.log.append_marker(7, 0, 0, is_commit=False)
+        assert appended is not None
+        await appended.completion.wait()
+        await bench.log.lifecycle_host.roll_now()
+        bench.log.indexes = LoadedIndexes(entries_max=2)
+        for segment in bench.log.closed:
+            segment.unload_index()
+        async with asyncio.timeout(10):
+            found = await bench.log.reader.fetch(0, 10_000, READ_COMMITTED)
+        assert found.aborted == [(0, 7)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from log_rig import Rig, rig, settle
 
@@ -41,50 +39,44 @@ async def taken_over(bench: Rig, epoch: int) -> Rig:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_records_without_a_time_stay_for_as_long_after_a_crash(is_shared: bool) -> None:
-    async def scenario() -> None:
-        async with rig(CONFIG, leader_epoch=0 if is_shared else None) as bench:
-            await append_timeless(bench)
-            bench.clock.ms += HOUR_MS // 2
-            if is_shared:
-                bench = await taken_over(bench, 1)
-            else:
-                await bench.reload()
-            assert await look(bench) == 0
-            # Nobody knows any more when they were stored: they count from when they were found.
-            bench.clock.ms += HOUR_MS // 2 + 1
-            assert await look(bench) == 0
-            bench.clock.ms += HOUR_MS
-            assert await look(bench) == 1
-            await bench.tasks.close()
-
-    asyncio.run(scenario())
+async def test_records_without_a_time_stay_for_as_long_after_a_crash(is_shared: bool) -> None:
+    async with rig(CONFIG, leader_epoch=0 if is_shared else None) as bench:
+        await append_timeless(bench)
+        bench.clock.ms += HOUR_MS // 2
+        if is_shared:
+            bench = await taken_over(bench, 1)
+        else:
+            await bench.reload()
+        assert await look(bench) == 0
+        # Nobody knows any more when they were stored: they count from when they were found.
+        bench.clock.ms += HOUR_MS // 2 + 1
+        assert await look(bench) == 0
+        bench.clock.ms += HOUR_MS
+        assert await look(bench) == 1
+        await bench.tasks.close()
 
 
-def test_a_ledger_of_unknown_age_goes_with_the_one_behind_it() -> None:
+async def test_a_ledger_of_unknown_age_goes_with_the_one_behind_it() -> None:
     """As chains of former versions have it."""
 
-    async def scenario() -> None:
-        async with rig(CONFIG, leader_epoch=0) as bench:
-            await append_timeless(bench)
-            second = await taken_over(bench, 1)
-            second.log.segments[0].first_append_ms = -1
-            assert await look(second) == 0
-            await second.append(b"later")
-            third = await taken_over(second, 2)
-            third.log.segments[0].first_append_ms = -1
-            assert await look(third) == 0
-            third.clock.ms += HOUR_MS + 1
-            assert await look(third) == 2
-            await second.tasks.close()
-            await third.tasks.close()
-
-    asyncio.run(scenario())
+    async with rig(CONFIG, leader_epoch=0) as bench:
+        await append_timeless(bench)
+        second = await taken_over(bench, 1)
+        second.log.segments[0].first_append_ms = -1
+        assert await look(second) == 0
+        await second.append(b"later")
+        third = await taken_over(second, 2)
+        third.log.segments[0].first_append_ms = -1
+        assert await look(third) == 0
+        third.clock.ms += HOUR_MS + 1
+        assert await look(third) == 2
+        await second.tasks.close()
+        await third.tasks.close()
 
 
 @pytest.mark.parametrize("max_ms", [-1, None])
 @pytest.mark.parametrize("is_reloaded", [False, True])
-def test_young_records_stay_whatever_an_earlier_version_stored_as_their_time(
+async def test_young_records_stay_whatever_an_earlier_version_stored_as_their_time(
     max_ms: int | None, is_reloaded: bool
 ) -> None:
     """Headers without a maximum, over ledgers that were begun long ago and sealed just now."""
@@ -96,19 +88,16 @@ def test_young_records_stay_whatever_an_earlier_version_stored_as_their_time(
         assert appended is not None
         await appended.completion.wait()
 
-    async def scenario() -> None:
-        async with rig(CONFIG) as bench:
-            await append_timeless(bench)
-            for _ in range(3):
-                bench.clock.ms += HOUR_MS // 2
-                await append(bench)
-            await bench.log.roll_now()
-            await append_timeless(bench)
-            if is_reloaded:
-                await bench.reload()
+    async with rig(CONFIG) as bench:
+        await append_timeless(bench)
+        for _ in range(3):
             bench.clock.ms += HOUR_MS // 2
-            assert await look(bench) == 0
-            bench.clock.ms += HOUR_MS
-            assert await look(bench) >= 4
-
-    asyncio.run(scenario())
+            await append(bench)
+        await bench.log.roll_now()
+        await append_timeless(bench)
+        if is_reloaded:
+            await bench.reload()
+        bench.clock.ms += HOUR_MS // 2
+        assert await look(bench) == 0
+        bench.clock.ms += HOUR_MS
+        assert await look(bench) >= 4

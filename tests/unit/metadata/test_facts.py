@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from uuid import UUID
 
@@ -163,14 +162,11 @@ def test_keys_lead_back_to_what_they_name():
         facts.partition_of_key("/partitions/x/1")
 
 
-def test_producer_ids_go_on_where_they_were_and_a_damaged_counter_is_noticed():
-    async def run():
-        store = MemoryMetadataStore()
-        assert await allocate_producer_ids(store, 1_000) == range(1_000)
-        assert await allocate_producer_ids(store, 1) == range(1_000, 1_001)
-        await store.delete(facts.PRODUCER_IDS_NEXT, 1)
-        await store.put(facts.PRODUCER_IDS_NEXT, b'{"v":1,"next":-4}', ABSENT)
-        with pytest.raises(DataCorrupt):
-            await allocate_producer_ids(store, 1)
-
-    asyncio.run(run())
+async def test_producer_ids_go_on_where_they_were_and_a_damaged_counter_is_noticed():
+    store = MemoryMetadataStore()
+    assert await allocate_producer_ids(store, 1_000) == range(1_000)
+    assert await allocate_producer_ids(store, 1) == range(1_000, 1_001)
+    await store.delete(facts.PRODUCER_IDS_NEXT, 1)
+    await store.put(facts.PRODUCER_IDS_NEXT, b'{"v":1,"next":-4}', ABSENT)
+    with pytest.raises(DataCorrupt):
+        await allocate_producer_ids(store, 1)

@@ -60,68 +60,59 @@ def rules(name: str, needs) -> list[Acl]:
     ]
 
 
-def test_every_rpc_has_a_row():
-    async def scenario() -> None:
-        async with broker() as rig:
-            served = {path.rpartition("/")[2] for path in Rocket(rig).messaging.methods}
-            assert served == set(ACCESS)
-
-    asyncio.run(scenario())
+async def test_every_rpc_has_a_row():
+    async with broker() as rig:
+        served = {path.rpartition("/")[2] for path in Rocket(rig).messaging.methods}
+        assert served == set(ACCESS)
 
 
 @pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
-def test_an_rpc_needs_just_the_rights_of_its_row(rpc):
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            rocket = Rocket(rig)
-            await rocket.create(TOPIC)
-            assert await code_of(rocket, rpc, "nobody") == codes.FORBIDDEN
-            missing = await code_of(rocket, rpc, "nobody", "no-such-topic")
-            assert missing == codes.FORBIDDEN, "nothing is learned of what exists"
-            needs = ACCESS[rpc].needs
-            for left_out in range(len(needs)):
-                name = f"without-{left_out}"
-                some = rules(name, needs[:left_out] + needs[left_out + 1 :])
-                await rig.node.services.access.create(some)
-                assert await code_of(rocket, rpc, name) == codes.FORBIDDEN
-            await rig.node.services.access.create(rules("alice", needs))
-            assert await code_of(rocket, rpc, "alice") != codes.FORBIDDEN
-            assert await code_of(rocket, rpc, "root") != codes.FORBIDDEN
-
-    asyncio.run(scenario())
+async def test_an_rpc_needs_just_the_rights_of_its_row(rpc):
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        rocket = Rocket(rig)
+        await rocket.create(TOPIC)
+        assert await code_of(rocket, rpc, "nobody") == codes.FORBIDDEN
+        missing = await code_of(rocket, rpc, "nobody", "no-such-topic")
+        assert missing == codes.FORBIDDEN, "nothing is learned of what exists"
+        needs = ACCESS[rpc].needs
+        for left_out in range(len(needs)):
+            name = f"without-{left_out}"
+            some = rules(name, needs[:left_out] + needs[left_out + 1 :])
+            await rig.node.services.access.create(some)
+            assert await code_of(rocket, rpc, name) == codes.FORBIDDEN
+        await rig.node.services.access.create(rules("alice", needs))
+        assert await code_of(rocket, rpc, "alice") != codes.FORBIDDEN
+        assert await code_of(rocket, rpc, "root") != codes.FORBIDDEN
 
 
 @pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
-def test_a_client_learns_nothing_of_what_another_tenant_has(rpc):
+async def test_a_client_learns_nothing_of_what_another_tenant_has(rpc):
     """Neither one of a tenant nor one of the default tenant with all rights there. The tenant's own
     client uses the same names."""
 
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
-            rocket = Rocket(rig)
-            await rocket.create(f"«acme»{TOPIC}")
-            await rocket.set_group(f"«acme»{GROUP}", share_auto_offset_reset="earliest")
-            await rig.node.services.access.create(
-                [
-                    Acl(Pattern(kind, "*"), Entry("User:dave", "*", one, Permission.ALLOW))
-                    for kind in NAMES
-                    for one in Operation
-                    if one > Operation.ALL
-                ]
-            )
-            for who in ("bob", "dave"):
-                for prefix in ("", "«acme»"):
-                    sees = await answer_of(rocket, rpc, who, prefix + TOPIC)
-                    absent = await answer_of(rocket, rpc, who, prefix + "absent-topic")
-                    assert sees.replace(TOPIC, "absent-topic") == absent
-                    assert prefix or "«" not in sees
-            own = await answer_of(rocket, rpc, "alice", TOPIC)
-            assert "«" not in own
-            code = await code_of(rocket, rpc, "alice")
-            assert code not in {codes.FORBIDDEN, codes.TOPIC_NOT_FOUND}
-            assert TOPIC not in rig.node.topics.by_name
-
-    asyncio.run(scenario())
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket = Rocket(rig)
+        await rocket.create(f"«acme»{TOPIC}")
+        await rocket.set_group(f"«acme»{GROUP}", share_auto_offset_reset="earliest")
+        await rig.node.services.access.create(
+            [
+                Acl(Pattern(kind, "*"), Entry("User:dave", "*", one, Permission.ALLOW))
+                for kind in NAMES
+                for one in Operation
+                if one > Operation.ALL
+            ]
+        )
+        for who in ("bob", "dave"):
+            for prefix in ("", "«acme»"):
+                sees = await answer_of(rocket, rpc, who, prefix + TOPIC)
+                absent = await answer_of(rocket, rpc, who, prefix + "absent-topic")
+                assert sees.replace(TOPIC, "absent-topic") == absent
+                assert prefix or "«" not in sees
+        own = await answer_of(rocket, rpc, "alice", TOPIC)
+        assert "«" not in own
+        code = await code_of(rocket, rpc, "alice")
+        assert code not in {codes.FORBIDDEN, codes.TOPIC_NOT_FOUND}
+        assert TOPIC not in rig.node.topics.by_name
 
 
 async def answer_of(rocket: Rocket, rpc: str, name: str, topic: str) -> str:
@@ -131,59 +122,53 @@ async def answer_of(rocket: Rocket, rpc: str, name: str, topic: str) -> str:
     return repr([str(wire.response_of(rpc).FromString(one)) for one in call.sent])
 
 
-def test_tenants_with_equal_names_send_receive_settle_and_dead_letter_apart():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
-            rocket = Rocket(rig)
-            tenants = {"acme": "alice", "beta": "bob"}
-            for tenant in tenants:
-                await rocket.create(f"«{tenant}»{TOPIC}", "mixed")
-            for tenant, name in tenants.items():
-                rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
-                await rocket.send(TOPIC, tenant.encode())
-                half = await rocket.send(TOPIC, b"half", message_type=wire.TRANSACTION)
-                assert half.transaction_id
-            hosted = [
-                one for one in rig.node.timers.host.hosted if one.topic.name[-len(TOPIC) :] == TOPIC
-            ]
-            halves = [(one, half) for one in hosted for half in one.state.halves.saved()]
-            assert len(halves) == 2
-            for one, half in halves:  # as if their check-backs were due
-                one.state.halves._asked.setdefault(half.group, {})[half.number] = None
-            for tenant, name in tenants.items():
-                rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
-                (message,) = await rocket.receive(TOPIC, GROUP, wait_ms=30_000)
-                assert (message.body, message.topic.name) == (tenant.encode(), TOPIC)
-                receipt = message.system_properties.receipt_handle
-                where = {"group": {"name": GROUP}, "topic": {"name": TOPIC}}
-                forwarded = await rocket.ask(
-                    "ForwardMessageToDeadLetterQueue", **where, receipt_handle=receipt
-                )
-                assert forwarded.status.code == codes.OK
-                letters = f"{DEAD_LETTERS}{GROUP}"
-                name_of_letters = f"«{tenant}»dlq.{GROUP}"
-                while name_of_letters not in rig.node.topics.by_name:
-                    await asyncio.sleep(0.01)
-                (letter,) = await rocket.receive(letters, "readers", wait_ms=30_000)
-                assert letter.body == tenant.encode()
-                assert "«" not in str(letter)
-                polled, _failed = await rig.node.services.timers.poll_checks(
-                    f"«{tenant}»{TOPIC}", 10, 0
-                )
-                assert all(one.topic == f"«{tenant}»{TOPIC}" for one in polled)
-
-    asyncio.run(scenario())
+async def test_tenants_with_equal_names_send_receive_settle_and_dead_letter_apart():
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket = Rocket(rig)
+        tenants = {"acme": "alice", "beta": "bob"}
+        for tenant in tenants:
+            await rocket.create(f"«{tenant}»{TOPIC}", "mixed")
+        for tenant, name in tenants.items():
+            rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+            await rocket.send(TOPIC, tenant.encode())
+            half = await rocket.send(TOPIC, b"half", message_type=wire.TRANSACTION)
+            assert half.transaction_id
+        hosted = [
+            one for one in rig.node.timers.host.hosted if one.topic.name[-len(TOPIC) :] == TOPIC
+        ]
+        halves = [(one, half) for one in hosted for half in one.state.halves.saved()]
+        assert len(halves) == 2
+        for one, half in halves:  # as if their check-backs were due
+            one.state.halves._asked.setdefault(half.group, {})[half.number] = None
+        for tenant, name in tenants.items():
+            rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal(name))
+            (message,) = await rocket.receive(TOPIC, GROUP, wait_ms=30_000)
+            assert (message.body, message.topic.name) == (tenant.encode(), TOPIC)
+            receipt = message.system_properties.receipt_handle
+            where = {"group": {"name": GROUP}, "topic": {"name": TOPIC}}
+            forwarded = await rocket.ask(
+                "ForwardMessageToDeadLetterQueue", **where, receipt_handle=receipt
+            )
+            assert forwarded.status.code == codes.OK
+            letters = f"{DEAD_LETTERS}{GROUP}"
+            name_of_letters = f"«{tenant}»dlq.{GROUP}"
+            while name_of_letters not in rig.node.topics.by_name:
+                await asyncio.sleep(0.01)
+            (letter,) = await rocket.receive(letters, "readers", wait_ms=30_000)
+            assert letter.body == tenant.encode()
+            assert "«" not in str(letter)
+            polled, _failed = await rig.node.services.timers.poll_checks(
+                f"«{tenant}»{TOPIC}", 10, 0
+            )
+            assert all(one.topic == f"«{tenant}»{TOPIC}" for one in polled)
 
 
-def test_a_dead_letter_topic_needs_rights_by_its_own_name():
-    async def scenario() -> None:
-        async with broker(BrokerConfig(**CONFIG)) as rig:
-            rocket = Rocket(rig)
-            name = f"{DEAD_LETTERS}{GROUP}"
-            assert await code_of(rocket, "QueryRoute", "nobody", name) == codes.FORBIDDEN
-            assert await code_of(rocket, "QueryRoute", "root", name) == codes.TOPIC_NOT_FOUND
-
-    asyncio.run(scenario())
+async def test_a_dead_letter_topic_needs_rights_by_its_own_name():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        rocket = Rocket(rig)
+        name = f"{DEAD_LETTERS}{GROUP}"
+        assert await code_of(rocket, "QueryRoute", "nobody", name) == codes.FORBIDDEN
+        assert await code_of(rocket, "QueryRoute", "root", name) == codes.TOPIC_NOT_FOUND
 
 
 def test_the_error_of_a_missing_right_is_forbidden():

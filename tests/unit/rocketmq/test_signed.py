@@ -99,33 +99,27 @@ def rule(name: str, operation: Operation, kind: ResourceType = ResourceType.TOPI
     return Acl(Pattern(kind, name), entry)
 
 
-def test_a_signature_of_its_time_is_taken_and_older_ones_are_not():
-    async def scenario() -> None:
-        async with signing() as made:
-            key = await made.key(ROOT)
-            begun = made.now()
-            for minutes in (0, 4.9, -4.9):
-                headers = made.headers(key, begun + minutes * MINUTE)
-                assert await made.code(headers) == codes.OK, minutes
-            for minutes in (5.2, -5.2, 60, -60, 365 * 24 * 60):
-                headers = made.headers(key, begun + minutes * MINUTE)
-                assert await made.code(headers) == codes.UNAUTHORIZED, minutes
-
-    asyncio.run(scenario())
+async def test_a_signature_of_its_time_is_taken_and_older_ones_are_not():
+    async with signing() as made:
+        key = await made.key(ROOT)
+        begun = made.now()
+        for minutes in (0, 4.9, -4.9):
+            headers = made.headers(key, begun + minutes * MINUTE)
+            assert await made.code(headers) == codes.OK, minutes
+        for minutes in (5.2, -5.2, 60, -60, 365 * 24 * 60):
+            headers = made.headers(key, begun + minutes * MINUTE)
+            assert await made.code(headers) == codes.UNAUTHORIZED, minutes
 
 
-def test_a_repeated_signature_ends_with_its_window_also_where_it_was_taken_before():
-    async def scenario() -> None:
-        async with signing() as made:
-            headers = made.headers(await made.key(ROOT))
-            assert await made.code(headers) == codes.OK
-            made.rocket.rig.clock.ahead_ms += 240_000
-            assert await made.code(headers) == codes.OK
-            made.rocket.rig.clock.ahead_ms += 70_000
-            assert await made.code(headers) == codes.UNAUTHORIZED
-            assert await made.code(headers, session=made.connect()) == codes.UNAUTHORIZED
-
-    asyncio.run(scenario())
+async def test_a_repeated_signature_ends_with_its_window_also_where_it_was_taken_before():
+    async with signing() as made:
+        headers = made.headers(await made.key(ROOT))
+        assert await made.code(headers) == codes.OK
+        made.rocket.rig.clock.ahead_ms += 240_000
+        assert await made.code(headers) == codes.OK
+        made.rocket.rig.clock.ahead_ms += 70_000
+        assert await made.code(headers) == codes.UNAUTHORIZED
+        assert await made.code(headers, session=made.connect()) == codes.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai", "America/St_Johns"])
@@ -151,209 +145,182 @@ def test_the_brokers_local_time_counts_since_clients_send_theirs_as_utc(zone, mo
         time.tzset()
 
 
-def test_the_forms_of_all_clients_are_read():
-    async def scenario() -> None:
-        async with signing() as made:
-            key = await made.key(ROOT)
-            given = made.headers(key)
-            signed = given[b"authorization"]
-            head, _, signature = signed.rpartition(b"=")
-            for text in (
-                signed.replace(b",", b"//RocketMQ,", 1),  # Go
-                signed.replace(b",", b"//Rocketmq,", 1),  # C++
-                head + b"=" + signature.upper(),  # Node
-            ):
-                headers = given | {b"authorization": text}
-                assert await made.code(headers, session=made.connect()) == codes.OK, text
-            rust = made.headers(key, text="%Y-%m-%dT%H:%M:%S.123456789+00:00")
-            assert await made.code(rust, session=made.connect()) == codes.OK
-
-    asyncio.run(scenario())
+async def test_the_forms_of_all_clients_are_read():
+    async with signing() as made:
+        key = await made.key(ROOT)
+        given = made.headers(key)
+        signed = given[b"authorization"]
+        head, _, signature = signed.rpartition(b"=")
+        for text in (
+            signed.replace(b",", b"//RocketMQ,", 1),  # Go
+            signed.replace(b",", b"//Rocketmq,", 1),  # C++
+            head + b"=" + signature.upper(),  # Node
+        ):
+            headers = given | {b"authorization": text}
+            assert await made.code(headers, session=made.connect()) == codes.OK, text
+        rust = made.headers(key, text="%Y-%m-%dT%H:%M:%S.123456789+00:00")
+        assert await made.code(rust, session=made.connect()) == codes.OK
 
 
-def test_whatever_is_wrong_gets_the_same_answer():
-    async def scenario() -> None:
-        async with signing() as made:
-            made.services.authentication.failures._sleep = _no_wait  # type: ignore[method-assign]
-            key = await made.key(ROOT)
-            http = await made.key(ROOT, kind=HTTP)
-            right = made.headers(key)
-            other_time = made.headers(key, made.now() - MINUTE)[b"x-mq-date-time"]
-            wrong = [
-                {},
-                {b"x-mq-date-time": right[b"x-mq-date-time"]},
-                {b"authorization": right[b"authorization"]},
-                right | {b"x-mq-date-time": other_time},
-                made.headers(Key(key.id, "hrs_" + "x" * 43)),
-                made.headers(Key(key.id, "")),
-                made.headers(Key("0" * 16, key.secret)),
-                made.headers(Key(http.id, http.secret)),
-                made.headers(Key(http.id, made.services.issuers.keys.access_secret(http.id))),
-                made.headers(Key("", "")),
-                right | {b"authorization": b"Basic cm9vdDpyb290"},
-                right | {b"authorization": b"Bearer " + http.secret.encode()},
-                right | {b"authorization": right[b"authorization"] * 2},
-                right | {b"authorization": right[b"authorization"] + b"," + b"x" * 100_000},
-                right | {b"x-mq-date-time": b"\xff\xfe"},
-                right | {b"x-mq-date-time": b"9" * 10_000},
-            ]
-            found = []
-            for headers in wrong:
-                for topic in ("orders", "no-such-topic"):
-                    found.append(await made.status(headers, topic=topic))
-            assert {(one.code, one.message) for one in found} == {(codes.UNAUTHORIZED, REFUSED)}
-            assert await made.code(right) == codes.OK
-            figures = made.services.authentication.logins.figures
-            assert figures.failed["ACCESS-KEY"] == len(found)
-            assert figures.succeeded["ACCESS-KEY"] == 1
-
-    asyncio.run(scenario())
+async def test_whatever_is_wrong_gets_the_same_answer():
+    async with signing() as made:
+        made.services.authentication.failures._sleep = _no_wait  # type: ignore[method-assign]
+        key = await made.key(ROOT)
+        http = await made.key(ROOT, kind=HTTP)
+        right = made.headers(key)
+        other_time = made.headers(key, made.now() - MINUTE)[b"x-mq-date-time"]
+        wrong = [
+            {},
+            {b"x-mq-date-time": right[b"x-mq-date-time"]},
+            {b"authorization": right[b"authorization"]},
+            right | {b"x-mq-date-time": other_time},
+            made.headers(Key(key.id, "hrs_" + "x" * 43)),
+            made.headers(Key(key.id, "")),
+            made.headers(Key("0" * 16, key.secret)),
+            made.headers(Key(http.id, http.secret)),
+            made.headers(Key(http.id, made.services.issuers.keys.access_secret(http.id))),
+            made.headers(Key("", "")),
+            right | {b"authorization": b"Basic cm9vdDpyb290"},
+            right | {b"authorization": b"Bearer " + http.secret.encode()},
+            right | {b"authorization": right[b"authorization"] * 2},
+            right | {b"authorization": right[b"authorization"] + b"," + b"x" * 100_000},
+            right | {b"x-mq-date-time": b"\xff\xfe"},
+            right | {b"x-mq-date-time": b"9" * 10_000},
+        ]
+        found = []
+        for headers in wrong:
+            for topic in ("orders", "no-such-topic"):
+                found.append(await made.status(headers, topic=topic))
+        assert {(one.code, one.message) for one in found} == {(codes.UNAUTHORIZED, REFUSED)}
+        assert await made.code(right) == codes.OK
+        figures = made.services.authentication.logins.figures
+        assert figures.failed["ACCESS-KEY"] == len(found)
+        assert figures.succeeded["ACCESS-KEY"] == 1
 
 
 async def _no_wait(_ms: int) -> None:
     return
 
 
-def test_failures_are_slowed_and_those_who_have_signed_are_not():
-    async def scenario() -> None:
-        async with signing() as made:
-            key = await made.key(ROOT)
-            assert await made.code(made.headers(key)) == codes.OK
-            waited: list[int] = []
+async def test_failures_are_slowed_and_those_who_have_signed_are_not():
+    async with signing() as made:
+        key = await made.key(ROOT)
+        assert await made.code(made.headers(key)) == codes.OK
+        waited: list[int] = []
 
-            async def note(wait_ms: int) -> None:
-                waited.append(wait_ms)
+        async def note(wait_ms: int) -> None:
+            waited.append(wait_ms)
 
-            made.services.authentication.failures._sleep = note  # type: ignore[method-assign]
-            stranger = made.connect()
-            for _ in range(30):
-                assert await made.code({}, session=stranger) == codes.UNAUTHORIZED
-            assert waited[0] == 100
-            assert waited[-1] > 1_000
-            count = len(waited)
-            made.rocket.rig.clock.ahead_ms += 1_000
-            assert await made.code(made.headers(key)) == codes.OK
-            assert len(waited) == count
-
-    asyncio.run(scenario())
+        made.services.authentication.failures._sleep = note  # type: ignore[method-assign]
+        stranger = made.connect()
+        for _ in range(30):
+            assert await made.code({}, session=stranger) == codes.UNAUTHORIZED
+        assert waited[0] == 100
+        assert waited[-1] > 1_000
+        count = len(waited)
+        made.rocket.rig.clock.ahead_ms += 1_000
+        assert await made.code(made.headers(key)) == codes.OK
+        assert len(waited) == count
 
 
-def test_a_key_acts_as_its_user_within_its_scope_and_the_rules():
-    async def scenario() -> None:
-        async with signing() as made:
-            await made.services.access.create([rule("orders", Operation.DESCRIBE)])
-            key = await made.key()
-            headers = made.headers(key)
-            assert await made.code(headers) == codes.OK
-            denied = await made.status(headers, topic="secrets")
-            assert denied.code == codes.FORBIDDEN
-            absent = await made.status(headers, topic="absents")
-            assert absent.code == codes.FORBIDDEN
-            assert denied.message.replace("secrets", "X") == absent.message.replace("absents", "X")
-            # A scope narrows even a super user.
-            pattern = Pattern(ResourceType.TOPIC, "sec", PatternType.PREFIXED)
-            narrow = await made.key(ROOT, rules=[ScopeRule(pattern, Operation.READ)])
-            headers = made.headers(narrow)
-            assert await made.code(headers) == codes.FORBIDDEN
-            assert await made.code(headers, topic="secrets") == codes.OK
-
-    asyncio.run(scenario())
+async def test_a_key_acts_as_its_user_within_its_scope_and_the_rules():
+    async with signing() as made:
+        await made.services.access.create([rule("orders", Operation.DESCRIBE)])
+        key = await made.key()
+        headers = made.headers(key)
+        assert await made.code(headers) == codes.OK
+        denied = await made.status(headers, topic="secrets")
+        assert denied.code == codes.FORBIDDEN
+        absent = await made.status(headers, topic="absents")
+        assert absent.code == codes.FORBIDDEN
+        assert denied.message.replace("secrets", "X") == absent.message.replace("absents", "X")
+        # A scope narrows even a super user.
+        pattern = Pattern(ResourceType.TOPIC, "sec", PatternType.PREFIXED)
+        narrow = await made.key(ROOT, rules=[ScopeRule(pattern, Operation.READ)])
+        headers = made.headers(narrow)
+        assert await made.code(headers) == codes.FORBIDDEN
+        assert await made.code(headers, topic="secrets") == codes.OK
 
 
-def test_keys_on_one_connection_do_not_act_with_each_others_rights():
-    async def scenario() -> None:
-        async with signing() as made:
-            mighty, weak = made.headers(await made.key(ROOT)), made.headers(await made.key())
-            for _ in range(3):
-                assert await made.code(mighty) == codes.OK
-                assert await made.code(weak) == codes.FORBIDDEN
-            for _ in range(KEYS_MAX - 2):
-                assert await made.code(made.headers(await made.key(ROOT))) == codes.OK
-            one_more = made.headers(await made.key(ROOT))
-            assert await made.code(one_more) == codes.UNAUTHORIZED
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("ends", ["revoked", "expired"])
-def test_a_key_that_ended_makes_room_for_another_one_on_its_connection(ends):
-    async def scenario() -> None:
-        async with signing() as made:
-            keys = [await made.key(ROOT, lifetime_ms=DAY_MS)]
-            keys += [await made.key(ROOT) for _ in range(KEYS_MAX - 1)]
-            for key in keys:
-                assert await made.code(made.headers(key)) == codes.OK
-            if ends == "revoked":
-                await made.services.issuers.keys.revoke(keys[0].id)
-            else:
-                made.rocket.rig.clock.ahead_ms += DAY_MS
+async def test_keys_on_one_connection_do_not_act_with_each_others_rights():
+    async with signing() as made:
+        mighty, weak = made.headers(await made.key(ROOT)), made.headers(await made.key())
+        for _ in range(3):
+            assert await made.code(mighty) == codes.OK
+            assert await made.code(weak) == codes.FORBIDDEN
+        for _ in range(KEYS_MAX - 2):
             assert await made.code(made.headers(await made.key(ROOT))) == codes.OK
-            assert await made.code(made.headers(keys[0])) == codes.UNAUTHORIZED
-            assert await made.code(made.headers(keys[1])) == codes.OK
-            assert await made.code(made.headers(await made.key(ROOT))) == codes.UNAUTHORIZED
-
-    asyncio.run(scenario())
+        one_more = made.headers(await made.key(ROOT))
+        assert await made.code(one_more) == codes.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("ends", ["revoked", "expired"])
-def test_a_key_that_ends_ends_what_waits(ends):
-    async def scenario() -> None:
-        async with signing() as made:
-            key = await made.key(ROOT)
-            headers = made.headers(key)
-            waiting = made.rocket.begin(
-                "ReceiveMessage",
-                receive_request("orders", "workers", wait_ms=20_000),
-                session=made.connection,
-                headers=headers,
-            )
-            await asyncio.sleep(0.1)
-            if ends == "revoked":
-                await made.services.issuers.keys.revoke(key.id)
-            else:
-                made.rocket.rig.clock.ahead_ms += 91 * 86_400_000
-            topic = made.services.topics.get("orders")
-            record = Record(0, made.rocket.rig.clock.now_ms(), None, b"late", [])
-            await made.services.sends.send(topic, [Outgoing(record)])
-            await asyncio.wait_for(waiting.over.wait(), 20)
-            (answer,) = waiting.sent
-            status = wire.response_of("ReceiveMessage").FromString(answer).status
-            assert status.code == codes.UNAUTHORIZED
-            assert await made.code(made.headers(key)) == codes.UNAUTHORIZED
-
-    asyncio.run(scenario())
+async def test_a_key_that_ended_makes_room_for_another_one_on_its_connection(ends):
+    async with signing() as made:
+        keys = [await made.key(ROOT, lifetime_ms=DAY_MS)]
+        keys += [await made.key(ROOT) for _ in range(KEYS_MAX - 1)]
+        for key in keys:
+            assert await made.code(made.headers(key)) == codes.OK
+        if ends == "revoked":
+            await made.services.issuers.keys.revoke(keys[0].id)
+        else:
+            made.rocket.rig.clock.ahead_ms += DAY_MS
+        assert await made.code(made.headers(await made.key(ROOT))) == codes.OK
+        assert await made.code(made.headers(keys[0])) == codes.UNAUTHORIZED
+        assert await made.code(made.headers(keys[1])) == codes.OK
+        assert await made.code(made.headers(await made.key(ROOT))) == codes.UNAUTHORIZED
 
 
-def test_a_stream_is_signed_once_and_ends_with_its_key():
-    async def scenario() -> None:
-        async with signing() as made:
-            key = await made.key(ROOT)
-            path = f"/{wire.SERVICE}/Telemetry"
-            call = made.rocket.stream_call("Telemetry", made.connection, made.headers(key))
-            requests: Any = made.rocket.messaging.methods[path].handler(call)
-            command = wire.TelemetryCommand()
-            command.settings.client_type = wire.PRODUCER
-            command.settings.publishing.topics.add(name="orders")
-
-            async def told() -> int:
-                call.arrived.clear()
-                requests.message(command.SerializeToString())
-                await asyncio.wait_for(call.arrived.wait(), 20)
-                return int(wire.TelemetryCommand.FromString(call.sent[-1]).status.code)
-
-            assert await told() == codes.OK
-            made.rocket.rig.clock.ahead_ms += 3_600_000
-            assert await told() == codes.OK, "settings are sent again every five minutes"
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+async def test_a_key_that_ends_ends_what_waits(ends):
+    async with signing() as made:
+        key = await made.key(ROOT)
+        headers = made.headers(key)
+        waiting = made.rocket.begin(
+            "ReceiveMessage",
+            receive_request("orders", "workers", wait_ms=20_000),
+            session=made.connection,
+            headers=headers,
+        )
+        await asyncio.sleep(0.1)
+        if ends == "revoked":
             await made.services.issuers.keys.revoke(key.id)
-            assert await told() == codes.UNAUTHORIZED
+        else:
+            made.rocket.rig.clock.ahead_ms += 91 * 86_400_000
+        topic = made.services.topics.get("orders")
+        record = Record(0, made.rocket.rig.clock.now_ms(), None, b"late", [])
+        await made.services.sends.send(topic, [Outgoing(record)])
+        await asyncio.wait_for(waiting.over.wait(), 20)
+        (answer,) = waiting.sent
+        status = wire.response_of("ReceiveMessage").FromString(answer).status
+        assert status.code == codes.UNAUTHORIZED
+        assert await made.code(made.headers(key)) == codes.UNAUTHORIZED
 
-    asyncio.run(scenario())
+
+async def test_a_stream_is_signed_once_and_ends_with_its_key():
+    async with signing() as made:
+        key = await made.key(ROOT)
+        path = f"/{wire.SERVICE}/Telemetry"
+        call = made.rocket.stream_call("Telemetry", made.connection, made.headers(key))
+        requests: Any = made.rocket.messaging.methods[path].handler(call)
+        command = wire.TelemetryCommand()
+        command.settings.client_type = wire.PRODUCER
+        command.settings.publishing.topics.add(name="orders")
+
+        async def told() -> int:
+            call.arrived.clear()
+            requests.message(command.SerializeToString())
+            await asyncio.wait_for(call.arrived.wait(), 20)
+            return int(wire.TelemetryCommand.FromString(call.sent[-1]).status.code)
+
+        assert await told() == codes.OK
+        made.rocket.rig.clock.ahead_ms += 3_600_000
+        assert await told() == codes.OK, "settings are sent again every five minutes"
+        await made.services.issuers.keys.revoke(key.id)
+        assert await told() == codes.UNAUTHORIZED
 
 
-def test_a_key_is_refused_where_no_listener_authenticates():
-    async def scenario() -> None:
-        async with broker() as rig:
-            with pytest.raises(PolicyViolation, match="nothing was created"):
-                await rig.node.services.issuers.keys.create(NewKey("x", ROOT, kind=ROCKETMQ))
-
-    asyncio.run(scenario())
+async def test_a_key_is_refused_where_no_listener_authenticates():
+    async with broker() as rig:
+        with pytest.raises(PolicyViolation, match="nothing was created"):
+            await rig.node.services.issuers.keys.create(NewKey("x", ROOT, kind=ROCKETMQ))

@@ -39,23 +39,20 @@ def test_a_lost_session_is_never_safe_and_leaves_nothing_to_the_next():
     assert not session.is_safe(1_400 * MS, 0)
 
 
-def test_changes_are_waited_for_and_none_is_missed():
-    async def run():
-        session = Session(timeout_ms=1_000, now_ns=0)
-        seen = session.changes
-        waiting = [asyncio.ensure_future(session.wait_change_after(seen)) for _ in range(2)]
-        waiting.append(asyncio.ensure_future(session.wait_change_after(seen + 1)))
-        await asyncio.sleep(0)
-        waiting[0].cancel()
-        session.begin(1_000, 0, 0)
-        await waiting[1]
-        await asyncio.sleep(0)
-        assert not waiting[2].done()
-        session.suspend(1)
-        await waiting[2]
-        await session.wait_change_after(seen)
-
-    asyncio.run(run())
+async def test_changes_are_waited_for_and_none_is_missed():
+    session = Session(timeout_ms=1_000, now_ns=0)
+    seen = session.changes
+    waiting = [asyncio.ensure_future(session.wait_change_after(seen)) for _ in range(2)]
+    waiting.append(asyncio.ensure_future(session.wait_change_after(seen + 1)))
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    session.begin(1_000, 0, 0)
+    await waiting[1]
+    await asyncio.sleep(0)
+    assert not waiting[2].done()
+    session.suspend(1)
+    await waiting[2]
+    await session.wait_change_after(seen)
 
 
 def test_an_endless_session_is_safe_at_any_time():

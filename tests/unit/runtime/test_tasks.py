@@ -53,18 +53,15 @@ def test_tasks_started_after_their_owner_has_closed_never_run():
     assert steps == []
 
 
-def test_an_owner_closes_though_its_tasks_have_ended_in_this_turn_of_the_loop():
+async def test_an_owner_closes_though_its_tasks_have_ended_in_this_turn_of_the_loop():
     """On Python 3.12 and later `close` went on for ever, without letting their callbacks run."""
 
-    async def main() -> None:
-        tasks = Tasks()
+    tasks = Tasks()
 
-        async def work() -> None:
-            pass
+    async def work() -> None:
+        pass
 
-        task = tasks.start(work(), "work")
-        await asyncio.sleep(0)
-        assert task.done()
-        await asyncio.wait_for(tasks.close(), 5)
-
-    asyncio.run(main())
+    task = tasks.start(work(), "work")
+    await asyncio.sleep(0)
+    assert task.done()
+    await asyncio.wait_for(tasks.close(), 5)

@@ -80,14 +80,11 @@ def test_the_oldest_unfinished_handshake_gives_way(contexts, run, monkeypatch):
     run(scenario())
 
 
-def test_an_address_that_is_taken_is_an_error_and_leaks_nothing():
-    async def scenario() -> None:
-        first = await listening_sockets("127.0.0.1", 0, 1)
-        with pytest.raises(OSError, match=r".*"):
-            await listening_sockets("127.0.0.1", first[0].getsockname()[1], 1)
-        first[0].close()
-
-    asyncio.run(scenario())
+async def test_an_address_that_is_taken_is_an_error_and_leaks_nothing():
+    first = await listening_sockets("127.0.0.1", 0, 1)
+    with pytest.raises(OSError, match=r".*"):
+        await listening_sockets("127.0.0.1", first[0].getsockname()[1], 1)
+    first[0].close()
 
 
 def _handshake(serving: ssl.SSLContext, client: ssl.SSLContext, session: object) -> ssl.SSLObject:

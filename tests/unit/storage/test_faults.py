@@ -120,32 +120,29 @@ def sync_way(request, monkeypatch):
 
 @pytest.mark.usefixtures("sync_way")
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        assert await append(store, ledger, b"safe ") == 0
-        # Not one that is just being made to follow it: those are synced, too.
-        failed_path = str(min((tmp_path / "data" / "wal").glob("*.wal")))
-        disk.fault = raising(number, "sync", failed_path, times=1)
-        disk.syncs.clear()
-        _, first = store.append(ledger, [b"lost"], 4, None)
-        _, second = store.append(ledger, [b"lost too"], 8, None)
-        with pytest.raises(StorageUnavailable, match="try again"):
-            await first.wait()
-        assert second.error is not None
-        assert await content(store, ledger) == b"safe "
-        assert store.list()[0].end == 5
-        assert await append_at_last(store, ledger, b"sound") == 5
-        assert disk.syncs.count(failed_path) == 1, "a failed sync was tried again"
-        await store._tasks.close()  # as killed
-        store._release()
-        store = await open_store(tmp_path / "data")
-        assert await content(store, ledger) == b"safe sound"
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_failed_sync_fails_the_group_and_is_never_repeated(tmp_path, number):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    assert await append(store, ledger, b"safe ") == 0
+    # Not one that is just being made to follow it: those are synced, too.
+    failed_path = str(min((tmp_path / "data" / "wal").glob("*.wal")))
+    disk.fault = raising(number, "sync", failed_path, times=1)
+    disk.syncs.clear()
+    _, first = store.append(ledger, [b"lost"], 4, None)
+    _, second = store.append(ledger, [b"lost too"], 8, None)
+    with pytest.raises(StorageUnavailable, match="try again"):
+        await first.wait()
+    assert second.error is not None
+    assert await content(store, ledger) == b"safe "
+    assert store.list()[0].end == 5
+    assert await append_at_last(store, ledger, b"sound") == 5
+    assert disk.syncs.count(failed_path) == 1, "a failed sync was tried again"
+    await store._tasks.close()  # as killed
+    store._release()
+    store = await open_store(tmp_path / "data")
+    assert await content(store, ledger) == b"safe sound"
+    await store.close()
 
 
 @pytest.fixture
@@ -196,117 +193,105 @@ def test_a_write_that_stops_halfway_leaves_no_trace(tmp_path, ending, limit):
     asyncio.run(main())
 
 
-def test_short_writes_are_finished(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        disk.fault = lambda action, path: 100 if action == "write" else None
-        data = bytes(range(256)) * 300
-        await append(store, ledger, data[:1_000])
-        await append(store, ledger, data[1_000:])
-        disk.fault = lambda action, path: 1_000 if action == "read" else None
-        assert await content(store, ledger) == data
-        await store.close()
-        store = await open_store(tmp_path / "data")
-        assert await content(store, ledger) == data
-        await store.close()
-
-    asyncio.run(main())
+async def test_short_writes_are_finished(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    disk.fault = lambda action, path: 100 if action == "write" else None
+    data = bytes(range(256)) * 300
+    await append(store, ledger, data[:1_000])
+    await append(store, ledger, data[1_000:])
+    disk.fault = lambda action, path: 1_000 if action == "read" else None
+    assert await content(store, ledger) == data
+    await store.close()
+    store = await open_store(tmp_path / "data")
+    assert await content(store, ledger) == data
+    await store.close()
 
 
-def test_during_an_outage_appends_fail_at_once_and_readers_go_on(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk, retry_ms=60_000)
-        ledger = await store.create()
-        await append(store, ledger, b"safe")
-        disk.fault = raising(errno.EIO, "sync", "")
+async def test_during_an_outage_appends_fail_at_once_and_readers_go_on(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk, retry_ms=60_000)
+    ledger = await store.create()
+    await append(store, ledger, b"safe")
+    disk.fault = raising(errno.EIO, "sync", "")
+    with pytest.raises(StorageUnavailable):
+        await append(store, ledger, b"lost")
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        _, completion = store.append(ledger, [b"no"], 2, 100)
+        assert completion.done
+        assert isinstance(completion.error, StorageUnavailable)
+    for call in (store.create(), store.seal(ledger, b""), store.delete(ledger)):
         with pytest.raises(StorageUnavailable):
-            await append(store, ledger, b"lost")
-        for _ in range(3):
-            await asyncio.sleep(0.01)
-            _, completion = store.append(ledger, [b"no"], 2, 100)
-            assert completion.done
-            assert isinstance(completion.error, StorageUnavailable)
-        for call in (store.create(), store.seal(ledger, b""), store.delete(ledger)):
-            with pytest.raises(StorageUnavailable):
-                await call
-        assert bytes(store.read_cached(ledger, 0, 100) or b"") == b"safe"
-        assert await content(store, ledger) == b"safe"
-        assert not store.list()[0].is_sealed
-        await store.close()
-        store = await open_store(tmp_path / "data")
-        assert await content(store, ledger) == b"safe"
-        await append(store, ledger, b" and sound")
-        await store.close()
-
-    asyncio.run(main())
+            await call
+    assert bytes(store.read_cached(ledger, 0, 100) or b"") == b"safe"
+    assert await content(store, ledger) == b"safe"
+    assert not store.list()[0].is_sealed
+    await store.close()
+    store = await open_store(tmp_path / "data")
+    assert await content(store, ledger) == b"safe"
+    await append(store, ledger, b" and sound")
+    await store.close()
 
 
-def test_an_outage_ends_though_the_name_of_the_next_log_was_not_synced_at_first(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        await append(store, ledger, b"safe ")
-        await spare_is_made(store)
-        faults = [
-            raising(errno.EIO, "sync", ".wal", times=1),
-            raising(errno.EIO, "sync folder", "/wal", times=2),
-        ]
+async def test_an_outage_ends_though_the_name_of_the_next_log_was_not_synced_at_first(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    await append(store, ledger, b"safe ")
+    await spare_is_made(store)
+    faults = [
+        raising(errno.EIO, "sync", ".wal", times=1),
+        raising(errno.EIO, "sync folder", "/wal", times=2),
+    ]
 
-        def fail(action: str, path: str) -> None:
-            for fault in faults:
-                fault(action, path)
+    def fail(action: str, path: str) -> None:
+        for fault in faults:
+            fault(action, path)
 
-        disk.fault = fail
-        with pytest.raises(StorageUnavailable):
-            await append(store, ledger, b"lost")
-        assert await append_at_last(store, ledger, b"sound") == 5
-        await store.close()
-        store = await open_store(tmp_path / "data")
-        assert await content(store, ledger) == b"safe sound"
-        await store.close()
-
-    asyncio.run(main())
+    disk.fault = fail
+    with pytest.raises(StorageUnavailable):
+        await append(store, ledger, b"lost")
+    assert await append_at_last(store, ledger, b"sound") == 5
+    await store.close()
+    store = await open_store(tmp_path / "data")
+    assert await content(store, ledger) == b"safe sound"
+    await store.close()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it takes Linux's /proc")
 @pytest.mark.parametrize("actions", [("rename",), ("rename", "unlink"), ("sync folder", "unlink")])
-def test_log_files_that_cannot_be_used_again_are_let_go_one_by_one(tmp_path, actions):
+async def test_log_files_that_cannot_be_used_again_are_let_go_one_by_one(tmp_path, actions):
     """One that fails must not take along those behind it: descriptors and room would be lost."""
 
-    async def main() -> None:
-        disk = FaultyDisk()
-        settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 300 << 10}
-        store = await open_store(tmp_path / "data", disk, **settings)
-        ledger = await store.create()
-        await append(store, ledger, b"x")
-        await spare_is_made(store)
-        left = dict.fromkeys(actions, 2)
+    disk = FaultyDisk()
+    settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 300 << 10}
+    store = await open_store(tmp_path / "data", disk, **settings)
+    ledger = await store.create()
+    await append(store, ledger, b"x")
+    await spare_is_made(store)
+    left = dict.fromkeys(actions, 2)
 
-        def fail(action: str, path: str) -> None:
-            is_begun = store.counters.checkpoints > 1  # what is made before has other ways out
-            if is_begun and left.get(action, 0) and path.endswith((".wal", "/wal")):
-                left[action] -= 1
-                raise OSError(errno.EIO, "no", path)
+    def fail(action: str, path: str) -> None:
+        is_begun = store.counters.checkpoints > 1  # what is made before has other ways out
+        if is_begun and left.get(action, 0) and path.endswith((".wal", "/wal")):
+            left[action] -= 1
+            raise OSError(errno.EIO, "no", path)
 
-        disk.fault = fail
-        for _ in range(200):
-            await append_at_last(store, ledger, bytes(10_000))
-        assert left[actions[0]] == 0
-        for _ in range(1_000):
-            if len(open_logs(tmp_path)) <= 12:
-                break
-            await asyncio.sleep(0.01)
-        assert len(open_logs(tmp_path)) <= 12
-        assert len(list(tmp_path.glob("data/wal/*"))) <= 12 + 2 * len(actions)
-        disk.fault = lambda action, path: None
-        await store.close()
-        assert open_logs(tmp_path) == []
-
-    asyncio.run(main())
+    disk.fault = fail
+    for _ in range(200):
+        await append_at_last(store, ledger, bytes(10_000))
+    assert left[actions[0]] == 0
+    for _ in range(1_000):
+        if len(open_logs(tmp_path)) <= 12:
+            break
+        await asyncio.sleep(0.01)
+    assert len(open_logs(tmp_path)) <= 12
+    assert len(list(tmp_path.glob("data/wal/*"))) <= 12 + 2 * len(actions)
+    disk.fault = lambda action, path: None
+    await store.close()
+    assert open_logs(tmp_path) == []
 
 
 def open_logs(folder: Path) -> list[str]:
@@ -326,56 +311,50 @@ async def spare_is_made(store: FileLedgerStore) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_a_failed_seal_or_delete_leaves_the_ledger_open(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        for call in (lambda: store.seal(ledger, b"f"), lambda: store.delete(ledger)):
-            await spare_is_made(store)
-            disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
-            with pytest.raises(StorageUnavailable):
-                await call()
-            disk.fault = lambda action, path: None
-            await append_at_last(store, ledger, b"x")
-        await store.seal(ledger, b"f")
+async def test_a_failed_seal_or_delete_leaves_the_ledger_open(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    for call in (lambda: store.seal(ledger, b"f"), lambda: store.delete(ledger)):
         await spare_is_made(store)
         disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
         with pytest.raises(StorageUnavailable):
-            await store.delete(ledger)
-        assert store.list()[0].is_sealed
-        assert await content(store, ledger) == b"xx"
-        await store.close()
+            await call()
+        disk.fault = lambda action, path: None
+        await append_at_last(store, ledger, b"x")
+    await store.seal(ledger, b"f")
+    await spare_is_made(store)
+    disk.fault = raising(errno.EIO, "sync", ".wal", times=1)
+    with pytest.raises(StorageUnavailable):
+        await store.delete(ledger)
+    assert store.list()[0].is_sealed
+    assert await content(store, ledger) == b"xx"
+    await store.close()
 
-    asyncio.run(main())
 
-
-def test_the_disk_begins_with_all_segments_before_one_is_waited_for(tmp_path):
+async def test_the_disk_begins_with_all_segments_before_one_is_waited_for(tmp_path):
     """A sync of one file after the other would leave a disk idle between them."""
 
-    async def main() -> None:
-        done: list[tuple[str, str]] = []
+    done: list[tuple[str, str]] = []
 
-        class Noting(FaultyDisk):
-            def begin_sync(self, fd: int, /) -> None:
-                done.append(("begin", self._paths[fd]))
-                super().begin_sync(fd)
+    class Noting(FaultyDisk):
+        def begin_sync(self, fd: int, /) -> None:
+            done.append(("begin", self._paths[fd]))
+            super().begin_sync(fd)
 
-            def fdatasync(self, fd: int, /) -> None:
-                done.append(("sync", self._paths[fd]))
-                super().fdatasync(fd)
+        def fdatasync(self, fd: int, /) -> None:
+            done.append(("sync", self._paths[fd]))
+            super().fdatasync(fd)
 
-        store = await open_store(tmp_path / "data", Noting())
-        ledgers = [await store.create() for _ in range(80)]
-        for ledger in ledgers:
-            await append(store, ledger, b"x" * 5_000)
-        done.clear()
-        await store._maintenance.checkpoint()
-        kinds = [kind for kind, path in done if path.endswith(".ledger")]
-        assert kinds == ["begin"] * 64 + ["sync"] * 64 + ["begin"] * 16 + ["sync"] * 16
-        await store.close()
-
-    asyncio.run(main())
+    store = await open_store(tmp_path / "data", Noting())
+    ledgers = [await store.create() for _ in range(80)]
+    for ledger in ledgers:
+        await append(store, ledger, b"x" * 5_000)
+    done.clear()
+    await store._maintenance.checkpoint()
+    kinds = [kind for kind, path in done if path.endswith(".ledger")]
+    assert kinds == ["begin"] * 64 + ["sync"] * 64 + ["begin"] * 16 + ["sync"] * 16
+    await store.close()
 
 
 def test_a_checkpoint_hands_the_disk_a_few_megabytes_at_a_time(tmp_path):
@@ -468,89 +447,77 @@ def test_a_segment_whose_sync_failed_is_written_again_before_it_is_trusted(tmp_p
 
 
 @pytest.mark.usefixtures("_written_at_once")
-def test_a_read_that_fails_says_so(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        await append(store, ledger, b"abc")
-        disk.fault = raising(errno.EIO, "read", ".ledger")
-        with pytest.raises(StorageUnavailable, match="ledger 1 at 0"):
-            await store.read(ledger, 0, 3)
-        disk.fault = lambda action, path: 0 if action == "read" else None
-        with pytest.raises(DataCorrupt):
-            await store.read(ledger, 0, 3)
-        disk.fault = lambda action, path: None
-        assert await content(store, ledger) == b"abc"
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_read_that_fails_says_so(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    await append(store, ledger, b"abc")
+    disk.fault = raising(errno.EIO, "read", ".ledger")
+    with pytest.raises(StorageUnavailable, match="ledger 1 at 0"):
+        await store.read(ledger, 0, 3)
+    disk.fault = lambda action, path: 0 if action == "read" else None
+    with pytest.raises(DataCorrupt):
+        await store.read(ledger, 0, 3)
+    disk.fault = lambda action, path: None
+    assert await content(store, ledger) == b"abc"
+    await store.close()
 
 
-def test_a_folder_on_a_full_disk_opens_for_reading(tmp_path):
-    async def main() -> None:
-        folder = tmp_path / "data"
-        store = await open_store(folder)
-        ledger = await store.create()
-        await append(store, ledger, b"safe")
-        await store.close()
-        for file in (folder / "wal").iterdir():
-            file.unlink()
-        disk = FaultyDisk()
-        disk.fault = raising(errno.ENOSPC, "allocate", ".wal")
-        store = await open_store(folder, disk)
-        assert await content(store, ledger) == b"safe"
-        with pytest.raises(StorageUnavailable):
-            await append(store, ledger, b"no")
-        disk.fault = lambda action, path: None
-        assert await append_at_last(store, ledger, b" again") == 4
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_folder_on_a_full_disk_opens_for_reading(tmp_path):
+    folder = tmp_path / "data"
+    store = await open_store(folder)
+    ledger = await store.create()
+    await append(store, ledger, b"safe")
+    await store.close()
+    for file in (folder / "wal").iterdir():
+        file.unlink()
+    disk = FaultyDisk()
+    disk.fault = raising(errno.ENOSPC, "allocate", ".wal")
+    store = await open_store(folder, disk)
+    assert await content(store, ledger) == b"safe"
+    with pytest.raises(StorageUnavailable):
+        await append(store, ledger, b"no")
+    disk.fault = lambda action, path: None
+    assert await append_at_last(store, ledger, b" again") == 4
+    await store.close()
 
 
-def test_the_readable_end_never_moves_back(tmp_path, monkeypatch):
+async def test_the_readable_end_never_moves_back(tmp_path, monkeypatch):
     """An older group that is acknowledged late takes nothing back from a newer one."""
     monkeypatch.setattr(wal_sync, "INLINE_SYNC_NS", -1)
 
-    async def main() -> None:
-        store = await open_store(tmp_path / "data")
-        came_up = False
-        for _ in range(100):  # a sync that is very quick takes the order away
-            quick, synced = await store.create(), await store.create()
-            _, older = store.append(synced, [b"s"], 1, None)
-            store.append(quick, [b"one"], 3, 60_000)
-            await asyncio.sleep(0)
-            _, newer = store.append(quick, [b"two"], 3, 60_000)
-            await newer.wait()
-            came_up = not older.done
-            await older.wait()
-            assert bytes(store.read_cached(quick, 0, 100) or b"") == b"onetwo"
-            if came_up:
-                break
-        await store.close()
-        assert came_up, "the order that this test is about did not come up"
-
-    asyncio.run(main())
+    store = await open_store(tmp_path / "data")
+    came_up = False
+    for _ in range(100):  # a sync that is very quick takes the order away
+        quick, synced = await store.create(), await store.create()
+        _, older = store.append(synced, [b"s"], 1, None)
+        store.append(quick, [b"one"], 3, 60_000)
+        await asyncio.sleep(0)
+        _, newer = store.append(quick, [b"two"], 3, 60_000)
+        await newer.wait()
+        came_up = not older.done
+        await older.wait()
+        assert bytes(store.read_cached(quick, 0, 100) or b"") == b"onetwo"
+        if came_up:
+            break
+    await store.close()
+    assert came_up, "the order that this test is about did not come up"
 
 
-def test_unsynced_appends_are_synced_within_their_delay(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        await asyncio.sleep(0.05)
-        disk.syncs.clear()
-        await append(store, ledger, b"x", 60_000)
-        assert disk.syncs == []
-        await append(store, ledger, b"x", 20)
-        assert disk.syncs == []
-        while not disk.syncs:
-            await asyncio.sleep(0.005)
-        assert len(disk.syncs) == 1
-        await store.close()
-
-    asyncio.run(main())
+async def test_unsynced_appends_are_synced_within_their_delay(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    await asyncio.sleep(0.05)
+    disk.syncs.clear()
+    await append(store, ledger, b"x", 60_000)
+    assert disk.syncs == []
+    await append(store, ledger, b"x", 20)
+    assert disk.syncs == []
+    while not disk.syncs:
+        await asyncio.sleep(0.005)
+    assert len(disk.syncs) == 1
+    await store.close()
 
 
 FULL_DISK = """
@@ -633,69 +600,60 @@ async def _in_bulk(writer: Any, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("action", ["write", "write back", "sync", "sync folder"])
-def test_a_bulk_that_failed_leaves_the_ledger_without_bytes(tmp_path, action):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        before, ledger = await store.create(), await store.create()
-        await append(store, before, b"before")
+async def test_a_bulk_that_failed_leaves_the_ledger_without_bytes(tmp_path, action):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    before, ledger = await store.create(), await store.create()
+    await append(store, before, b"before")
+    writer = store.bulk_writer(ledger)
+    disk.fault = raising(errno.EIO, action, "02" if action == "sync folder" else ".ledger")
+    with pytest.raises(StorageUnavailable):
+        await _in_bulk(writer, b"bytes")
+    disk.fault = lambda action, path: None
+    with pytest.raises(StorageUnavailable):  # no later sync vouches for what one has lost
+        await writer.finish()
+    writer.close()
+    assert await append(store, before, b"after") == 6, "others go on"
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    await store.close()
+    for folder in ("killed", "data"):
+        store = await open_store(tmp_path / folder)
+        assert await content(store, before) == b"beforeafter"
+        assert await content(store, ledger) == b""
+        await store.close()
+
+
+async def test_a_bulk_whose_length_was_not_stored_leaves_the_ledger_without_bytes(tmp_path):
+    disk = FaultyDisk()
+    store = await open_store(tmp_path / "data", disk)
+    ledger = await store.create()
+    writer = store.bulk_writer(ledger)
+    await writer.write([b"bytes"], 5).wait()
+    disk.fault = raising(errno.EIO, "sync", ".wal")
+    with pytest.raises(StorageUnavailable):
+        await writer.finish()
+    writer.close()
+    disk.fault = lambda action, path: None
+    assert await append_at_last(store, ledger, b"other") == 0
+    await store.close()
+    store = await open_store(tmp_path / "data")
+    assert await content(store, ledger) == b"other"
+    await store.close()
+
+
+async def test_a_bulk_survives_a_crash_before_the_next_checkpoint_or_is_quarantined(tmp_path):
+    store = await open_store(tmp_path / "data")
+    ledgers = [await store.create(), await store.create()]
+    for ledger in ledgers:
         writer = store.bulk_writer(ledger)
-        disk.fault = raising(errno.EIO, action, "02" if action == "sync folder" else ".ledger")
-        with pytest.raises(StorageUnavailable):
-            await _in_bulk(writer, b"bytes")
-        disk.fault = lambda action, path: None
-        with pytest.raises(StorageUnavailable):  # no later sync vouches for what one has lost
-            await writer.finish()
+        await _in_bulk(writer, b"bytes")
         writer.close()
-        assert await append(store, before, b"after") == 6, "others go on"
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
-        await store.close()
-        for folder in ("killed", "data"):
-            store = await open_store(tmp_path / folder)
-            assert await content(store, before) == b"beforeafter"
-            assert await content(store, ledger) == b""
-            await store.close()
-
-    asyncio.run(main())
-
-
-def test_a_bulk_whose_length_was_not_stored_leaves_the_ledger_without_bytes(tmp_path):
-    async def main() -> None:
-        disk = FaultyDisk()
-        store = await open_store(tmp_path / "data", disk)
-        ledger = await store.create()
-        writer = store.bulk_writer(ledger)
-        await writer.write([b"bytes"], 5).wait()
-        disk.fault = raising(errno.EIO, "sync", ".wal")
-        with pytest.raises(StorageUnavailable):
-            await writer.finish()
-        writer.close()
-        disk.fault = lambda action, path: None
-        assert await append_at_last(store, ledger, b"other") == 0
-        await store.close()
-        store = await open_store(tmp_path / "data")
-        assert await content(store, ledger) == b"other"
-        await store.close()
-
-    asyncio.run(main())
-
-
-def test_a_bulk_survives_a_crash_before_the_next_checkpoint_or_is_quarantined(tmp_path):
-    async def main() -> None:
-        store = await open_store(tmp_path / "data")
-        ledgers = [await store.create(), await store.create()]
-        for ledger in ledgers:
-            writer = store.bulk_writer(ledger)
-            await _in_bulk(writer, b"bytes")
-            writer.close()
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
-        await store.close()
-        short = tmp_path / "killed" / "ledgers" / "02" / f"{2:016x}.ledger"
-        short.write_bytes(b"byte")
-        store = await open_store(tmp_path / "killed")
-        assert await content(store, ledgers[0]) == b"bytes"
-        with pytest.raises(DataCorrupt):
-            await content(store, ledgers[1])
-        await store.close()
-
-    asyncio.run(main())
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    await store.close()
+    short = tmp_path / "killed" / "ledgers" / "02" / f"{2:016x}.ledger"
+    short.write_bytes(b"byte")
+    store = await open_store(tmp_path / "killed")
+    assert await content(store, ledgers[0]) == b"bytes"
+    with pytest.raises(DataCorrupt):
+        await content(store, ledgers[1])
+    await store.close()

@@ -25,115 +25,97 @@ async def append(store, ledger, data):
     await completion.wait()
 
 
-def test_a_second_opener_is_refused_with_the_process_that_holds_the_folder(tmp_path):
-    async def main():
-        store = await open_store(tmp_path / "data")
-        with pytest.raises(FolderInUse, match=f"process {os.getpid()}.*another data folder"):
-            await open_store(tmp_path / "data")
-        ledger = await store.create()
-        await append(store, ledger, b"undisturbed")
-        await store.close()
-        await (await open_store(tmp_path / "data")).close()
-
-    asyncio.run(main())
+async def test_a_second_opener_is_refused_with_the_process_that_holds_the_folder(tmp_path):
+    store = await open_store(tmp_path / "data")
+    with pytest.raises(FolderInUse, match=f"process {os.getpid()}.*another data folder"):
+        await open_store(tmp_path / "data")
+    ledger = await store.create()
+    await append(store, ledger, b"undisturbed")
+    await store.close()
+    await (await open_store(tmp_path / "data")).close()
 
 
-def test_a_newer_format_is_refused_and_left_alone(tmp_path):
-    async def main():
-        await (await open_store(tmp_path / "data")).close()
-        path = tmp_path / "data" / "format"
-        magic, _version, salt, _crc = FOLDER.unpack(path.read_bytes())
-        head = FOLDER.pack(magic, 2, salt, 0)[:-4]
-        path.write_bytes(head + crc32c(head).to_bytes(4, "little"))
-        (tmp_path / "data" / "lock").unlink()
-        before = _content(tmp_path)
-        with pytest.raises(FormatUnsupported, match="format 2, this version supports 1"):
-            await open_store(tmp_path / "data")
-        assert _content(tmp_path) == before
-
-    asyncio.run(main())
+async def test_a_newer_format_is_refused_and_left_alone(tmp_path):
+    await (await open_store(tmp_path / "data")).close()
+    path = tmp_path / "data" / "format"
+    magic, _version, salt, _crc = FOLDER.unpack(path.read_bytes())
+    head = FOLDER.pack(magic, 2, salt, 0)[:-4]
+    path.write_bytes(head + crc32c(head).to_bytes(4, "little"))
+    (tmp_path / "data" / "lock").unlink()
+    before = _content(tmp_path)
+    with pytest.raises(FormatUnsupported, match="format 2, this version supports 1"):
+        await open_store(tmp_path / "data")
+    assert _content(tmp_path) == before
 
 
 def _content(folder):
     return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    async def main():
-        (tmp_path / "precious").write_text("mine")
-        before = _content(tmp_path)
-        with pytest.raises(FormatUnsupported, match="empty data folder"):
-            await open_store(tmp_path)
-        assert _content(tmp_path) == before, "nothing is left in it"
-
-    asyncio.run(main())
+async def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    before = _content(tmp_path)
+    with pytest.raises(FormatUnsupported, match="empty data folder"):
+        await open_store(tmp_path)
+    assert _content(tmp_path) == before, "nothing is left in it"
 
 
-def test_many_more_ledgers_than_open_files(tmp_path):
-    async def main():
-        store = await open_store(tmp_path / "data", open_files_max=16)
-        before = len(os.listdir("/proc/self/fd"))
-        ledgers = await asyncio.gather(*(store.create() for _ in range(1_000)))
-        for turn in range(3):
-            for ledger in ledgers:
-                _, last = store.append(
-                    ledger, [b"%d,%d;" % (ledger, turn)], len(b"%d,%d;" % (ledger, turn)), None
-                )
-            await last.wait()
-        assert len(os.listdir("/proc/self/fd")) - before <= 20
-        for ledger in ledgers[::7]:
-            expected = b"".join(b"%d,%d;" % (ledger, turn) for turn in range(3))
-            assert bytes(store.read_cached(ledger, 0, 100)) == expected
-        await store.close()
-        store = await open_store(tmp_path / "data", open_files_max=16)
-        assert len(store.list()) == 1_000
-        for ledger in ledgers[::13]:
-            expected = b"".join(b"%d,%d;" % (ledger, turn) for turn in range(3))
-            assert bytes(await store.read(ledger, 0, 100)) == expected
-        await store.close()
-
-    asyncio.run(main())
+async def test_many_more_ledgers_than_open_files(tmp_path):
+    store = await open_store(tmp_path / "data", open_files_max=16)
+    before = len(os.listdir("/proc/self/fd"))
+    ledgers = await asyncio.gather(*(store.create() for _ in range(1_000)))
+    for turn in range(3):
+        for ledger in ledgers:
+            _, last = store.append(
+                ledger, [b"%d,%d;" % (ledger, turn)], len(b"%d,%d;" % (ledger, turn)), None
+            )
+        await last.wait()
+    assert len(os.listdir("/proc/self/fd")) - before <= 20
+    for ledger in ledgers[::7]:
+        expected = b"".join(b"%d,%d;" % (ledger, turn) for turn in range(3))
+        assert bytes(store.read_cached(ledger, 0, 100)) == expected
+    await store.close()
+    store = await open_store(tmp_path / "data", open_files_max=16)
+    assert len(store.list()) == 1_000
+    for ledger in ledgers[::13]:
+        expected = b"".join(b"%d,%d;" % (ledger, turn) for turn in range(3))
+        assert bytes(await store.read(ledger, 0, 100)) == expected
+    await store.close()
 
 
-def test_a_deleted_ledger_leaves_no_file_and_strays_are_removed(tmp_path):
-    async def main():
-        folder = tmp_path / "data"
-        store = await open_store(folder)
-        ledger = await store.create()
-        await append(store, ledger, b"x")
-        await store.seal(ledger, b"footer")
-        await store.delete(ledger)
-        assert [path for path in folder.glob("ledgers/*/*") if path.is_file()] == []
-        await store.close()
-        (folder / "ledgers" / "01").mkdir(exist_ok=True)
-        stray = folder / "ledgers" / "01" / f"{0x501:016x}.ledger"
-        stray.write_bytes(b"of a ledger that was deleted just before the end")
-        store = await open_store(folder)
-        assert not stray.exists()
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_deleted_ledger_leaves_no_file_and_strays_are_removed(tmp_path):
+    folder = tmp_path / "data"
+    store = await open_store(folder)
+    ledger = await store.create()
+    await append(store, ledger, b"x")
+    await store.seal(ledger, b"footer")
+    await store.delete(ledger)
+    assert [path for path in folder.glob("ledgers/*/*") if path.is_file()] == []
+    await store.close()
+    (folder / "ledgers" / "01").mkdir(exist_ok=True)
+    stray = folder / "ledgers" / "01" / f"{0x501:016x}.ledger"
+    stray.write_bytes(b"of a ledger that was deleted just before the end")
+    store = await open_store(folder)
+    assert not stray.exists()
+    await store.close()
 
 
-def test_wal_files_are_recycled_not_gathered(tmp_path):
-    async def main():
-        folder = tmp_path / "data"
-        store = await open_store(folder, wal_file_bytes=64 << 10, checkpoint_bytes=100 << 10)
-        ledger = await store.create()
-        for _ in range(300):
-            await append(store, ledger, bytes(10_000))
-        for _ in range(100):
-            if len(list(folder.glob("wal/*"))) <= 6:
-                break
-            await asyncio.sleep(0.01)
-        assert store.counters.checkpoints > 5
-        assert len(list(folder.glob("wal/*"))) <= 6
-        await store.close()
-
-    asyncio.run(main())
+async def test_wal_files_are_recycled_not_gathered(tmp_path):
+    folder = tmp_path / "data"
+    store = await open_store(folder, wal_file_bytes=64 << 10, checkpoint_bytes=100 << 10)
+    ledger = await store.create()
+    for _ in range(300):
+        await append(store, ledger, bytes(10_000))
+    for _ in range(100):
+        if len(list(folder.glob("wal/*"))) <= 6:
+            break
+        await asyncio.sleep(0.01)
+    assert store.counters.checkpoints > 5
+    assert len(list(folder.glob("wal/*"))) <= 6
+    await store.close()
 
 
-def test_files_of_appends_that_ask_for_no_sync_are_recycled_too(tmp_path):
+async def test_files_of_appends_that_ask_for_no_sync_are_recycled_too(tmp_path):
     """A minute may pass before they are synced; making files all that time costs ten times more."""
 
     class CountingDisk(SystemDisk):
@@ -144,52 +126,43 @@ def test_files_of_appends_that_ask_for_no_sync_are_recycled_too(tmp_path):
                 self.made += 1
             return super().open(path, flags)
 
-    async def main():
-        disk = CountingDisk()
-        settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 100 << 10, "disk": disk}
-        store = await open_store(tmp_path / "data", **settings)
-        ledger = await store.create()
-        for _ in range(40):
-            checkpoints = store.counters.checkpoints
-            for _ in range(12):
-                store.append(ledger, [bytes(10_000)], 10_000, 60_000)
-                await asyncio.sleep(0)
-            while store.counters.checkpoints == checkpoints:
-                await asyncio.sleep(0.001)
-        assert disk.made <= 40, "80 files were filled"
-        await store.close()
-
-    asyncio.run(main())
+    disk = CountingDisk()
+    settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 100 << 10, "disk": disk}
+    store = await open_store(tmp_path / "data", **settings)
+    ledger = await store.create()
+    for _ in range(40):
+        checkpoints = store.counters.checkpoints
+        for _ in range(12):
+            store.append(ledger, [bytes(10_000)], 10_000, 60_000)
+            await asyncio.sleep(0)
+        while store.counters.checkpoints == checkpoints:
+            await asyncio.sleep(0.001)
+    assert disk.made <= 40, "80 files were filled"
+    await store.close()
 
 
-def test_a_closed_store_refuses_everything(tmp_path):
-    async def main():
-        store = await open_store(tmp_path / "data")
-        ledger = await store.create()
-        await store.close()
-        await store.close()
-        for call in (store.create(), store.read(ledger, 0, 1), store.delete(ledger)):
-            with pytest.raises(LedgerUnknown, match="closed"):
-                await call
+async def test_a_closed_store_refuses_everything(tmp_path):
+    store = await open_store(tmp_path / "data")
+    ledger = await store.create()
+    await store.close()
+    await store.close()
+    for call in (store.create(), store.read(ledger, 0, 1), store.delete(ledger)):
         with pytest.raises(LedgerUnknown, match="closed"):
-            store.append(ledger, [b"x"], 1, None)
+            await call
+    with pytest.raises(LedgerUnknown, match="closed"):
+        store.append(ledger, [b"x"], 1, None)
 
-    asyncio.run(main())
 
-
-def test_foreign_files_among_the_ledgers_are_left_alone(tmp_path):
-    async def main():
-        store = await open_store(tmp_path / "data")
-        ledger = await store.create()
-        await append(store, ledger, b"content")
-        await store.close()
-        folders = [path for path in (tmp_path / "data").rglob("*") if path.is_dir()]
-        foreign = [folder / name for folder in folders for name in (".DS_Store", "lost+found.txt")]
-        for path in foreign:
-            path.write_bytes(b"foreign")
-        store = await open_store(tmp_path / "data")
-        assert bytes(await store.read(ledger, 0, 7)) == b"content"
-        await store.close()
-        assert all(path.read_bytes() == b"foreign" for path in foreign)
-
-    asyncio.run(main())
+async def test_foreign_files_among_the_ledgers_are_left_alone(tmp_path):
+    store = await open_store(tmp_path / "data")
+    ledger = await store.create()
+    await append(store, ledger, b"content")
+    await store.close()
+    folders = [path for path in (tmp_path / "data").rglob("*") if path.is_dir()]
+    foreign = [folder / name for folder in folders for name in (".DS_Store", "lost+found.txt")]
+    for path in foreign:
+        path.write_bytes(b"foreign")
+    store = await open_store(tmp_path / "data")
+    assert bytes(await store.read(ledger, 0, 7)) == b"content"
+    await store.close()
+    assert all(path.read_bytes() == b"foreign" for path in foreign)

@@ -118,76 +118,64 @@ def test_damage_in_a_file_is_reported_and_never_served(share, flip):
     asyncio.run(main())
 
 
-def test_blocks_verified_a_second_ago_are_verified_again():
-    async def main() -> None:
-        clock = HandClock()
-        async with in_folder(DATA, clock=clock) as (store, [ledger], [path]):
-            store.locate_cached(ledger, 0, 1000)
-            with path.open("r+b") as file:
-                file.seek(64 + 10)
-                file.write(b"damage")
-            clock.ns += object_files.CHECKED_KEPT_NS
-            assert store.locate_cached(ledger, 0, 1000) is None
-
-    asyncio.run(main())
+async def test_blocks_verified_a_second_ago_are_verified_again():
+    clock = HandClock()
+    async with in_folder(DATA, clock=clock) as (store, [ledger], [path]):
+        store.locate_cached(ledger, 0, 1000)
+        with path.open("r+b") as file:
+            file.seek(64 + 10)
+            file.write(b"damage")
+        clock.ns += object_files.CHECKED_KEPT_NS
+        assert store.locate_cached(ledger, 0, 1000) is None
 
 
-def test_a_file_that_is_cut_replaced_or_gone_is_the_slow_ways_to_tell():
-    async def main() -> None:
-        async with in_folder(DATA) as (store, [ledger], [path]):
-            store.locate_cached(ledger, 0, 1000)
-            whole = path.read_bytes()
-            os.truncate(path, len(whole) // 2)
-            assert store.locate_cached(ledger, len(DATA) - 1000, 1000) is None
-            with pytest.raises((DataCorrupt, StorageUnavailable)):
-                await store.read(ledger, len(DATA) - 1000, 1000)
-            path.with_suffix(".new").write_bytes(whole)
-            path.with_suffix(".new").replace(path)
-            mended = store.locate_cached(ledger, len(DATA) - 1000, 1000)
-            assert mended is None or mended.read() == DATA[-1000:]
-            assert await store.read(ledger, len(DATA) - 1000, 1000) == DATA[-1000:]
-
-    asyncio.run(main())
+async def test_a_file_that_is_cut_replaced_or_gone_is_the_slow_ways_to_tell():
+    async with in_folder(DATA) as (store, [ledger], [path]):
+        store.locate_cached(ledger, 0, 1000)
+        whole = path.read_bytes()
+        os.truncate(path, len(whole) // 2)
+        assert store.locate_cached(ledger, len(DATA) - 1000, 1000) is None
+        with pytest.raises((DataCorrupt, StorageUnavailable)):
+            await store.read(ledger, len(DATA) - 1000, 1000)
+        path.with_suffix(".new").write_bytes(whole)
+        path.with_suffix(".new").replace(path)
+        mended = store.locate_cached(ledger, len(DATA) - 1000, 1000)
+        assert mended is None or mended.read() == DATA[-1000:]
+        assert await store.read(ledger, len(DATA) - 1000, 1000) == DATA[-1000:]
 
 
-def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(monkeypatch):
+async def test_few_files_are_open_whatever_is_read_and_none_when_the_store_is_closed(monkeypatch):
     monkeypatch.setattr(object_files, "OPEN_MAX", 3)
 
     def open_objects(folder: Path) -> int:
         links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
         return sum(os.path.realpath(link).startswith(str(folder)) for link in links)
 
-    async def main() -> None:
-        async with in_folder(DATA[:5000], 8) as (store, ledgers, paths):
-            folder = paths[0].parents[2]
-            for _ in range(2):
-                located = [store.locate_cached(ledger, 0, 5000) for ledger in ledgers]
-                # All of one turn are good, also those whose descriptor has been given back.
-                assert all(one is None or one.read() == DATA[:5000] for one in located)
-                assert open_objects(folder) <= 3
-            await store.delete(ledgers[-1])
-            await store.close()
-            assert open_objects(folder) == 0
-
-    asyncio.run(main())
+    async with in_folder(DATA[:5000], 8) as (store, ledgers, paths):
+        folder = paths[0].parents[2]
+        for _ in range(2):
+            located = [store.locate_cached(ledger, 0, 5000) for ledger in ledgers]
+            # All of one turn are good, also those whose descriptor has been given back.
+            assert all(one is None or one.read() == DATA[:5000] for one in located)
+            assert open_objects(folder) <= 3
+        await store.delete(ledgers[-1])
+        await store.close()
+        assert open_objects(folder) == 0
 
 
-def test_bytes_not_in_memory_are_not_waited_for_and_are_read_from_the_file():
-    async def main() -> None:
-        async with in_folder(DATA) as (store, [ledger], [path]):
-            fd = os.open(path, os.O_RDWR)
-            try:
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                if SystemDisk().is_cached(fd, len(DATA), 64):
-                    pytest.skip("THIS FILE SYSTEM KEEPS ALL IN MEMORY: nothing to be waited for")
-            finally:
-                os.close(fd)
-            assert store.locate_cached(ledger, 0, len(DATA)) is None
-            for position in range(0, len(DATA), 1000):
-                found = store.read_cached(ledger, position, 1000)
-                if found is None:
-                    found = await store.read(ledger, position, 1000)
-                assert found == DATA[position : position + 1000]
-
-    asyncio.run(main())
+async def test_bytes_not_in_memory_are_not_waited_for_and_are_read_from_the_file():
+    async with in_folder(DATA) as (store, [ledger], [path]):
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if SystemDisk().is_cached(fd, len(DATA), 64):
+                pytest.skip("THIS FILE SYSTEM KEEPS ALL IN MEMORY: nothing to be waited for")
+        finally:
+            os.close(fd)
+        assert store.locate_cached(ledger, 0, len(DATA)) is None
+        for position in range(0, len(DATA), 1000):
+            found = store.read_cached(ledger, position, 1000)
+            if found is None:
+                found = await store.read(ledger, position, 1000)
+            assert found == DATA[position : position + 1000]

@@ -81,57 +81,48 @@ def blobs(request, tmp_path, monkeypatch):
         server.stop()
 
 
-def test_a_blob_is_written_read_by_range_listed_replaced_and_deleted(blobs):
-    async def main() -> None:
-        await blobs.probe("probe/one")
-        large = bytes(range(256)) * (2 * PART_BYTES // 256 + 1)  # three parts
-        assert await blobs.put("c/a", pieces(large[:1000], large[1000:])) == len(large)
-        assert await blobs.put("c/b/deep", pieces(b"small")) == 5
-        assert await blobs.put("other", pieces(b"x")) == 1
-        assert await blobs.size("c/a") == len(large)
-        assert await blobs.get("c/a", PART_BYTES - 3, 7) == large[PART_BYTES - 3 :][:7]
-        assert await blobs.get("c/a", 0, 0) == b""
-        found = {item.name: item.size_bytes async for item in blobs.list("c")}
-        assert found == {"c/a": len(large), "c/b/deep": 5}
-        assert [item async for item in blobs.list("nothing/here")] == []
-        await blobs.put("c/a", pieces(b"new"))
-        assert await blobs.get("c/a", 0, 3) == b"new"
-        for _ in range(2):
-            await blobs.delete("c/a")
-        for beyond in (blobs.get("c/a", 0, 1), blobs.size("c/a"), blobs.get("c/b/deep", 3, 9)):
-            with pytest.raises(StorageUnavailable) as caught:
-                await beyond
-            assert caught.value.fields["is_missing"]
-            assert caught.value.fields["is_objects"]
-
-    asyncio.run(main())
+async def test_a_blob_is_written_read_by_range_listed_replaced_and_deleted(blobs):
+    await blobs.probe("probe/one")
+    large = bytes(range(256)) * (2 * PART_BYTES // 256 + 1)  # three parts
+    assert await blobs.put("c/a", pieces(large[:1000], large[1000:])) == len(large)
+    assert await blobs.put("c/b/deep", pieces(b"small")) == 5
+    assert await blobs.put("other", pieces(b"x")) == 1
+    assert await blobs.size("c/a") == len(large)
+    assert await blobs.get("c/a", PART_BYTES - 3, 7) == large[PART_BYTES - 3 :][:7]
+    assert await blobs.get("c/a", 0, 0) == b""
+    found = {item.name: item.size_bytes async for item in blobs.list("c")}
+    assert found == {"c/a": len(large), "c/b/deep": 5}
+    assert [item async for item in blobs.list("nothing/here")] == []
+    await blobs.put("c/a", pieces(b"new"))
+    assert await blobs.get("c/a", 0, 3) == b"new"
+    for _ in range(2):
+        await blobs.delete("c/a")
+    for beyond in (blobs.get("c/a", 0, 1), blobs.size("c/a"), blobs.get("c/b/deep", 3, 9)):
+        with pytest.raises(StorageUnavailable) as caught:
+            await beyond
+        assert caught.value.fields["is_missing"]
+        assert caught.value.fields["is_objects"]
 
 
-def test_an_upload_that_fails_half_way_leaves_no_object(blobs):
+async def test_an_upload_that_fails_half_way_leaves_no_object(blobs):
     async def broken() -> AsyncIterator[bytes]:
         yield b"x" * PART_BYTES
         yield b"y" * PART_BYTES
         raise ValueError("the ledger cannot be read")
 
-    async def main() -> None:
-        with pytest.raises(ValueError, match="the ledger"):
-            await blobs.put("c/half", broken())
-        assert [item async for item in blobs.list("c")] == []
-        await blobs.put("c/half", pieces(b"whole"))
-        assert [item.size_bytes async for item in blobs.list("c")] == [5]
-
-    asyncio.run(main())
+    with pytest.raises(ValueError, match="the ledger"):
+        await blobs.put("c/half", broken())
+    assert [item async for item in blobs.list("c")] == []
+    await blobs.put("c/half", pieces(b"whole"))
+    assert [item.size_bytes async for item in blobs.list("c")] == [5]
 
 
-def test_remains_of_a_killed_upload_to_a_folder_are_removed_by_the_next(tmp_path):
-    async def main() -> None:
-        store = BlobStore.open(f"file://{tmp_path}")
-        (tmp_path / "c").mkdir()
-        (tmp_path / "c" / "a#1").write_bytes(b"half")
-        await store.put("c/a", pieces(b"whole"))
-        assert [path.name for path in (tmp_path / "c").iterdir()] == ["a"]
-
-    asyncio.run(main())
+async def test_remains_of_a_killed_upload_to_a_folder_are_removed_by_the_next(tmp_path):
+    store = BlobStore.open(f"file://{tmp_path}")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a#1").write_bytes(b"half")
+    await store.put("c/a", pieces(b"whole"))
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -351,31 +342,28 @@ def test_damage_beside_the_data_is_counted_and_logged_once(at, caplog):
     assert "corrupt" in line.getMessage()
 
 
-def test_an_object_that_is_cut_short_replaced_or_another_ledgers_is_not_served():
-    async def main() -> None:
-        objects = obstore.store.MemoryStore()
-        async with offloaded(memory_blobs(objects), DATA) as (store, ledger):
-            name = f"c/{object_name(ledger)}"
-            stored = bytes(await (await obstore.get_async(objects, name)).bytes_async())
-            assert await store.is_whole(ledger)
-            for bad in (stored[:-1], stored[: len(stored) // 2], stored[:10], b""):
-                await obstore.put_async(objects, name, bad)
-                assert not await store.is_whole(ledger)
-                store._remote[ledger].shut()
-                with pytest.raises((DataCorrupt, StorageUnavailable)):
-                    await store.read(ledger, 0, 10)
-            async with offloaded(memory_blobs(objects), DATA[:-1]) as (other, same_id):
-                assert same_id == ledger, "another ledger of this name, one byte shorter"
-                with pytest.raises(DataCorrupt):
-                    await store.read(ledger, 0, 10)
-                assert await other.read(ledger, 0, 10) == DATA[:10]
-            await obstore.delete_async(objects, name)
+async def test_an_object_that_is_cut_short_replaced_or_another_ledgers_is_not_served():
+    objects = obstore.store.MemoryStore()
+    async with offloaded(memory_blobs(objects), DATA) as (store, ledger):
+        name = f"c/{object_name(ledger)}"
+        stored = bytes(await (await obstore.get_async(objects, name)).bytes_async())
+        assert await store.is_whole(ledger)
+        for bad in (stored[:-1], stored[: len(stored) // 2], stored[:10], b""):
+            await obstore.put_async(objects, name, bad)
             assert not await store.is_whole(ledger)
+            store._remote[ledger].shut()
+            with pytest.raises((DataCorrupt, StorageUnavailable)):
+                await store.read(ledger, 0, 10)
+        async with offloaded(memory_blobs(objects), DATA[:-1]) as (other, same_id):
+            assert same_id == ledger, "another ledger of this name, one byte shorter"
+            with pytest.raises(DataCorrupt):
+                await store.read(ledger, 0, 10)
+            assert await other.read(ledger, 0, 10) == DATA[:10]
+        await obstore.delete_async(objects, name)
+        assert not await store.is_whole(ledger)
 
-    asyncio.run(main())
 
-
-def test_a_block_that_was_bent_on_its_way_is_asked_for_again():
+async def test_a_block_that_was_bent_on_its_way_is_asked_for_again():
     class Bending(BlobStore):
         bad = 0
 
@@ -386,30 +374,24 @@ def test_a_block_that_was_bent_on_its_way_is_asked_for_again():
                 return memoryview(b"\x00" * size)
             return data
 
-    async def main() -> None:
-        blobs = Bending(obstore.store.MemoryStore(), "memory", None, BlobLimits())
-        async with offloaded(blobs, DATA) as (store, ledger):
-            blobs.bad = 1
-            assert await store.read(ledger, 5, 10) == DATA[5:15]
-            assert store.counters.corrupt_blocks == 0
-
-    asyncio.run(main())
+    blobs = Bending(obstore.store.MemoryStore(), "memory", None, BlobLimits())
+    async with offloaded(blobs, DATA) as (store, ledger):
+        blobs.bad = 1
+        assert await store.read(ledger, 5, 10) == DATA[5:15]
+        assert store.counters.corrupt_blocks == 0
 
 
-def test_an_upload_that_is_not_what_was_written_does_not_count():
+async def test_an_upload_that_is_not_what_was_written_does_not_count():
     class Losing(BlobStore):
         async def put(self, name: str, parts: AsyncIterator[bytes]) -> int:
             whole = b"".join([bytes(part) async for part in parts])
             bent = whole[:70] + b"!" + whole[71:]
             return await super().put(name, pieces(bent))
 
-    async def main() -> None:
-        blobs = Losing(obstore.store.MemoryStore(), "memory", None, BlobLimits())
-        with pytest.raises(DataCorrupt):
-            async with offloaded(blobs, DATA):
-                pass
-
-    asyncio.run(main())
+    blobs = Losing(obstore.store.MemoryStore(), "memory", None, BlobLimits())
+    with pytest.raises(DataCorrupt):
+        async with offloaded(blobs, DATA):
+            pass
 
 
 # --- reading ahead -------------------------------------------------------------------------------
@@ -441,25 +423,22 @@ def test_reads_at_any_place_and_of_any_size_are_the_ledgers_bytes_in_bounded_mem
     check()
 
 
-def test_sequential_reads_are_prefetched_and_random_reads_cost_one_block_each():
+async def test_sequential_reads_are_prefetched_and_random_reads_cost_one_block_each():
     data = DATA * 12
 
-    async def main() -> None:
-        async with offloaded(memory_blobs(), data) as (store, ledger):
-            for position in range(0, len(data), 1 << 16):
-                if store.read_cached(ledger, position, 1 << 16) is None:
-                    await store.read(ledger, position, 1 << 16)
-                for _ in range(20):
-                    await asyncio.sleep(0.0005)
-            requests = store.counters.cold_reads
-            assert requests <= 4 + len(data) / (1 << 20) + 5, "runs grow to 1 MiB"
-            await store.read(ledger, 3 * BLOCK_BYTES + 17, 5)
-        async with offloaded(memory_blobs(), data) as (store, ledger):
-            for block in (9, 3, 17):
-                await store.read(ledger, block * BLOCK_BYTES + 17, 5)
-            assert store.counters.cold_bytes == 3 * BLOCK_BYTES
-
-    asyncio.run(main())
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        for position in range(0, len(data), 1 << 16):
+            if store.read_cached(ledger, position, 1 << 16) is None:
+                await store.read(ledger, position, 1 << 16)
+            for _ in range(20):
+                await asyncio.sleep(0.0005)
+        requests = store.counters.cold_reads
+        assert requests <= 4 + len(data) / (1 << 20) + 5, "runs grow to 1 MiB"
+        await store.read(ledger, 3 * BLOCK_BYTES + 17, 5)
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        for block in (9, 3, 17):
+            await store.read(ledger, block * BLOCK_BYTES + 17, 5)
+        assert store.counters.cold_bytes == 3 * BLOCK_BYTES
 
 
 def test_a_name_says_whose_object_it_is():

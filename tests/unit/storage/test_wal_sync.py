@@ -29,18 +29,15 @@ class Disk(SystemDisk):
         SystemDisk.fdatasync(fd)
 
 
-def test_a_sync_that_no_append_waits_for_leaves_the_loop_free(tmp_path):
-    async def main():
-        disk = Disk()
-        store = await FileLedgerStore.open(tmp_path / "data", SystemClock(), disk=disk)
-        ledger = await store.create()
-        for _ in range(3):
-            disk.threads_seen.clear()
-            _, completion = store.append(ledger, [b"data"], 4, 1)
-            await completion.wait()
-            while not any(name.startswith("headrace-sync") for name in disk.threads_seen):
-                assert threading.current_thread().name not in disk.threads_seen
-                await asyncio.sleep(0.001)
-        await store.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def test_a_sync_that_no_append_waits_for_leaves_the_loop_free(tmp_path):
+    disk = Disk()
+    store = await FileLedgerStore.open(tmp_path / "data", SystemClock(), disk=disk)
+    ledger = await store.create()
+    for _ in range(3):
+        disk.threads_seen.clear()
+        _, completion = store.append(ledger, [b"data"], 4, 1)
+        await completion.wait()
+        while not any(name.startswith("headrace-sync") for name in disk.threads_seen):
+            assert threading.current_thread().name not in disk.threads_seen
+            await asyncio.sleep(0.001)
+    await store.close()

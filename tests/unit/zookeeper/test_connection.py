@@ -157,43 +157,37 @@ def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data
         (frame(b"short"), "ends too early"),
     ],
 )
-def test_malformed_answers_end_the_connection_with_the_cause(data, cause):
-    async def run() -> None:
-        connection, told, sent = opened()
-        done: list[object] = []
-        for _ in range(2):
-            connection.send(wire.get("/a"), lambda result: done.append(result))
-        connection.data_received(data)
-        assert sent.is_aborted
-        assert [cause in text for text in told.ends] == [True]
-        assert [type(one) for one in done] == [ConnectionBroken] * 2
-
-    asyncio.run(run())
+async def test_malformed_answers_end_the_connection_with_the_cause(data, cause):
+    connection, told, sent = opened()
+    done: list[object] = []
+    for _ in range(2):
+        connection.send(wire.get("/a"), lambda result: done.append(result))
+    connection.data_received(data)
+    assert sent.is_aborted
+    assert [cause in text for text in told.ends] == [True]
+    assert [type(one) for one in done] == [ConnectionBroken] * 2
 
 
-def test_a_watch_is_called_once_and_where_the_connection_ends():
-    async def run() -> None:
-        connection, _, _ = opened()
-        called: list[str] = []
+async def test_a_watch_is_called_once_and_where_the_connection_ends():
+    connection, _, _ = opened()
+    called: list[str] = []
 
-        def ask(request: wire.Request, kind: str, name: str, *, is_for_absent: bool = False):
-            watch = WatchRequest(kind, "/a", lambda: called.append(name), is_for_absent)
-            connection.send(request, lambda _result: None, watch)
+    def ask(request: wire.Request, kind: str, name: str, *, is_for_absent: bool = False):
+        watch = WatchRequest(kind, "/a", lambda: called.append(name), is_for_absent)
+        connection.send(request, lambda _result: None, watch)
 
-        ask(wire.get("/a"), "node", "absent")
-        ask(wire.exists("/a"), "node", "comes", is_for_absent=True)
-        connection.data_received(answer(1, code=wire.NO_NODE) + answer(2, code=wire.NO_NODE))
-        connection.data_received(event(wire.CREATED, "/b") + event(wire.CREATED, "/a") * 2)
-        assert called == ["comes"]
-        ask(wire.children("/a"), "children", "gone")
-        ask(wire.get("/a"), "node", "broke")
-        connection.data_received(answer(3, wire.INT.pack(0)) + event(wire.CHILDREN_CHANGED, "/a"))
-        connection.data_received(answer(4, wire.data(b"") + wire.stat(STAT)))
-        assert called == ["comes", "gone"]
-        connection.connection_lost(None)
-        assert called == ["comes", "gone", "broke"]
-
-    asyncio.run(run())
+    ask(wire.get("/a"), "node", "absent")
+    ask(wire.exists("/a"), "node", "comes", is_for_absent=True)
+    connection.data_received(answer(1, code=wire.NO_NODE) + answer(2, code=wire.NO_NODE))
+    connection.data_received(event(wire.CREATED, "/b") + event(wire.CREATED, "/a") * 2)
+    assert called == ["comes"]
+    ask(wire.children("/a"), "children", "gone")
+    ask(wire.get("/a"), "node", "broke")
+    connection.data_received(answer(3, wire.INT.pack(0)) + event(wire.CHILDREN_CHANGED, "/a"))
+    connection.data_received(answer(4, wire.data(b"") + wire.stat(STAT)))
+    assert called == ["comes", "gone"]
+    connection.connection_lost(None)
+    assert called == ["comes", "gone", "broke"]
 
 
 def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog):
@@ -212,32 +206,29 @@ def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_only_what_has_passed_the_leader_proves_a_sign_of_life_and_the_one_before_it():
+async def test_only_what_has_passed_the_leader_proves_a_sign_of_life_and_the_one_before_it():
     """A server that is cut off from its leader answers reads and pings all the same, and tells the
     leader of its clients twice a tick: an answer to a beat proves the beat before."""
 
-    async def run() -> None:
-        connection, told, sent = opened()
-        begun_ns = connection._beat_ns
-        connection.send(wire.get("/a"), lambda _result: None)
-        connection.beat()
-        first_ns = connection._beat_ns
-        connection.beat()
-        second_ns = connection._beat_ns
-        connection.beat()
-        assert sent.data.endswith(wire.beat() * 3)
-        connection.data_received(answer(1, wire.data(b"a") + wire.stat(STAT)))
-        assert told.proofs == []
-        beaten = answer(wire.BEAT_XID, wire.text("/"))
-        connection.data_received(beaten * 2)
-        assert told.proofs == [begun_ns, first_ns]
-        assert begun_ns < first_ns < second_ns
-        connection.data_received(answer(wire.BEAT_XID, code=wire.SESSION_EXPIRED))
-        assert told.proofs == [begun_ns, first_ns]
-        connection.data_received(beaten)  # nobody asked
-        assert told.proofs == [begun_ns, first_ns]
-
-    asyncio.run(run())
+    connection, told, sent = opened()
+    begun_ns = connection._beat_ns
+    connection.send(wire.get("/a"), lambda _result: None)
+    connection.beat()
+    first_ns = connection._beat_ns
+    connection.beat()
+    second_ns = connection._beat_ns
+    connection.beat()
+    assert sent.data.endswith(wire.beat() * 3)
+    connection.data_received(answer(1, wire.data(b"a") + wire.stat(STAT)))
+    assert told.proofs == []
+    beaten = answer(wire.BEAT_XID, wire.text("/"))
+    connection.data_received(beaten * 2)
+    assert told.proofs == [begun_ns, first_ns]
+    assert begun_ns < first_ns < second_ns
+    connection.data_received(answer(wire.BEAT_XID, code=wire.SESSION_EXPIRED))
+    assert told.proofs == [begun_ns, first_ns]
+    connection.data_received(beaten)  # nobody asked
+    assert told.proofs == [begun_ns, first_ns]
 
 
 def test_beats_of_a_held_up_loop_are_proven_only_by_what_has_come():
@@ -294,7 +285,7 @@ class Server(asyncio.Protocol):
         self.transport.write(OPENED)
 
 
-def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
+async def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
     """Two servers, of which a name means the one and later the other: the session goes on there."""
     asked: list[tuple[str, int]] = []
 
@@ -309,60 +300,54 @@ def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
             asked.append((self.place, session))
             super().data_received(data)
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        servers = {}
-        port = 0
-        for place in ("127.0.0.2", "127.0.0.3"):
-            server = await loop.create_server(lambda place=place: Located(place), place, port)
-            servers[place] = server
-            port = server.sockets[0].getsockname()[1]
-        means = ["127.0.0.2"]
-        resolve = loop.getaddrinfo
+    loop = asyncio.get_running_loop()
+    servers = {}
+    port = 0
+    for place in ("127.0.0.2", "127.0.0.3"):
+        server = await loop.create_server(lambda place=place: Located(place), place, port)
+        servers[place] = server
+        port = server.sockets[0].getsockname()[1]
+    means = ["127.0.0.2"]
+    resolve = loop.getaddrinfo
 
-        async def getaddrinfo(host, *arguments, **options):
-            place = means[0] if host == "zookeeper.test" else host
-            return await resolve(place, *arguments, **options)
+    async def getaddrinfo(host, *arguments, **options):
+        place = means[0] if host == "zookeeper.test" else host
+        return await resolve(place, *arguments, **options)
 
-        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
-        options = ZooKeeperOptions(f"zookeeper.test:{port}", has_heartbeat_thread=False)
-        link = ZooKeeperLink(options, SystemClock())
-        await link.open()
-        number = link.session.number
-        means[0] = "127.0.0.3"
-        servers["127.0.0.2"].close()
-        link.drop_connection("its server has moved")
-        while len(asked) < 2 or link.session.state is not SessionState.CONNECTED:
-            await asyncio.sleep(0.01)
-        assert asked == [("127.0.0.2", 0), ("127.0.0.3", SESSION)]
-        assert link.session.number == number, "the same session"
-        link.drop_connection("the test is over")
-        await link.close()
-        servers["127.0.0.3"].close()
-
-    asyncio.run(asyncio.wait_for(run(), 20))
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    options = ZooKeeperOptions(f"zookeeper.test:{port}", has_heartbeat_thread=False)
+    link = ZooKeeperLink(options, SystemClock())
+    await link.open()
+    number = link.session.number
+    means[0] = "127.0.0.3"
+    servers["127.0.0.2"].close()
+    link.drop_connection("its server has moved")
+    while len(asked) < 2 or link.session.state is not SessionState.CONNECTED:
+        await asyncio.sleep(0.01)
+    assert asked == [("127.0.0.2", 0), ("127.0.0.3", SESSION)]
+    assert link.session.number == number, "the same session"
+    link.drop_connection("the test is over")
+    await link.close()
+    servers["127.0.0.3"].close()
 
 
-def test_a_session_is_resumed_soon_after_servers_are_back():
+async def test_a_session_is_resumed_soon_after_servers_are_back():
     """They were away for a while: the pauses between attempts do not grow beyond a twentieth of the
     session, 0.3 s here. They grew to a second, and brokers stopped serving meanwhile."""
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(Server, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        options = ZooKeeperOptions(f"127.0.0.1:{port}", has_heartbeat_thread=False)
-        link = ZooKeeperLink(options, SystemClock())
-        await link.open()
-        server.close()
-        link.drop_connection("its server is away")
-        await asyncio.sleep(1.7)
-        server = await loop.create_server(Server, "127.0.0.1", port)
-        began = loop.time()
-        while link.session.state is not SessionState.CONNECTED:
-            await asyncio.sleep(0.01)
-        assert loop.time() - began < 0.6
-        await link.close()
-        server.close()
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Server, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    options = ZooKeeperOptions(f"127.0.0.1:{port}", has_heartbeat_thread=False)
+    link = ZooKeeperLink(options, SystemClock())
+    await link.open()
+    server.close()
+    link.drop_connection("its server is away")
+    await asyncio.sleep(1.7)
+    server = await loop.create_server(Server, "127.0.0.1", port)
+    began = loop.time()
+    while link.session.state is not SessionState.CONNECTED:
+        await asyncio.sleep(0.01)
+    assert loop.time() - began < 0.6
+    await link.close()
+    server.close()

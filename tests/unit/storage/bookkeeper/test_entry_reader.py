@@ -94,53 +94,41 @@ def ledger(ensembles: int) -> tuple[Bookies, PositionReader, OpenLedger]:
     return bookies, PositionReader(reader, EntryCache(1 << 20)), opened
 
 
-def test_short_ensembles_are_read_at_the_same_time():
-    async def main() -> None:
-        count = 100
-        bookies, reader, opened = ledger(count)
-        found = await reader.read(opened, 0, opened.end)
-        assert bytes(found) == b"".join(map(data_of, range(count * PER_ENSEMBLE)))
-        # 1, 2, 4, 8, 16 ... ensembles
-        assert bookies.rounds == 4 + -(-(count - 15) // ENSEMBLES_MAX)
-        assert len(bookies.asked) == count
-
-    asyncio.run(main())
+async def test_short_ensembles_are_read_at_the_same_time():
+    count = 100
+    bookies, reader, opened = ledger(count)
+    found = await reader.read(opened, 0, opened.end)
+    assert bytes(found) == b"".join(map(data_of, range(count * PER_ENSEMBLE)))
+    # 1, 2, 4, 8, 16 ... ensembles
+    assert bookies.rounds == 4 + -(-(count - 15) // ENSEMBLES_MAX)
+    assert len(bookies.asked) == count
 
 
-def test_of_long_ensembles_only_what_is_wanted_is_read():
-    async def main() -> None:
-        bookies, reader, opened = ledger(40)
-        size = 2 * PAYLOAD_BYTES
-        found = await reader.read(opened, 0, size)
-        assert bytes(found) == data_of(0) + data_of(1)
-        assert bookies.asked == [0]
-
-    asyncio.run(main())
+async def test_of_long_ensembles_only_what_is_wanted_is_read():
+    bookies, reader, opened = ledger(40)
+    size = 2 * PAYLOAD_BYTES
+    found = await reader.read(opened, 0, size)
+    assert bytes(found) == data_of(0) + data_of(1)
+    assert bookies.asked == [0]
 
 
 @pytest.mark.parametrize("missing", [3, 9, 21])
-def test_a_missing_entry_hides_no_earlier_entries(missing):
+async def test_a_missing_entry_hides_no_earlier_entries(missing):
     """What comes before it is returned, and the next read says what is wrong."""
 
-    async def main() -> None:
-        bookies, _, opened = ledger(10)
-        bookies.missing = {missing}
-        reader = EntryReader(bookies, lambda _bookie: False, bookies.note_damage, hedge_ms=10_000)
-        metadata = opened.versioned.metadata
-        entries = await reader.read(LEDGER, metadata, 0, opened.last_entry, 1 << 20, 10)
-        assert [entry.entry for entry in entries] == list(range(missing))
-        with pytest.raises(DataCorrupt, match=f"entry {missing} of ledger"):
-            await reader.read(LEDGER, metadata, missing, opened.last_entry, 1 << 20, 10)
-
-    asyncio.run(main())
+    bookies, _, opened = ledger(10)
+    bookies.missing = {missing}
+    reader = EntryReader(bookies, lambda _bookie: False, bookies.note_damage, hedge_ms=10_000)
+    metadata = opened.versioned.metadata
+    entries = await reader.read(LEDGER, metadata, 0, opened.last_entry, 1 << 20, 10)
+    assert [entry.entry for entry in entries] == list(range(missing))
+    with pytest.raises(DataCorrupt, match=f"entry {missing} of ledger"):
+        await reader.read(LEDGER, metadata, missing, opened.last_entry, 1 << 20, 10)
 
 
-def test_each_damaged_copy_that_is_met_is_noted_and_another_one_read():
-    async def main() -> None:
-        bookies, reader, opened = ledger(2)
-        order = [f"b{slot}-0" for slot in range(3)]
-        bookies.damaged = {order[LEDGER % 3]}
-        assert bytes(await reader.read(opened, 0, PAYLOAD_BYTES)) == data_of(0)
-        assert bookies.noted == [(order[LEDGER % 3], LEDGER, 0)]
-
-    asyncio.run(main())
+async def test_each_damaged_copy_that_is_met_is_noted_and_another_one_read():
+    bookies, reader, opened = ledger(2)
+    order = [f"b{slot}-0" for slot in range(3)]
+    bookies.damaged = {order[LEDGER % 3]}
+    assert bytes(await reader.read(opened, 0, PAYLOAD_BYTES)) == data_of(0)
+    assert bookies.noted == [(order[LEDGER % 3], LEDGER, 0)]
