@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace_bench.peers import free_port
 from headrace_verify.blackbox import queues

@@ -7,6 +7,7 @@ import contextlib
 
 import pytest
 from tests.integration.in_process import TIMEOUT_S, append, broker, hold_answers, move
+from tests.waiting import until
 
 from headrace.metadata.memory import MemoryMetadata
 from headrace.storage.memory import MemoryLedgerStore
@@ -40,9 +41,7 @@ def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_
                 await asyncio.to_thread(consumer.unassign)
                 answer.set()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(QUIET_S):
-                        while not one.topics.get("t").partitions[0].traffic.out_bytes:
-                            await asyncio.sleep(0.01)
+                    await until(lambda: one.topics.get("t").partitions[0].traffic.out_bytes)
                 assert not await asyncio.to_thread(consumer.assignment)
                 fetched_bytes = one.topics.get("t").partitions[0].traffic.out_bytes
             assert not fetched_bytes

@@ -13,8 +13,9 @@ import signal
 import threading
 import time
 
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import TIMEOUT_S, admin
+from tests.waiting import wait_until
 
 SESSION_MS = 2_000
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 from tests.cluster.brokers import Brokers, Load
-from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
+from tests.waiting import wait_until
 
 INTERVAL_MS = 300
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cluster.bookkeeper_rig import beside, data_entry, plant, plant_payload
 from tests.cluster.oracle import stream
+from tests.waiting import until
 
 from headrace.errors import LedgerFenced, LedgerLost, LedgerUnknown, StorageUnavailable
 from headrace.storage.bookkeeper import id_check, id_mark, inline_checkpoints
@@ -26,12 +27,6 @@ from headrace.storage.bookkeeper.ledger_store import LOOKS_AT_ONCE
 
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
-
-
-async def settled(is_so) -> None:
-    async with asyncio.timeout(120):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 async def append(store: BookKeeperLedgerStore, ledger: int, data: bytes) -> None:
@@ -360,11 +355,11 @@ def test_after_an_outage_ledgers_look_at_their_metadata_in_line(with_store, monk
         monkeypatch.setattr(service, "read", counted)
         ledgers = [await store.create() for _ in range(3 * LOOKS_AT_ONCE)]
         # The record of the newest id is read, too, and a watch may fire twice.
-        await settled(lambda: set(looked) >= set(ledgers) and not at_once[0])
+        await until(lambda: set(looked) >= set(ledgers) and not at_once[0])
         looked.clear()
         for writing in store._writing.values():
             writing._changed()  # as every watch does when the session is back
-        await settled(lambda: set(looked) >= set(ledgers))
+        await until(lambda: set(looked) >= set(ledgers))
         assert at_once[1] <= LOOKS_AT_ONCE
 
     with_store(scenario)

@@ -10,11 +10,11 @@ import time
 
 import pytest
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
-from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw
 from tests.integration.streams import Thread, counting
 from tests.integration.test_quotas import quotas, set_quota
+from tests.waiting import wait_until
 
 PARTITIONS = 6
 FAIL_OVER_S_MAX = 40

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import wait_until
 from tests.integration.clients import create_topic, watermarks
 from tests.integration.test_compaction import KEYS, ROUNDS, SEGMENT_BYTES, read, write
+from tests.waiting import wait_until
 
 OPTIONS = ("--compaction-interval-ms", "100", "--log-cleaner-process-bytes-min", "0")
 """The grace of the sweep is an hour: what was replaced is still there."""

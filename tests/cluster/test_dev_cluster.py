@@ -10,7 +10,7 @@ import sys
 
 import psutil
 import pytest
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace.dev_cluster.cluster import DevCluster
 from headrace.dev_cluster.parts import Parts

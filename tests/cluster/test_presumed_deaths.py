@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 import pytest
 from tests.cluster.network import Proxy, proxy_in_a_thread
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.raw import Raw, batch
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import wait_until
 from tests.integration.clients import create_topic
 from tests.integration.test_http_queues import Queue
+from tests.waiting import wait_until
 
 TOPIC, GROUP, DEAD = "jobs", "workers", "jobs.dead"
 AT_ONCE, DELAYED = 12, 3

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cluster.bookkeeper_rig import opened, plant_damaged_end
 from tests.cluster.brokers import Brokers, Load
 from tests.cluster.fixtures import cluster as started
-from tests.integration.broker import wait_until
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_rocketmq import post
+from tests.waiting import wait_until
 
 from headrace.cli.cluster_admin import status, verify
 from headrace.metadata.facts import (

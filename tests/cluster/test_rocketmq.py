@@ -17,7 +17,6 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import wait_until
 from tests.integration.test_rocketmq import (
     PROGRAMS,
     TIMEOUT_S,
@@ -27,6 +26,7 @@ from tests.integration.test_rocketmq import (
     goes_through,
     post,
 )
+from tests.waiting import wait_until
 
 from headrace.rocketmq import codes, wire
 

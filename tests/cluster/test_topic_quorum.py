@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from tests.cluster.bookkeeper_rig import opened
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, admin
+from tests.waiting import wait_until
 
 from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, create_topic
 from tests.integration.test_transactions import (
     coordinator_of,
@@ -16,6 +15,7 @@ from tests.integration.test_transactions import (
     state_of,
     transactional,
 )
+from tests.waiting import wait_until
 
 PARTITIONS = 6
 

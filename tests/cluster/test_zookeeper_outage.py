@@ -9,8 +9,8 @@ import pytest
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
 from tests.cluster.fixtures import SESSION_MS as BOOKIE_SESSION_MS
 from tests.cluster.fixtures import cluster as started
-from tests.integration.broker import wait_until
 from tests.integration.clients import create_topic
+from tests.waiting import wait_until
 
 AWAY_S = 2 * max(SESSION_MS, BOOKIE_SESSION_MS) / 1000
 PARTITIONS = 4

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from crc32c import crc32c
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
@@ -363,13 +364,6 @@ class DiskWithHeldThread(ModelDisk):
         return self.thread if name == "headrace-checkpoint" else super().threads(name, count)
 
 
-async def wait_until(is_so, turns=10_000):
-    while not is_so():
-        turns -= 1
-        assert turns, "it never comes to that"
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("begins_at_once", [False, True], ids=["not begun", "failed, not heard of"])
 @pytest.mark.parametrize("fails", [".ledger", ".wal"], ids=["checkpoint", "end of an outage"])
 async def test_a_close_vouches_for_nothing_that_a_checkpoint_under_way_has_not_made_durable(
@@ -403,7 +397,7 @@ async def test_a_close_vouches_for_nothing_that_a_checkpoint_under_way_has_not_m
     else:
         store._commit.checkpoint_bytes = 0
         store._commit.attention.set()
-    await wait_until(lambda: thread.held)
+    await until(lambda: thread.held)
     closing = asyncio.create_task(store.close())
     for _ in range(200):
         await asyncio.sleep(0)

@@ -202,17 +202,6 @@ def free_ports(count: int) -> int:
     raise AssertionError("no ports in a row are free")
 
 
-def wait_until(condition, timeout_s: float = 60, every_s: float = 0.05):
-    """The first true value that `condition()` gives. Fails when none comes in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
-        time.sleep(every_s)
-
-
 def bytes_below(folder: Path) -> int:
     """What the ledgers in a folder take, while the broker makes and removes some."""
     total = 0

@@ -24,7 +24,8 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
+from tests.waiting import wait_until
 
 from headrace.cli.main import cli
 from headrace.pipeline.jobs.table_lease import TopicLease

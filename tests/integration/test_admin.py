@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.integration.broker import wait_until
 from tests.integration.clients import (
     TIMEOUT_S,
     Confluent,
@@ -12,6 +11,7 @@ from tests.integration.clients import (
     create_topic,
     watermarks,
 )
+from tests.waiting import wait_until
 
 # --- librdkafka ------------------------------------------------------------------------------
 

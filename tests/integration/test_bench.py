@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace_bench.loads import ROCKETMQ_LOADS
 from headrace_bench.processes import tree_of

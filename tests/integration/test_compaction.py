@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.integration.broker import wait_until
 from tests.integration.clients import TIMEOUT_S, create_topic, watermarks
+from tests.waiting import wait_until
 
 KEYS, ROUNDS = 40, 30
 SEGMENT_BYTES = 8_000

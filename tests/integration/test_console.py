@@ -9,7 +9,7 @@ import sys
 import urllib.request
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
@@ -17,6 +17,7 @@ from tests.integration.browser import (
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
+from tests.waiting import wait_until
 
 pytestmark = NEEDS_CHROMIUM
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

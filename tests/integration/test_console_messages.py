@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from crc32c import crc32c
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
@@ -19,6 +19,7 @@ from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.test_console import HOSTILE, ask, run
 from tests.unit.schemas.registry_rig import AVRO as AVRO_SCHEMA
 from tests.unit.schemas.registry_rig import JSON_SCHEMA, ORDER, avro_bytes, registry
+from tests.waiting import wait_until
 
 pytestmark = NEEDS_CHROMIUM
 TRACE = "0af7651916cd43dd8448eb211c80319c"

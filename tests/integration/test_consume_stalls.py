@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from confluent_kafka import Producer
 from tests.integration.broker import Broker
@@ -14,13 +12,6 @@ from tests.integration.test_transactions import transactional
 
 TIMEOUT_S = 30
 READERS = [(), ("--group", "readers")]
-
-
-def wait_for_text(path, text: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while text not in path.read_text():
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("options", READERS)

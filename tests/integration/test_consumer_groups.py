@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from tests.integration.broker import wait_until
 from tests.integration.clients import create_topic
 from tests.integration.java import session
 from tests.integration.test_groups import PARTITIONS, ConfluentMember, is_shared, offsets, spread
+from tests.waiting import wait_until
 
 NEW = {"group_protocol": "consumer"}
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from tests.integration.broker import wait_until
 from tests.integration.test_cli import User
 from tests.integration.test_http_queues import Queue
+from tests.waiting import wait_until
 
 from headrace.cli import redrive
 from headrace.cli.failures import CommandFailed

@@ -10,8 +10,9 @@ import urllib.request
 from typing import Any
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
+from tests.waiting import wait_until
 
 PARTITIONS = 6
 

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from tests.integration.broker import wait_until
 from tests.integration.clients import (
     TIMEOUT_S,
     Confluent,
@@ -16,6 +15,7 @@ from tests.integration.clients import (
     create_topic,
 )
 from tests.integration.test_restart import committed
+from tests.waiting import wait_until
 
 PARTITIONS = 6
 

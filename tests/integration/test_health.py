@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
+from tests.waiting import wait_until
 
 TIMEOUT_S = 60
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.raw import (
     Closed,
@@ -22,6 +22,7 @@ from tests.integration.raw import (
     parse,
     produce_values,
 )
+from tests.waiting import wait_until
 
 TIMEOUT_S = 30
 CORRUPT_MESSAGE, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_RECORD = 2, 3, 42, 87

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.broker import wait_until
 from tests.integration.clients import Confluent, Rec, create_topic, delete_topic
+from tests.waiting import wait_until
 
 
 def figures(broker) -> dict[tuple, float]:

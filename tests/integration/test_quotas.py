@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import TIMEOUT_S, create_topic
 from tests.integration.raw import Raw
+from tests.waiting import wait_until
 
 from headrace.cli.main import cli
 

@@ -23,8 +23,9 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.certificates import Certificates
+from tests.waiting import wait_until
 
 from headrace.cli.main import cli
 from headrace.records.letters import SHARE

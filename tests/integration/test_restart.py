@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from tests.integration.broker import Broker, kill_cycles, wait_until
+from tests.integration.broker import Broker, kill_cycles
 from tests.integration.clients import (
     CODECS,
     RECORDS,
@@ -23,6 +23,7 @@ from tests.integration.clients import (
     watermarks,
 )
 from tests.integration.raw import Raw
+from tests.waiting import wait_until
 
 CYCLES = kill_cycles(3)
 SEED = int(os.environ.get("HEADRACE_SEED", "20261121"))

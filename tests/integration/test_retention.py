@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.integration.broker import Broker, bytes_below, wait_until
+from tests.integration.broker import Broker, bytes_below
 from tests.integration.clients import (
     TIMEOUT_S,
     Confluent,
@@ -24,6 +24,7 @@ from tests.integration.raw import (
     parse,
     produce_values,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

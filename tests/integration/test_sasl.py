@@ -34,9 +34,10 @@ from confluent_kafka.admin import (
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.foreign import node_program
 from tests.integration.test_transactions import fresh
+from tests.waiting import wait_until
 
 from headrace.errors import AuthenticationFailed
 from headrace.pipeline.direct import is_possible, read_directly

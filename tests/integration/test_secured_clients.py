@@ -30,7 +30,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.certificates import Certificates
 from tests.integration.foreign import (
     JAVA_VERSIONS,
@@ -42,6 +42,7 @@ from tests.integration.foreign import (
 )
 from tests.integration.test_sasl import AUDIENCE, ISSUER, headrace
 from tests.integration.test_transactions import fresh
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

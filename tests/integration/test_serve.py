@@ -12,8 +12,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

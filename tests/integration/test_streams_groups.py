@@ -13,7 +13,8 @@ from tests.integration.java import session
 from tests.integration.raw import Raw, error_codes
 from tests.integration.streams import PARTITIONS, Thread, counting
 from tests.integration.test_consumer_groups import headrace
-from tests.integration.test_transactions import fresh, wait_for
+from tests.integration.test_transactions import fresh
+from tests.waiting import wait_until
 
 DESCRIBE_CONFIGS = 32
 MISSING_INTERNAL_TOPICS, STREAMS_INVALID_TOPOLOGY = 3, 130
@@ -31,7 +32,7 @@ def test_internal_topics_are_created_as_the_topology_asks(broker, topic):
     thread = Thread(broker.address, topic, counting(topic, topic))
     assert error_codes(thread.beat()) == [0]
     assert MISSING_INTERNAL_TOPICS in thread.statuses
-    wait_for(thread.has_all)
+    wait_until(thread.has_all)
     assert thread.statuses == {}
     topics = admin(broker.kafka).list_topics(timeout=10).topics
     wanted = {"repartition": ("retention.ms", "60000"), "changelog": ("cleanup.policy", "compact")}
@@ -54,7 +55,7 @@ def test_a_refused_topic_creation_is_reported_in_the_group_status(broker, topic)
         thread.beat()
         return "replication" in thread.statuses.get(MISSING_INTERNAL_TOPICS, "")
 
-    wait_for(is_told)
+    wait_until(is_told)
     assert thread.tasks == set()
 
 
@@ -72,26 +73,26 @@ def test_a_group_goes_on_after_its_broker(own_broker, how):
     first, second = (
         Thread(own_broker.address, "g", counting("t", "g"), name) for name in ("a", "b")
     )
-    wait_for(first.has_all)
+    wait_until(first.has_all)
 
     def is_shared() -> bool:
         first.beat()
         second.beat()
         return len(first.tasks) == len(second.tasks) == PARTITIONS and first.epoch == second.epoch
 
-    wait_for(is_shared)
+    wait_until(is_shared)
     assert not first.tasks & second.tasks
     before = [(thread.epoch, thread.tasks) for thread in (first, second)]
     getattr(own_broker, how)()
     for thread in (first, second):
         thread.address = own_broker.address
-        wait_for(lambda thread=thread: error_codes(thread.beat()) == [0])
+        wait_until(lambda thread=thread: error_codes(thread.beat()) == [0])
     assert [(thread.epoch, thread.tasks) for thread in (first, second)] == before
 
 
 def test_the_command_line_shows_the_group(broker, topic):
     thread = Thread(broker.address, topic, counting(topic, topic))
-    wait_for(thread.has_all)
+    wait_until(thread.has_all)
     listed = {row["group"]: row for row in json.loads(headrace(broker, "list", "--json"))}
     assert (listed[topic]["type"], listed[topic]["state"]) == ("streams", "Stable")
     (described,) = json.loads(headrace(broker, "describe", topic, "--json"))
@@ -119,7 +120,7 @@ def test_kafkas_own_tool_describes_the_group(broker, topic):
     command = "org.apache.kafka.tools.streams.StreamsGroupCommand"
     about = ["--bootstrap-server", broker.kafka, "--describe", "--group", topic]
     thread = Thread(broker.address, topic, counting(topic, topic))
-    wait_for(thread.has_all)
+    wait_until(thread.has_all)
     assert re.search(rf"{topic} .*Stable +1", session().run(command, *about, "--state"))
     members = session().run(command, *about, "--members", "--verbose")
     assert "0:[0,1,2,3]" in members.replace(" ", ""), members

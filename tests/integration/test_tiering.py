@@ -9,10 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.broker import Broker, bytes_below, wait_until
+from tests.integration.broker import Broker, bytes_below
 from tests.integration.clients import TIMEOUT_S, create_topic, delete_topic, watermarks
 from tests.integration.raw import Raw
 from tests.s3_server import Proxy, S3Server
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 from tests.integration.broker import Broker, free_ports
 from tests.integration.certificates import LOOPBACK, Certificates
+from tests.waiting import wait_until
 
 TIMEOUT_S = 60
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
@@ -342,13 +342,6 @@ def serial_of(address: str, ca) -> int:
         return x509.load_der_x509_certificate(encrypted.getpeercert(binary_form=True)).serial_number
 
 
-def wait_for(condition, timeout_s: float = TIMEOUT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_certificates_rotate_under_load_without_loss(tmp_path, certificates) -> None:
     from confluent_kafka import Producer
 
@@ -374,22 +367,22 @@ def test_certificates_rotate_under_load_without_loss(tmp_path, certificates) -> 
     thread = threading.Thread(target=produce)
     thread.start()
     try:
-        wait_for(lambda: len(acknowledged) > 200)
+        wait_until(lambda: len(acknowledged) > 200)
         seen = {serial_of(broker.kafka, certificates.ca)}
         for turn in range(3):
             before = serial_of(broker.kafka, certificates.ca)
             certificates.write_broker(certificates.authority.sign("broker", LOOPBACK))
             if turn == 0:
                 os.kill(broker.process.pid, signal.SIGHUP)  # at once, rather than by the watcher
-            wait_for(lambda before=before: serial_of(broker.kafka, certificates.ca) != before)
+            wait_until(lambda before=before: serial_of(broker.kafka, certificates.ca) != before)
             seen.add(serial_of(broker.kafka, certificates.ca))
         assert len(seen) == 4
         shown = serial_of(broker.kafka, certificates.ca)
         certificates.write("broker.pem", b"-----BEGIN nothing of use")
-        wait_for(lambda: "the new certificates are not used" in broker.log())
+        wait_until(lambda: "the new certificates are not used" in broker.log())
         assert serial_of(broker.kafka, certificates.ca) == shown
         count = len(acknowledged)
-        wait_for(lambda: len(acknowledged) > count + 400)
+        wait_until(lambda: len(acknowledged) > count + 400)
     finally:
         stop.set()
         thread.join()
@@ -464,10 +457,10 @@ def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> 
     certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=20))
     broker = tls_broker(tmp_path, certificates, client_auth="none")
     try:
-        wait_for(lambda: "the certificate of listener SSL expires in 1" in broker.log())
+        wait_until(lambda: "the certificate of listener SSL expires in 1" in broker.log())
         certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=-1))
         os.kill(broker.process.pid, signal.SIGHUP)
-        wait_for(lambda: "has read its certificates again" in broker.log())
+        wait_until(lambda: "has read its certificates again" in broker.log())
     finally:
         broker.stop()
 
@@ -496,7 +489,7 @@ def test_a_ca_that_is_no_longer_trusted_is_refused_after_the_reload(tmp_path, ce
         old["ssl.ca.location"] = str(
             certificates.write("old.pem", certificates.authority.certificate)
         )
-        wait_for(lambda: is_refused(broker.kafka, old))
+        wait_until(lambda: is_refused(broker.kafka, old))
         fresh = newer.client("bob") | {"ssl.ca.location": old["ssl.ca.location"]}
         round_trip(broker.kafka, fresh, "trusted")
     finally:

@@ -28,6 +28,7 @@ from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.raw import Raw
 from tests.integration.test_workers import end_of, leaders, worker_processes
+from tests.waiting import wait_until
 
 TIMEOUT_S = 30
 
@@ -89,17 +90,6 @@ def read_pairs(
         consumer.close()
 
 
-def wait_for(promise, timeout_s: float = TIMEOUT_S):
-    """Ask again until the answer is true; the answer."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = promise()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.1)
-
-
 def headrace(broker, *arguments: str) -> str:
     """What the command line prints."""
     command = [sys.executable, "-m", "headrace.cli.main", "--bootstrap", broker.kafka, *arguments]
@@ -136,7 +126,7 @@ def test_an_open_transaction_is_not_seen_and_holds_back_what_comes_after(shared_
     assert read_all(shared_broker, topic) == []
     assert read_all(shared_broker, topic, "read_uncommitted") == [b"after", b"open"]
     producer.commit_transaction(TIMEOUT_S)
-    wait_for(lambda: read_all(shared_broker, topic) == [b"after", b"open"])
+    wait_until(lambda: read_all(shared_broker, topic) == [b"after", b"open"])
 
 
 async def test_aiokafka_commits_and_aborts(shared_broker):
@@ -274,7 +264,7 @@ def test_an_offset_in_an_open_transaction_is_unstable_and_counts_when_it_commits
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-        wait_for(lambda: committed(stable=True).error is None)
+        wait_until(lambda: committed(stable=True).error is None)
     assert committed(stable=True).offset == 7
     producer.close()
 
@@ -331,7 +321,7 @@ def test_a_transaction_that_never_ends_is_aborted_in_time(shared_broker):
     plain = Producer({"bootstrap.servers": shared_broker.kafka})
     plain.produce(topic, b"after")
     plain.flush(TIMEOUT_S)
-    wait_for(lambda: read_all(shared_broker, topic) == [b"after"], 10)
+    wait_until(lambda: read_all(shared_broker, topic) == [b"after"])
     with pytest.raises(KafkaException):
         producer.commit_transaction(TIMEOUT_S)
 
@@ -437,7 +427,7 @@ def coordinator_of(broker, transactional_id: str) -> tuple[int, tuple[str, int]]
         node = answer.coordinators[0]
         return None if int(node.error_code) else (int(node.node_id), (node.host, node.port))
 
-    return wait_for(found)
+    return wait_until(found)
 
 
 def state_of(address: tuple[str, int], transactional_id: str) -> str | None:
@@ -474,14 +464,14 @@ def test_a_coordinator_killed_between_prepare_and_complete_ends_the_transaction(
             with ThreadPoolExecutor() as pool:
                 ending = pool.submit(end, TIMEOUT_S)
                 state = "PrepareCommit" if is_commit else "PrepareAbort"
-                wait_for(lambda: state_of(address, "killed") == state)
+                wait_until(lambda: state_of(address, "killed") == state)
                 workers[coordinator].kill()
                 stopped.resume()
                 ending.result()
         finally:
             stopped.resume()
         expected = [b"%d" % partition for partition in range(6)] if is_commit else []
-        wait_for(lambda: read_all(broker, "t") == expected)
+        wait_until(lambda: read_all(broker, "t") == expected)
         client = Consumer({"bootstrap.servers": broker.kafka, "group.id": "ends"})
         ends = [end_of(client, "t", partition) for partition in range(6)]
         client.close()

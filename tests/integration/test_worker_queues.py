@@ -11,9 +11,10 @@ import time
 from functools import partial
 
 import pytest
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.test_workers import PARTITIONS, kill_worker, leaders, produce
+from tests.waiting import wait_until
 
 TOPIC, GROUP = "jobs", "workers"
 QUEUE = f"/v1/queues/{TOPIC}/{GROUP}"

@@ -11,10 +11,11 @@ import time
 import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.clients import TIMEOUT_S, admin, create_topic, end_of
 from tests.integration.raw import Raw, error_codes
 from tests.integration.streams import Thread, counting
+from tests.waiting import wait_until
 
 FIND_COORDINATOR, DELETE_GROUPS = 10, 42
 DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = 90, 91

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
-from tests.integration.broker import wait_until
 from tests.integration.foreign import pinned_jars
+from tests.waiting import wait_until
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars

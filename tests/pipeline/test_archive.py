@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Producer
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved

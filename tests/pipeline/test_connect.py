@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 from tests.documents.commands import ROOT, blocks
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.broker import wait_until
 from tests.pipeline.iceberg_rest import iceberg_rest
 from tests.s3_server import BUCKET, SECRET_KEY, Proxy, S3Server
+from tests.waiting import wait_until
 
 from headrace.java.jars import cache_folder
 from headrace.pipeline.catalog import TableName, load_table

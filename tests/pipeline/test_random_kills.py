@@ -19,8 +19,9 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
-from tests.integration.broker import Broker, wait_until
+from tests.integration.broker import Broker
 from tests.integration.test_workers import kill_worker
+from tests.waiting import wait_until
 
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.restarts import RestartPolicy, with_restarts

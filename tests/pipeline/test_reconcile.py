@@ -13,7 +13,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive

@@ -10,7 +10,7 @@ from random import Random
 import psutil
 import pytest
 from confluent_kafka import Producer
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace.pipeline.catalog import TableName, load_table_or_none, open_catalog
 from headrace.pipeline.demo.clients import create_topic

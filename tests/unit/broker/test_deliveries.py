@@ -15,6 +15,7 @@ from tests.unit.broker.test_timer_partitions import (
     hosted_of,
     until_delivered,
 )
+from tests.waiting import until
 
 from headrace.broker.timers import deliveries
 from headrace.coordination.timers.commands import Deliver
@@ -59,9 +60,7 @@ async def test_deliveries_go_on_after_the_log_lost_some_of_their_sequences():
         await add(node, [b"lost"], node.clock.now_ms() + 10)
         await until_delivered(node, 1)
         hosted = hosted_of(node)
-        async with asyncio.timeout(10):
-            while hosted.state.outstanding_count:
-                await asyncio.sleep(0.01)
+        await until(lambda: not hosted.state.outstanding_count)
         hosted.state.taken += 7  # taken, confirmed, and not in the log
         hosted.state.confirmed += 7
         await add(node, [b"next"], node.clock.now_ms() + 10)
@@ -122,9 +121,7 @@ def test_deliveries_that_are_closed_while_an_append_ends_stop_without_a_fault(
                 Deliver(hosted.state.producer_id, 0, (entry.offset,)), done.append
             )
             assert await until_delivered(node, 1) == [b"a"]
-            async with asyncio.timeout(10):
-                while hosted.deliveries._is_running:
-                    await asyncio.sleep(0)
+            await until(lambda: not hosted.deliveries._is_running)
             assert not done
 
     with caplog.at_level(logging.ERROR):

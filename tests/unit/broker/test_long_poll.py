@@ -12,6 +12,7 @@ from tests.unit.broker.test_share_partitions import (
     make_topic,
 )
 from tests.unit.kafka.face_rig import batch, broker
+from tests.waiting import until
 
 from headrace.broker.services.long_poll import LongPoll, wait_for_records
 from headrace.errors import NotOwner
@@ -58,9 +59,7 @@ async def test_a_wait_whose_time_is_over_looks_once_more_and_has_ended():
     poll = LongPoll(asyncio.get_running_loop(), looks.look)
     poll.watch(source, READ_UNCOMMITTED)
     poll.begin(0)
-    async with asyncio.timeout(20):
-        while not looks:
-            await asyncio.sleep(0)
+    await until(lambda: looks)
     assert looks == [True]
     assert poll.has_ended
     assert not source

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.waiting import until
+
 from headrace.broker.ownership.membership import Membership
 from headrace.metadata.facts import BrokerFact, broker_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
@@ -29,9 +31,7 @@ async def test_a_broker_that_waits_for_its_id_says_so_at_once(caplog):
     waiting = asyncio.ensure_future(
         Membership(BrokerFact(1, "host-b", 9092, "", 0, 0), mine, 60_000).join()
     )
-    async with asyncio.timeout(5):
-        while "host-a:9092" not in caplog.text:
-            await asyncio.sleep(0.005)
+    await until(lambda: "host-a:9092" in caplog.text)
     assert "--broker-id" in caplog.text
     assert caplog.text.count("is registered by") == 1, "it polls more often than it logs"
     await other.close()

@@ -7,6 +7,7 @@ import contextlib
 
 import pytest
 from tests.unit.http.test_queues_of_brokers import GROUP, TOPIC, with_brokers
+from tests.waiting import until
 
 from headrace.broker.services import check_backs
 from headrace.broker.services.message_timers import HalfReference
@@ -387,9 +388,7 @@ async def test_each_check_back_goes_to_one_of_those_that_wait_at_all_brokers(clu
 
     takers = [asyncio.create_task(take(node)) for node in nodes for _ in range(2)]
     await send(nodes[0], *halves(24))
-    async with asyncio.timeout(30):
-        while len(found) < 24:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(found) >= 24)
     await asyncio.sleep(0.3)
     assert bodies(found) == sorted(f"shop{n}" for n in range(24))
     for taker in takers:
@@ -401,9 +400,9 @@ async def test_a_check_back_that_nobody_waits_for_stays_until_someone_does(clust
     first, second = await checked_cluster(cluster)
     await send(first, *halves(4))
     hosts = [node.timers.host.hosted for node in (first, second)]
-    async with asyncio.timeout(30):
-        while sum(len(one.state.halves.asked("shop", 9)) for host in hosts for one in host) < 4:
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: sum(len(one.state.halves.asked("shop", 9)) for host in hosts for one in host) >= 4
+    )
     found, failed = await second.services.timers.poll_checks("shop", 9, 0)
     assert (bodies(found), failed) == (["shop0", "shop1", "shop2", "shop3"], {})
     assert await first.services.timers.poll_checks("shop", 9, 0) == ([], {})

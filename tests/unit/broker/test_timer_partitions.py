@@ -164,9 +164,7 @@ async def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monke
         await add(node, [b"x" * 100] * 500, now_ms + 10)
         await until_delivered(node, 500)
         hosted = hosted_of(node)
-        async with asyncio.timeout(30):
-            while hosted.state.outstanding_count:
-                await asyncio.sleep(0.01)
+        await until(lambda: not hosted.state.outstanding_count)
         await timer_space.keep_small(hosted)
         assert hosted.companion.log_start_offset >= 500
         topic = node.topics.get("t")
@@ -198,9 +196,7 @@ async def test_records_of_one_millisecond_keep_their_order_when_space_is_freed(
             await add(node, [b"second %d" % n, b"third %d" % n], now_ms + YEAR_MS + n)
         await until_delivered(node, 500)
         hosted = hosted_of(node)
-        async with asyncio.timeout(30):
-            while hosted.state.outstanding_count:
-                await asyncio.sleep(0.01)
+        await until(lambda: not hosted.state.outstanding_count)
         await timer_space.keep_small(hosted)
         assert hosted.companion.log_start_offset >= 500
         topic = node.topics.get("t")

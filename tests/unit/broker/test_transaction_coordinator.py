@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import transaction_coordinator
@@ -245,9 +246,7 @@ async def test_a_transaction_of_a_dead_producer_ends_after_a_restart_though_nobo
     await made.node.close()
     await made.start()
     log = await made.log("a")
-    async with asyncio.timeout(10):
-        while log.visibility.last_stable_offset < 2:  # the record and its marker
-            await asyncio.sleep(0.01)
+    await until(lambda: log.visibility.last_stable_offset >= 2)
     await made.node.close()
 
 

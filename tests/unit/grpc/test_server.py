@@ -15,6 +15,7 @@ import time
 import pytest
 from tests.unit.grpc.http2_peer import block, data, headers
 from tests.unit.grpc.served_rig import GRPC, RawClient, served
+from tests.waiting import wait_until
 
 from headrace.errors import AuthenticationFailed
 from headrace.grpc import frames
@@ -447,14 +448,6 @@ def test_the_connection_that_owes_most_is_closed_when_the_listener_owes_too_much
         assert one.server.owed_bytes == 0
 
 
-def soon(holds) -> None:
-    """Wait until something holds."""
-    deadline_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
-
-
 def test_whatever_a_socket_has_not_taken_is_owed():
     """A fraction of the usual high-water mark is much when 10,000 clients owe it."""
     with served() as one, RawClient(one.address, buffer_bytes=8_192) as client:
@@ -478,15 +471,15 @@ def test_whatever_a_socket_has_not_taken_is_owed():
         assert unsent <= owed == of_all
         for number in range(sent):
             assert client.status(2 * number + 3) == OK
-        soon(lambda: one.call(unsent_and_owed) == (0, 0, 0))
+        wait_until(lambda: one.call(unsent_and_owed) == (0, 0, 0))
 
 
 def test_resetting_a_stream_frees_the_bytes_that_waited_in_it():
     with served() as one, RawClient(one.address) as client:
         ask_for(client, 900)
-        soon(lambda: one.server.owed_bytes >= 900 - 64 << 10)
+        wait_until(lambda: one.server.owed_bytes >= 900 - 64 << 10)
         client.send(frames.rst_stream(1, frames.CANCEL))
-        soon(lambda: not one.server.owed_bytes)
+        wait_until(lambda: not one.server.owed_bytes)
         assert one.server.connection_count == 1
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from crc32c import crc32c
 from face_rig import Rig, broker
+from tests.waiting import until
 
 from headrace.broker.services import admission
 from headrace.errors import BatchCorrupt, BatchTooLarge
@@ -154,9 +155,7 @@ async def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch
         client = rig.client()
         monkeypatch.setattr(admission, "admit", broken)
         client.send(apis.PRODUCE, 9, _request("t", _batch(1, NO_CODEC, bytes(300_000))))
-        async with asyncio.timeout(30):
-            while not client.answers():
-                await asyncio.sleep(0.01)
+        await until(lambda: client.answers())
         monkeypatch.undo()
         assert _code(client.answers()[0]) == UNKNOWN_SERVER_ERROR
         assert await _ask(rig, _batch(1, GZIP)) == NONE

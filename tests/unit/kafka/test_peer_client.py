@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import until
 
 from headrace.errors import BrokerUnreachable
 from headrace.kafka import apis
@@ -54,9 +55,7 @@ class Peer:
                 await asyncio.sleep(0.001)
 
     async def asked(self, count: int) -> None:
-        async with asyncio.timeout(30):
-            while len(self.may_answer) < count:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.may_answer) >= count)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import uvloop
+from tests.waiting import until
 
 from headrace.runtime import tls_server
 from headrace.runtime.new_certificates import Authority
@@ -59,9 +60,7 @@ def test_the_oldest_unfinished_handshake_gives_way(contexts, run, monkeypatch):
         server = TlsServer(sockets, Echo, serving)
         await server.start_serving()
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        async with asyncio.timeout(LIMIT_S):
-            while server.given_up_total < 15:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.given_up_total >= 15)
         assert server.unfinished == 5
         for _ in range(3):
             assert await hello(port, client_context) == b"hello"

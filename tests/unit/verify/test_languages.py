@@ -12,7 +12,7 @@ import time
 
 import psutil
 import pytest
-from tests.integration.broker import wait_until
+from tests.waiting import wait_until
 
 from headrace_verify.blackbox import crew
 from headrace_verify.blackbox.context import Context, Spec

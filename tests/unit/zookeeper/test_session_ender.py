@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.waiting import wait_until
 
 from headrace.zookeeper import wire
 from headrace.zookeeper.session_ender import OpenSession, end_session
@@ -107,13 +107,6 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def wait_ended(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while not has_ended(pid):
-        assert time.monotonic() < deadline, "the process beside it does not end"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
@@ -126,7 +119,7 @@ def test_the_session_of_a_killed_process_is_ended(server, is_group):
     with broker(server) as (process, pid):
         (os.killpg if is_group else os.kill)(process.pid, signal.SIGKILL)
         see_it_end(server)
-        wait_ended(pid)
+        wait_until(lambda: has_ended(pid))
 
 
 def test_a_stopped_process_keeps_its_session_and_signals_to_the_one_beside_it_change_nothing(
@@ -141,13 +134,13 @@ def test_a_stopped_process_keeps_its_session_and_signals_to_the_one_beside_it_ch
         assert not server.is_asked(0.2)
         process.kill()
         see_it_end(server)
-        wait_ended(pid)
+        wait_until(lambda: has_ended(pid))
 
 
 def test_a_process_that_has_ended_its_session_itself_leaves_nothing_to_do(server):
     with broker(server, "stopped") as (process, pid):
         assert process.wait(30) == 0
-        wait_ended(pid)
+        wait_until(lambda: has_ended(pid))
         assert not server.is_asked(0)
 
 
@@ -159,7 +152,7 @@ def test_a_server_that_breaks_off_or_answers_nonsense_is_asked_again(server):
             frame_of(connection)
             answer(connection, b"?")
         see_it_end(server)
-        wait_ended(pid)
+        wait_until(lambda: has_ended(pid))
 
 
 def test_it_gives_up_when_the_session_has_expired_long_ago(server):
@@ -167,7 +160,7 @@ def test_it_gives_up_when_the_session_has_expired_long_ago(server):
         port = server.port
         server.socket.close()
         process.kill()
-        wait_ended(pid)  # within two session timeouts, though nothing answers
+        wait_until(lambda: has_ended(pid))  # within two session timeouts, though nothing answers
         assert port
 
 
