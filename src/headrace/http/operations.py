@@ -481,6 +481,7 @@ class _Resource:
         try:
             if is_charged:
                 quotas.check(session, operation.quota)
+                await quotas.wait_slowed(session, operation.quota)
             call = await _call(self._services, operation, request, session)
             call.rights.check(call.path, call.body)
             await self._look_up(call)

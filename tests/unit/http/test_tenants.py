@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_authorization import CONFIG, guarded
 from tests.unit.kafka.face_rig import broker
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
@@ -21,6 +23,8 @@ from headrace.broker.security.tenants import (
     Tenants,
     refuse_tenants,
 )
+from headrace.broker.services.topic_service import NewTopic
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import (
     CredentialUnknown,
     DataCorrupt,
@@ -295,3 +299,25 @@ async def test_a_principal_that_is_moved_is_never_one_of_the_default_tenant(monk
         move = {"move": ["User:alice"]}
         assert (await web.ask("PATCH", "/v1/tenants/gamma", move))[0] == 404
         assert tenants.of("User:alice") == "beta"
+
+
+async def test_a_slowed_tenants_write_waits_once_before_it_is_stored(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/tenants", ACME)
+        await web.node.services.topics.create(NewTopic("«acme»a", 1, -1, {}))
+        limits = {"limits": {"stored_bytes": 1_000_000}, "when_full": "slow"}
+        assert (await web.ask("PATCH", "/v1/tenants/acme", limits))[0] == 200
+        log = web.node.topics.get("«acme»a").partitions[0]
+        throttled = web.node.quotas.throttled[PRODUCER]
+        path, write = "/v1/topics/a/records", {"records": [{"value": "v"}]}
+        web.principal = "alice"
+        slowed_ms = 1
+        monkeypatch.setattr(web.node.tenant_rates.counts, "slowed_ms", lambda _tenant: slowed_ms)
+        assert (await web.ask("POST", path, write))[0] == 200
+        assert (throttled.count, throttled.time_ms) == (1, 1)
+        slowed_ms = 3_600_000
+        waiting = asyncio.ensure_future(web.ask("POST", path, write))
+        await until(lambda: throttled.count == 2)
+        assert log.high_watermark == 1
+        waiting.cancel()

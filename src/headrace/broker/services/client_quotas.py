@@ -203,6 +203,17 @@ class ClientQuotas:
         session.throttled_ms += throttle_ms
         return throttle_ms
 
+    def slowed_ms(self, session: ClientSession, key: str) -> int:
+        """For how many milliseconds a request waits although nothing is owed."""
+        return 0 if self._tenants is None else self._tenants.slowed_ms(session, key)
+
+    async def wait_slowed(self, session: ClientSession, key: str) -> None:
+        """Wait `slowed_ms`, once, before a write is stored: no answer throttles the client."""
+        slowed_ms = self._note(key, self.slowed_ms(session, key))
+        if slowed_ms:
+            session.throttled_ms += slowed_ms
+            await asyncio.sleep(slowed_ms / 1000)
+
     async def wait_paid(self, session: ClientSession, key: str, throttle_ms: int) -> None:
         """Wait `throttle_ms`, as `take` returned it, and on until all is paid: a stream has no
         request that could time out."""

@@ -75,12 +75,20 @@ class TenantRates:
         if self._access is None or key not in RATES:
             return 0
         tenant = self._access.tenant(session)
-        # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks.
-        slowed_ms = self.counts.slowed_ms(tenant) if key == PRODUCER and amount else 0
+        # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks, and what
+        # `is_stored` has waited for it (`slowed_ms`).
+        is_slowed = key == PRODUCER and amount and not is_stored
+        slowed_ms = self.counts.slowed_ms(tenant) if is_slowed else 0
         rate = self._access.tenants.limits(tenant).get(key)
         if rate is None:
             return slowed_ms
         return max(slowed_ms, self._charge(tenant, key, rate, amount, is_stored=is_stored))
+
+    def slowed_ms(self, session: ClientSession, key: str) -> int:
+        """For how long a request waits because of what the client's tenant stores."""
+        if self._access is None or key != PRODUCER:
+            return 0
+        return self.counts.slowed_ms(self._access.tenant(session))
 
     def _charge(self, tenant: str, key: str, rate: float, amount: float, *, is_stored: bool) -> int:
         place, now_ns = (tenant, key), self._now_ns()
