@@ -21,6 +21,12 @@ export const PAGES = [
   ["jobs", () => t("Jobs"), () => import("./pages/jobs.js")],
 ];
 
+const RELOADED = "headrace-reloaded";
+
+// A page that could not be loaded, and neither after the console was read again.
+const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
+  <p>${t("The broker did not send it, twice. Its log may say why.")} <button onClick=${() => location.reload()}>${t("Read again")}</button></p>`;
+
 function Page() {
   const name = route.value.path[0] ?? "";
   const known = PAGES.find(([path]) => path === name);
@@ -29,8 +35,16 @@ function Page() {
   useEffect(() => {
     let isOver = false;
     known?.[2]().then(
-      ({ Page: part }) => isOver || setShown({ name, part }),
-      () => location.reload(), // another version of the console is served by now
+      ({ Page: part }) => {
+        sessionStorage.removeItem(RELOADED);
+        if (!isOver) setShown({ name, part });
+      },
+      () => {
+        if (isOver) return;
+        if (sessionStorage.getItem(RELOADED) === name) return setShown({ name, part: Unloaded });
+        sessionStorage.setItem(RELOADED, name);
+        location.reload(); // another version of the console is served by now
+      },
     );
     return () => (isOver = true);
   }, [name]);

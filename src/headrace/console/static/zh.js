@@ -441,5 +441,7 @@ export const words = {
   "The tenant has no limits. Set some:": "该租户没有限额。设置限额：",
   "Oldest": "最早的",
   "age of the oldest unfinished message": "最早未完成消息的时长",
+  "The page could not be loaded": "页面无法加载",
+  "The broker did not send it, twice. Its log may say why.": "Broker 两次都没有发送该页面。其日志可能说明原因。",
   "at least {age}": "至少 {age}",
 };

@@ -66,10 +66,17 @@ function Group({ name, tab }) {
 
 const lagOf = (offsets) => offsets.reduce((sum, one) => sum + (one.lag ?? 0), 0);
 
+// The age of the oldest record that waits; a lower bound where that of a partition is not known.
+function lagInTime(offsets) {
+  const age = Math.max(-1, ...offsets.map((one) => one.lag_ms ?? -1));
+  const isUnknown = offsets.some((one) => one.lag !== 0 && one.lag_ms == null);
+  return age >= 0 && isUnknown ? t("at least {age}", { age: span(age) }) : span(age);
+}
+
 function Lag({ group, again }) {
   return html`<dl class="figures">
       <${Figure} name=${t("Lag")} value=${count(lagOf(group.offsets))} note=${t("records not consumed yet")} />
-      <${Figure} name=${t("Lag in time")} value=${span(Math.max(-1, ...group.offsets.map((one) => one.lag_ms ?? -1)))} note=${t("age of the oldest record that is not consumed")} />
+      <${Figure} name=${t("Lag in time")} value=${lagInTime(group.offsets)} note=${t("age of the oldest record that is not consumed")} />
       <${Figure} name=${t("Members")} value=${count(group.members.length)} note=${group.state} />
       <${Figure} name=${t("Type")} value=${group.type} />
     </dl>
