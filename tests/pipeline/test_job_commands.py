@@ -33,12 +33,21 @@ def test_a_proof_is_a_certificate_and_an_exit_code(broker, numbered_topic, tmp_p
     commit(broker, numbered_topic, group, {0: 30, 1: 30, 2: 20})
     path = tmp_path / "certificate.json"
     master = ("--master", "local[2]")
-    given = ("--sent", "shop=0:89", "--group", group, "--certificate", str(path), *master)
+    results = f"{numbered_topic}-results"
+    create_topic(broker, results, 1, {"retention.ms": "-1"})
+    kept = ("--certificate", str(path), "--results", results)
+    given = ("--sent", "shop=0:89", "--group", group, *kept, *master)
     done = headrace(broker, "proof", numbered_topic, *given)
     assert done.returncode == 1, done.stderr
     assert "shop: 1 not stored (sequences 50)" in done.stderr
     assert f"{group}: not acknowledged: {numbered_topic}-2: offsets 20 to 28" in done.stderr
     assert "sent 90 | stored 89" in done.stdout
+    read = [sys.executable, "-m", "headrace", "--bootstrap", broker, "consume", results]
+    sent = subprocess.run(
+        [*read, "--count", "1"], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert json.loads(sent.stdout)["summary"].startswith("failed: sent 90 | stored 89")
+    assert json.loads(sent.stdout)["result"] == json.loads(path.read_text())
     verified = headrace(broker, "verify", str(path), "--json")
     assert verified.returncode == 1
     assert json.loads(verified.stdout) == {"intact": True, "wrong": [], "verdict": "failed"}
