@@ -315,6 +315,9 @@ def test_lines_go_in_and_come_out(user, topic):
     assert (listed["records"], listed["lags"]) == (1000, [])
     assert listed["records_in_per_s"] > 0
     assert topic in user.types("topic", "list", topic, "--figures").out
+    parts = user.types("topic", "ledgers", topic, "--json").json()["partitions"]
+    assert sum(one["end_offset"] for part in parts for one in part["ledgers"]) == 1000
+    assert "in the ledger store" in user.types("topic", "ledgers", topic, "-p", "0").out
 
 
 def test_keys_headers_and_times(user, topic):

@@ -30,6 +30,8 @@ PAGES = [
     "topics/orders/life?message=0:0",
     "topics/orders/time?key=k1",
     "topics/orders/partitions",
+    "topics/orders/ledgers",
+    "topics/orders/ledgers?partition=0",
     "topics/orders/settings",
     "topics/orders/send",
     "topics/orders?from=where&where=value.order > 390",

@@ -68,6 +68,8 @@ def test_a_ledger_waits_for_a_bookie_when_too_few_are_left_to_acknowledge():
     async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
         ledger = await store.create()
         await write(store, ledger, 0.5)
+        names = sorted(store.replication().known)
+        assert await store.machines(ledger) == await store.machines(ledger, 0) == names
         for bookie in cluster.bookies[:2]:
             bookie.end(is_notified=True)
         _, completion = store.append(ledger, [b"y"], 1, None)

@@ -69,6 +69,7 @@ from headrace.broker.services.group_figures import (
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
 from headrace.broker.services.journal_reads import JournalReads
+from headrace.broker.services.ledger_map import LedgerMap
 from headrace.broker.services.letter_desk import LetterDesk
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
@@ -592,21 +593,25 @@ def _services_of(node: Node, machine: Machine) -> Services:
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
+    ledgers = LedgerMap(calls, node.replication)
     dead_letter_topics = partial(configs.values, "errors.deadletterqueue.topic.name")
     search = Search(topics, node.shares, node.timers, dead_letter_topics)
+    tracer = Tracer(topics, search, node.shares, node.timers, ledgers)
+    tools = node.clock, node.randomness, node.tasks
+    announce = GroupAnnouncements(calls, configs).announce
+    exceeded_by = node.tenant_rates.counts.exceeded_by
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
+        ledgers=ledgers,
         topic_figures=TopicFigures(calls, topics, node.groups, node.shares, node.clock),
         cluster=cluster,
         appends=node.appends,
         sends=sends,
         reads=reads,
         stored_reads=StoredReads(node.tasks, node.clock),
-        queues=QueueService(
-            owners, node.shares, configs, groups, node.clock, node.randomness, node.tasks
-        ),
+        queues=QueueService(owners, node.shares, configs, groups, *tools),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
-        search=MessageSearch(calls, search, Tracer(topics, search, node.shares, node.timers)),
+        search=MessageSearch(calls, search, tracer),
         journals=JournalReads(calls, node.shares, search.running),
         groups=groups,
         share_groups=share_groups,
@@ -618,9 +623,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         transaction_checks=node.transaction_checks,
         markers=node.markers,
         settings=node.settings,
-        configurations=Configurations(
-            topics, configs, node.config, GroupAnnouncements(calls, configs).announce
-        ),
+        configurations=Configurations(topics, configs, node.config, announce),
         quotas=node.quotas,
         reassignments=Reassignments(topics, node.metadata, broker_id),
         telemetry=ClientTelemetry(*shared),
@@ -632,9 +635,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=authentication,
-        connections=ConnectionLimits(
-            node.config, node.clock.now_ns, node.tenant_rates.counts.exceeded_by
-        ),
+        connections=ConnectionLimits(node.config, node.clock.now_ns, exceeded_by),
         issuers=issuers,
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,

@@ -17,6 +17,7 @@ from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
+from headrace.cli.topic_ledgers import ledgers
 from headrace.cli.topic_names import is_internal, matching
 from headrace.cli.topic_trim import trim
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
@@ -38,7 +39,7 @@ def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, copy, trim and delete topics.
+    """Create, list, describe, alter, copy, trim and delete topics; list their ledgers.
 
     \b
     Examples:
@@ -49,12 +50,14 @@ def topic() -> None:
       headrace topic describe orders --json
       headrace topic alter orders --partitions 12 --unset retention.ms
       headrace topic trim orders --before 7d
+      headrace topic ledgers orders --partition 0
       headrace topic copy orders orders-test --from 1h
       headrace topic delete orders --yes
     """
 
 
 topic.add_command(copy)
+topic.add_command(ledgers)
 topic.add_command(trim)
 
 

@@ -79,12 +79,18 @@ def _ask(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str, An
     return total
 
 
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return iso_time(value) if name.endswith("_ms") else str(value)
+
+
 def _row(event: dict[str, Any]) -> list[Cell]:
     place = f"{event['topic']}-{event['partition']}"
     if "offset" in event:
         place += f":{event['offset']}"
     details = [
-        f"{name.removesuffix('_ms')} {iso_time(value) if name.endswith('_ms') else value}"
+        f"{name.removesuffix('_ms')} {_text(name, value)}"
         for name, value in event.items()
         if name not in {*PLACE, "group", "attempt"}
     ]

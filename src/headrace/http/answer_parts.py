@@ -98,6 +98,8 @@ EVENT: Final = Part(
         "due_ms?": AT_MS,
         "redrives?": "1",
         "reason?": "no payment",
+        "ledger?": 17,
+        "bookies?": ["10.0.0.7:3181"],
     },
 )
 TASK_FIELDS: Final[Json] = {

@@ -101,6 +101,38 @@ ANSWERS: Final[dict[str, Any]] = {
             )
         ],
     },
+    "listLedgers": {
+        "topic": "orders",
+        "partitions": [
+            Part(
+                "LedgersOfPartition",
+                {
+                    "partition": 0,
+                    "broker": 1,
+                    "is_loaded": True,
+                    "ledger_count": 12,
+                    "ledgers": [
+                        Part(
+                            "Ledger",
+                            {
+                                "ledger": 17,
+                                "base_offset": 0,
+                                "end_offset": 42,
+                                "size_bytes": 52_000,
+                                "newest_ms": OrNull(AT_MS),
+                                "is_open": False,
+                                "is_local": True,
+                                "is_offloaded": False,
+                                "copies_missing": 0,
+                                "bookies?": ["10.0.0.7:3181"],
+                            },
+                        )
+                    ],
+                },
+            )
+        ],
+        "failed?": FAILED,
+    },
     "growTopic": {"name": "orders", "partitions": 6, "dry_run": False},
     "deleteTopic": {"name": "orders", "deleted": True, "dry_run": False},
     "getTopicConfig": {"topic": "orders", "settings": [SETTING]},

@@ -27,6 +27,7 @@ from headrace.http.diagnoses import DiagnosisOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.keys import KeyOperations
+from headrace.http.ledgers import LedgerOperations
 from headrace.http.logins import Authenticated
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
@@ -115,6 +116,7 @@ class _Api:
         parts = (
             Queues,  # routes are tried one by one, and these are asked for most often
             TopicOperations,
+            LedgerOperations,
             RecordOperations,
             DelayedOperations,
             GroupOperations,

@@ -290,6 +290,14 @@ class ReplicatesLedgers(Protocol):
         """
         ...
 
+    async def machines(self, ledger: LedgerId, position: int | None = None) -> Sequence[str]:
+        """The machines that hold entries of the ledger; with `position`, those of its ensemble
+        there as far as the ledger's index tells them apart. Empty if it was deleted.
+
+        Reads metadata alone. Raises StorageUnavailable.
+        """
+        ...
+
 
 class LedgerStore(Protocol):
     """Durable ledgers. Methods that may wait are coroutines; the others never block on I/O."""

@@ -20,6 +20,7 @@ from headrace.http.delayed import DelayedOperations
 from headrace.http.diagnoses import DiagnosisOperations
 from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
+from headrace.http.ledgers import LedgerOperations
 from headrace.http.operations import Operation, routes
 from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 PARTS = (
     TopicOperations,
+    LedgerOperations,
     RecordOperations,
     DelayedOperations,
     GroupOperations,

@@ -142,7 +142,7 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
     node, failed = web.node, [("delivery_failed", number) for number in (1, 2, 3)]
     topic = node.topics.get("orders")
     search = Search(node.topics, node.shares, node.timers, set)
-    tracer = Tracer(node.topics, search, node.shares, node.timers)
+    tracer = Tracer(node.topics, search, node.shares, node.timers, node.services.ledgers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal_records, "READ_BYTES", 1)
         assert steps(await trace(web, message_id="id-1"))[1:4] == failed

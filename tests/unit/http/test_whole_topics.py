@@ -81,6 +81,22 @@ async def test_any_broker_lists_the_figures_of_all_partitions_and_groups(cluster
 
 
 @with_brokers(3)
+async def test_any_broker_lists_the_ledgers_of_all_partitions(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    owners = cluster.owners()
+    for web in webs:
+        answer = await web.ok("GET", f"{PATH}/ledgers")
+        assert [one["partition"] for one in answer["partitions"]] == list(range(COUNT))
+        assert [one["broker"] for one in answer["partitions"]] == [*owners]
+        for one in answer["partitions"]:
+            last = one["ledgers"][-1]
+            assert (last["end_offset"], last["is_open"], last["is_local"]) == (1, True, True)
+            asked = await web.ok("GET", f"{PATH}/ledgers?partition={one['partition']}")
+            assert asked["partitions"] == [one]
+
+
+@with_brokers(3)
 async def test_any_broker_takes_sends_of_all_partitions(cluster):
     webs = await webs_of(cluster)
     for web in webs:

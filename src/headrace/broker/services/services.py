@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
     from headrace.broker.services.journal_reads import JournalReads
+    from headrace.broker.services.ledger_map import LedgerMap
     from headrace.broker.services.letter_desk import LetterDesk
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
@@ -60,6 +61,7 @@ class Services:
     """See the module."""
 
     topics: TopicService
+    ledgers: LedgerMap
     topic_figures: TopicFigures
     """Of the whole cluster."""
     cluster: Cluster

@@ -25,7 +25,7 @@ from headrace.broker.services.search import (
 from headrace.broker.shares.delivery_history import read_history
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
-from headrace.errors import NotOwner, OffsetOutOfRange
+from headrace.errors import HeadraceError, NotOwner, OffsetOutOfRange
 from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import (
@@ -39,6 +39,7 @@ from headrace.records.letters import REDRIVES
 from headrace.records.matching import Condition
 
 if TYPE_CHECKING:
+    from headrace.broker.services.ledger_map import LedgerMap
     from headrace.broker.services.search import Search, SearchPosition
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.timers.timer_partitions import TimerPartitions
@@ -91,7 +92,9 @@ class Tracer:
         search: Search,
         shares: SharePartitions,
         timers: TimerPartitions,
+        ledgers: LedgerMap,
     ) -> None:
+        self._ledgers = ledgers
         self._topics = topics
         self._search = search
         self._shares = shares
@@ -163,13 +166,22 @@ class Tracer:
     async def _add_events(self, topic: Topic, trace: Trace, deadline_s: float) -> None:
         by_partition: dict[int, list[FoundMessage]] = {}
         for found in trace.messages:
-            trace.events += _stored(found)
+            stored = _stored(found)
+            trace.events.append(stored)
             if found.state == LOG:
+                stored.details |= await self._place(topic, found)
                 by_partition.setdefault(found.partition, []).append(found)
         for number, some in sorted(by_partition.items()):
             async with self._search.running:
                 await self._add_deliveries(topic, number, some, trace, deadline_s)
         sort_events(trace)
+
+    async def _place(self, topic: Topic, found: FoundMessage) -> dict[str, Any]:
+        try:
+            log = topic.require_log(found.partition)
+            return await self._ledgers.place(log, found.record.offset)
+        except HeadraceError:
+            return {}  # it moves to another broker, or the store does not answer
 
     async def _add_deliveries(
         self, topic: Topic, number: int, some: list[FoundMessage], trace: Trace, deadline_s: float
@@ -210,17 +222,17 @@ def sort_events(trace: Trace) -> None:
     trace.events.sort(key=lambda event: (event.at_ms, _WITHIN_MS.get(event.event, 1)))
 
 
-def _stored(found: FoundMessage) -> list[TraceEvent]:
-    """The events that stored a message where it is."""
+def _stored(found: FoundMessage) -> TraceEvent:
+    """The event that stored a message where it is."""
     record, place = found.record, (found.topic, found.partition)
     if found.state == DELAYED:
-        return [TraceEvent(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})]
+        return TraceEvent(record.timestamp_ms, "delayed", *place, -1, {"due_ms": found.due_ms})
     if found.state == HALF:
-        return [TraceEvent(record.timestamp_ms, "half_received", *place)]
+        return TraceEvent(record.timestamp_ms, "half_received", *place)
     if found.state == DEAD:
         name = (find_header(record.headers, PRODUCER) or b"").rpartition(b"/")[2]
         at_ms = int(name) if name.isdigit() and len(name) < 17 else record.timestamp_ms
-        return [TraceEvent(at_ms, "dead_letter_stored", *place, record.offset)]
+        return TraceEvent(at_ms, "dead_letter_stored", *place, record.offset)
     details: dict[str, Any] = {}
     due = find_header(record.headers, DELIVER_AT)
     if due is not None and due.isdigit():
@@ -229,7 +241,7 @@ def _stored(found: FoundMessage) -> list[TraceEvent]:
     if redrives is not None:
         details["redrives"] = redrives.decode(errors="replace")
     event = "stored" if redrives is None else "redriven"
-    return [TraceEvent(record.timestamp_ms, event, *place, record.offset, details)]
+    return TraceEvent(record.timestamp_ms, event, *place, record.offset, details)
 
 
 def _now(found: FoundMessage, state: DeliveryState) -> TraceEvent:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.storage.bookkeeper.ledger_metadata import Ensemble
-    from headrace.storage.bookkeeper.open_ledger import StoreState
+    from headrace.storage.bookkeeper.open_ledger import OpenLedger, StoreState
     from headrace.storage.bookkeeper.writing_ledger import WritingLedger
 
 _LISTED_AT_ONCE = 64
@@ -102,6 +102,22 @@ class LedgerCatalog:
         if ensembles != metadata.ensembles:
             copies = 0  # re-replicated since, to other bookies
         return copies + missing_copies(metadata, self._present()).copies
+
+    async def machines(
+        self, ledger: LedgerId, opened: OpenLedger | None, position: int | None
+    ) -> Sequence[str]:
+        """See ReplicatesLedgers. `opened`: the ledger, if it is open here."""
+        try:
+            metadata = (await self._cluster.service.read(ledger)).metadata
+        except MetadataUnavailable as error:
+            raise StorageUnavailable(f"cannot look up ledger {ledger}: {error}") from error
+        except HeadraceError:
+            return ()  # `cluster verify` reports missing ledgers itself
+        first, last = 0, None
+        if opened is not None and position is not None:
+            first, after = opened.index.before(position)[0], opened.index.after(position)
+            last = None if after is None else after[0]
+        return metadata.bookies_between(first, last)
 
     def _present(self) -> frozenset[str]:
         cluster = self._cluster

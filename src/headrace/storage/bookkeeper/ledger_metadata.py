@@ -79,6 +79,15 @@ class LedgerMetadata:
         bookies = self.ensemble_of(entry)
         return [bookies[slot] for slot in self.quorum.slots(entry)]
 
+    def bookies_between(self, first: int, last: int | None) -> list[str]:
+        """The bookies of the ensembles that store entries from `first` to `last`, sorted."""
+        found: set[str] = set()
+        for ensemble in self.ensembles:
+            end = self.ensemble_end(ensemble.first_entry)
+            if (end is None or end > first) and (last is None or ensemble.first_entry <= last):
+                found.update(ensemble.bookies)
+        return sorted(found)
+
     def ensemble_end(self, entry: int) -> int | None:
         """The first entry after the ensemble of `entry`; None for the last ensemble."""
         for ensemble in self.ensembles:

@@ -347,6 +347,10 @@ class BookKeeperLedgerStore:
         """See ReplicatesLedgers."""
         return await self._catalog.lacking(ledgers)
 
+    async def machines(self, ledger: LedgerId, position: int | None = None) -> Sequence[str]:
+        """See ReplicatesLedgers."""
+        return await self._catalog.machines(ledger, self._opened.get(ledger), position)
+
     # --- takeover and deletion ---------------------------------------------------------------
 
     async def recover(self, ledger: LedgerId) -> LedgerInfo:

@@ -38,6 +38,14 @@ def test_copies_on_bookies_that_are_away_are_missing(metadata, last, present):
     assert not set(found.machines) & present
 
 
+@given(ledgers(), st.integers(0, 60), st.integers(0, 60))
+def test_the_bookies_of_entries_are_those_of_their_ensembles(metadata, first, count):
+    entries = range(first, first + count + 1)
+    ensembles = [metadata.ensemble_of(entry) for entry in entries]
+    wanted = {bookie for ensemble in ensembles for bookie in ensemble}
+    assert metadata.bookies_between(first, entries[-1]) == sorted(wanted)
+
+
 @given(ledgers(), st.sets(st.sampled_from(NAMES)))
 def test_of_a_ledger_that_is_written_the_bookies_count_and_its_last_entries_do_not(
     metadata, present

@@ -6,6 +6,7 @@ import { bytes, count } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
 import { go, link } from "../route.js";
 import { Loaded, PageForms, Table, Tabs, Title } from "../ui.js";
+import { Ledgers } from "./ledgers.js";
 import { Life } from "./life.js";
 import { Messages, searched } from "./messages.js";
 import { Produce } from "./produce.js";
@@ -20,7 +21,7 @@ export function Topic({ name, tab, query }) {
     watchedTopic.value = name;
     return () => (watchedTopic.value = "");
   }, [name]);
-  const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["time", t("Time travel")], ["partitions", t("Partitions")], ["settings", t("Settings")], ["send", t("Send")]];
+  const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["time", t("Time travel")], ["partitions", t("Partitions")], ["ledgers", t("Ledgers")], ["settings", t("Settings")], ["send", t("Send")]];
   return html`<${Title} text=${name}>
       <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
     <//>
@@ -30,6 +31,7 @@ export function Topic({ name, tab, query }) {
       ${tab === "life" && html`<${Life} topic=${topic} query=${query} />`}
       ${tab === "time" && html`<${TimeTravel} topic=${topic} query=${query} start=${start} />`}
       ${tab === "partitions" && html`<${Partitions} topic=${topic} start=${start} again=${state.again} />`}
+      ${tab === "ledgers" && html`<${Ledgers} topic=${topic} query=${query} />`}
       ${tab === "settings" && html`<${Settings} kind="topics" name=${name} start=${start}
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
@@ -39,7 +41,7 @@ export function Topic({ name, tab, query }) {
 }
 
 // Whether the tab shows a request of its own, rather than the topic's.
-const hasOwnForms = (tab, query) => tab === "time" || (tab === "messages" && searched(query)) || (tab === "life" && query[query.by ?? "message"]);
+const hasOwnForms = (tab, query) => tab === "time" || tab === "ledgers" || (tab === "messages" && searched(query)) || (tab === "life" && query[query.by ?? "message"]);
 
 function deletion(name) {
   const path = at("topics", name);

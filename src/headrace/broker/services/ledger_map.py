@@ -1,0 +1,123 @@
+"""The ledgers of a topic: where its records are stored, and whether copies are missing.
+
+Invariants: knows no protocol; changes nothing and loads no log. The owner of a partition answers
+from memory; where the machines of a ledger are asked for, from the store's metadata of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.broker.services.owner_calls import checked
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.housekeeping.replication import Replication
+    from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.broker.topics.topic import Topic
+    from headrace.log.partition_log import PartitionLog
+
+LEDGERS_MAX: Final = 200
+"""Of one partition, in one answer: the newest."""
+
+
+class Ledger(NamedTuple):
+    """One ledger of a partition."""
+
+    ledger: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    newest_ms: int
+    """The time of its newest record; -1: it has none."""
+    is_open: bool
+    is_local: bool
+    """Whether it is in the ledger store, rather than in object storage alone."""
+    is_offloaded: bool
+    """Whether it is in object storage."""
+    copies_missing: int
+    machines: Sequence[str]
+    """Where it is stored; empty if it was not asked for, or the store has one machine."""
+
+
+class LedgersOfPartition(NamedTuple):
+    """The ledgers of one partition, from oldest to newest."""
+
+    is_loaded: bool
+    """False: the partition was not used since its broker's start, and no ledger is known."""
+    ledger_count: int
+    ledgers: Sequence[Ledger]
+
+
+class LedgerMap:
+    """See the module."""
+
+    def __init__(self, calls: OwnerCalls, replication: Replication | None) -> None:
+        """`replication`: None if ledgers are not replicated."""
+        self._calls = calls
+        self._replication = replication
+        calls.offer("ledgers.of_partition", self._here)
+
+    async def of_topic(self, topic: Topic) -> dict[int, LedgersOfPartition | HeadraceError]:
+        """The ledgers of each partition, without their machines, or why they are not known."""
+        answers = await self._calls.ask_partitions("ledgers.of_partition", topic, [False])
+        return {
+            number: one if isinstance(one, HeadraceError) else _decoded(one)
+            for number, one in answers.items()
+        }
+
+    async def of_partition(self, topic: Topic, number: int) -> LedgersOfPartition:
+        """The ledgers of one partition with their machines. Raises HeadraceError."""
+        return _decoded(
+            await self._calls.ask_partition("ledgers.of_partition", topic, number, [True])
+        )
+
+    async def place(self, log: PartitionLog, offset: int) -> dict[str, Any]:
+        """The ledger of a record on this broker, and the machines one of whose copies it is on."""
+        segment = next((one for one in reversed(log.segments) if one.base_offset <= offset), None)
+        if segment is None:
+            return {}
+        found: dict[str, Any] = {"ledger": segment.ledger}
+        if self._replication is not None and segment.is_local:
+            machines = await self._replication.ledgers.machines(
+                segment.ledger, segment.index.position_before(offset)
+            )
+            found["bookies"] = [*machines]
+        return found
+
+    async def _here(self, topic: Topic, number: int, asked: Any) -> Any:
+        (with_machines,) = checked(asked, bool)
+        log = topic.require_log(number)
+        if not log.is_loaded:
+            return False, 0, []
+        replication = self._replication
+        missing = {} if replication is None else replication.lacking
+        shown = log.segments[-LEDGERS_MAX:]
+        machines: Sequence[Sequence[str]] = [()] * len(shown)
+        if with_machines and replication is not None:
+            asking = (replication.ledgers.machines(one.ledger) for one in shown)
+            machines = await asyncio.gather(*asking)
+        ledgers = [
+            Ledger(
+                one.ledger,
+                one.base_offset,
+                one.end_offset,
+                one.end_position,
+                one.newest_ms,
+                one is log.active,
+                one.is_local,
+                one.is_offloaded,
+                missing.get(one.ledger, 0),
+                [*names] if one.is_local else [],
+            )
+            for one, names in zip(shown, machines, strict=True)
+        ]
+        return True, len(log.segments), ledgers
+
+
+def _decoded(answer: Any) -> LedgersOfPartition:
+    is_loaded, count, ledgers = answer
+    return LedgersOfPartition(is_loaded, count, [Ledger(*one) for one in ledgers])

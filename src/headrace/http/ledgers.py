@@ -1,0 +1,58 @@
+"""The ledgers of topics over HTTP.
+
+Invariants: parses and encodes; what is known of ledgers is in `broker/services/ledger_map`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.http.operations import PARTITION, TOPIC, Call, Json, Operation
+from headrace.http.partitions import of_partitions
+
+if TYPE_CHECKING:
+    from headrace.broker.services.ledger_map import Ledger, LedgersOfPartition
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.errors import HeadraceError
+
+
+class LedgerOperations:
+    """The operations on ledgers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.operations = [
+            Operation("GET", "/v1/topics/{topic}/ledgers", "listLedgers",
+                      "List the newest ledgers of a topic's partitions, with `partition` also the"
+                      " bookies that store them.",
+                      self._list, {"topic": TOPIC, "partition": PARTITION}),
+        ]  # fmt: skip
+
+    async def _list(self, call: Call) -> Json:
+        topic = self._services.topics.get(call.path["topic"])
+        found: dict[int, LedgersOfPartition | HeadraceError]
+        if "partition" in call.query:
+            number = int(call.query["partition"])
+            found = {number: await self._services.ledgers.of_partition(topic, number)}
+        else:
+            found = await self._services.ledgers.of_topic(topic)
+        known, failed = of_partitions(found)
+        partitions = [self._shown(topic, number, one) for number, one in sorted(known.items())]
+        return {"topic": topic.name, "partitions": partitions, **failed}
+
+    def _shown(self, topic: Topic, number: int, one: LedgersOfPartition) -> Json:
+        return {
+            "partition": number,
+            "broker": self._services.topics.leader(topic, number).broker,
+            "is_loaded": one.is_loaded,
+            "ledger_count": one.ledger_count,
+            "ledgers": [_ledger(ledger) for ledger in one.ledgers],
+        }
+
+
+def _ledger(one: Ledger) -> Json:
+    found = one._asdict()
+    machines = found.pop("machines")
+    found["newest_ms"] = None if one.newest_ms < 0 else one.newest_ms
+    return found | ({"bookies": machines} if machines else {})
