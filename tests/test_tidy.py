@@ -211,9 +211,9 @@ def test_imports_point_down():
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-CIRCLES = {"headrace": 2, "headrace_verify": 5}
-"""The largest circle of imports of each distribution, in modules: may only fall, and none of the
-broker's has more than three."""
+CIRCLES = {"headrace": 2, "headrace_verify": 3}
+"""The largest circle of imports of each distribution, in modules: may only fall, and none has more
+than three."""
 
 
 def imported_modules(path: Path, known: set[str]) -> set[str]:
@@ -258,7 +258,7 @@ def largest_circles() -> dict[str, int]:
 def test_few_modules_import_each_other_even_for_typing():
     """What imports each other in a circle can be understood only together."""
     assert largest_circles() == CIRCLES, "larger: part them; smaller: lower it in CIRCLES"
-    assert CIRCLES["headrace"] <= 3
+    assert max(CIRCLES.values()) <= 3
 
 
 def parents(name: str) -> set[str]:

@@ -112,7 +112,7 @@ def simulated(calls: list[tuple]) -> list[object]:
 
     async def begin() -> list[object]:
         await asyncio.sleep(0.1)
-        zk = await connect(cluster, SimulatedClock(loop), 10_000, "tester", ROOT)
+        zk = await connect(cluster.world, SimulatedClock(loop), 10_000, "tester", ROOT)
         try:
             return await outcomes(zk, calls)
         finally:

@@ -42,7 +42,7 @@ def run_store(
     async def begin() -> None:
         await asyncio.sleep(0.1)
         clock = SimulatedClock(loop)
-        zookeeper = await connect(cluster, clock, 6_000, "writer")
+        zookeeper = await connect(cluster.world, clock, 6_000, "writer")
         settings = BookKeeperSettings(ledgers_root=LEDGERS_ROOT, quorum=quorum, cluster="one")
         randomness = SimulatedRandomness(seeded(f"writer {seed}"))
         store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.records.codec import Record
-from headrace_verify.simulation.tables import RETENTION_S, Table
+from headrace_verify.simulation.table import RETENTION_S, Table
 
 
 @pytest.mark.parametrize(

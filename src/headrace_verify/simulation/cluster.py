@@ -17,12 +17,11 @@ from headrace_verify.rng import seeded
 from headrace_verify.simulation.bookie import PORT as BOOKIE_PORT
 from headrace_verify.simulation.bookie import BookieServer, BookieStore
 from headrace_verify.simulation.clock import SimulatedClock
-from headrace_verify.simulation.ensemble import Ensemble
 from headrace_verify.simulation.loop import OUTSIDE, Host, SimulatedLoop
 from headrace_verify.simulation.machines import LEDGERS_ROOT, ClusterMachine, LoneMachine
-from headrace_verify.simulation.network import Network
 from headrace_verify.simulation.nudges import let_requests_be_cancelled
 from headrace_verify.simulation.session_ender import SimulatedEnder
+from headrace_verify.simulation.world import World
 from headrace_verify.simulation.zookeeper import PLACES, SimulatedServer
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ class SimulatedBroker:
     """A broker and its lives."""
 
     def __init__(self, number: int, cluster: Cluster) -> None:
+        world = cluster.world
         self.number = number
         self.name = f"b{number}"
         self.life = 0
@@ -55,7 +55,7 @@ class SimulatedBroker:
         self.zookeeper: ZooKeeper | None = None
         self.is_wanted = False
         """Whether it should run: otherwise it is not restarted."""
-        self.machine: Machine = LoneMachine(cluster) if cluster.is_lone else ClusterMachine(cluster)
+        self.machine: Machine = LoneMachine(world) if cluster.is_lone else ClusterMachine(world)
         self.ender: SimulatedEnder
         self._cluster = cluster
         self._broker: Broker | None = None
@@ -74,7 +74,7 @@ class SimulatedBroker:
         self.host = Host(self.name, self.life)
         self._cluster.network.power_on(self.name)
         self._cluster.hosts.append(self.host)
-        self.ender = SimulatedEnder(self._cluster, self.host)
+        self.ender = SimulatedEnder(self._cluster.world, self.host)
         loop = self._cluster.loop
         loop.call_soon(self._begin, context=self.host.context)
 
@@ -214,18 +214,16 @@ class Cluster:
     ) -> None:
         self.seed = seed
         self.loop = loop
+        self.world = World(seed, loop, quorum)
         self.is_lone = not bookies
         """Whether it is a standalone broker with its own files."""
-        self.quorum = quorum
-        self.network = loop.network = Network(loop, seeded(f"{seed} network"))
-        self.ensemble = Ensemble(loop)
-        self.hosts: list[Host] = []
-        """All lives, including dead ones: see Host.tasks."""
+        self.network, self.ensemble = self.world.network, self.world.ensemble
+        self.hosts = self.world.hosts
         self.failed_starts = 0
         self.brokers = [SimulatedBroker(number, self) for number in range(1, brokers + 1)]
         self.bookies = [SimulatedBookie(number, self) for number in range(1, bookies + 1)]
         places = () if self.is_lone else PLACES
-        self.servers = [SimulatedServer(place, self) for place in places]
+        self.servers = [SimulatedServer(place, self.world) for place in places]
         """Of ZooKeeper."""
 
     def call_outside(self, function: Callable[..., None], *arguments: Any) -> None:

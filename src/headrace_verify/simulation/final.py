@@ -52,7 +52,7 @@ async def _have_all_bookies(run: Run) -> bool:
     """Check that each open ledger has a running bookie in each slot, or gets one soon."""
     cluster = run.cluster
     running = sum(bookie.host is not None for bookie in cluster.bookies)
-    if running < cluster.quorum.ensemble:
+    if running < cluster.world.quorum.ensemble:
         return True
     end_s = run.loop.now_s + REGAINED_S
     while lacking := _lacking_bookies(run):

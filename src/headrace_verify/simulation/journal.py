@@ -14,7 +14,7 @@ from headrace_verify.history import INVOKE, OK
 if TYPE_CHECKING:
     from headrace_verify.history import Event
     from headrace_verify.simulation.loop import SimulatedLoop
-    from headrace_verify.simulation.tables import Table
+    from headrace_verify.simulation.table import Table
 
 
 class Journal:

@@ -28,7 +28,8 @@ from headrace_verify.simulation.zookeeper import connect
 
 if TYPE_CHECKING:
     from headrace_verify.crash.recorded_metadata import Facts
-    from headrace_verify.simulation.cluster import Cluster, SimulatedBroker
+    from headrace_verify.simulation.cluster import SimulatedBroker
+    from headrace_verify.simulation.world import World
 
 SESSION_TIMEOUT_MS = 6_000
 LEDGERS_ROOT = "/ledgers"
@@ -65,22 +66,22 @@ def _config(number: int) -> BrokerConfig:
     )
 
 
-def _randomness(cluster: Cluster, broker: SimulatedBroker) -> SimulatedRandomness:
-    return SimulatedRandomness(seeded(f"{cluster.seed} {broker.name} {broker.life}"))
+def _randomness(world: World, broker: SimulatedBroker) -> SimulatedRandomness:
+    return SimulatedRandomness(seeded(f"{world.seed} {broker.name} {broker.life}"))
 
 
 class ClusterMachine:
     """Of a broker that keeps everything in ZooKeeper and bookies."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
         """See Machine; as `server.assemble.start_clustered`."""
-        cluster = self._cluster
-        randomness = _randomness(cluster, broker)
+        world = self._world
+        randomness = _randomness(world, broker)
         zookeeper = await connect(
-            cluster,
+            world,
             broker.clock,
             SESSION_TIMEOUT_MS,
             f"{broker.name} {broker.life}",
@@ -92,7 +93,7 @@ class ClusterMachine:
         life.on_stop(metadata.close)
         settings = BookKeeperSettings(
             ledgers_root=LEDGERS_ROOT,
-            quorum=cluster.quorum,
+            quorum=world.quorum,
             cluster=await ensure_cluster_id(metadata, randomness),
         )
         store = await BookKeeperLedgerStore.open(zookeeper, settings, broker.clock, randomness)
@@ -108,16 +109,16 @@ class ClusterMachine:
 class LoneMachine:
     """Of a standalone broker: its files and its metadata are on one disk."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._random = seeded(f"{cluster.seed} disk")
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = seeded(f"{world.seed} disk")
         self._facts: Facts = {}
         self._metadata: RecordedMetadata | None = None
-        self.disk = SimulatedDisk(NEW_DISK, cluster.loop, self._random)
+        self.disk = SimulatedDisk(NEW_DISK, world.loop, self._random)
 
     async def open(self, broker: SimulatedBroker) -> tuple[Broker, Node]:
         """See Machine; as `server.assemble.start_embedded`."""
-        randomness = _randomness(self._cluster, broker)
+        randomness = _randomness(self._world, broker)
         store = await FileLedgerStore.open(
             Path(ROOT),
             DiskClock(broker.clock, self.disk),
@@ -139,5 +140,5 @@ class LoneMachine:
         """See Machine."""
         image, self._facts = self.disk.after_power_loss()
         self._metadata = None
-        self.disk = SimulatedDisk(image, self._cluster.loop, self._random)
+        self.disk = SimulatedDisk(image, self._world.loop, self._random)
         self.disk.note("facts", self._facts)

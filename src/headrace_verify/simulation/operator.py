@@ -101,13 +101,15 @@ class Operator:
 
     async def _repair_once(self) -> bool:
         cluster, clock = self._cluster, SimulatedClock(self._cluster.loop)
-        zookeeper = await connect(cluster, clock, SESSION_TIMEOUT_MS, f"operator {self._repairs}")
+        zookeeper = await connect(
+            cluster.world, clock, SESSION_TIMEOUT_MS, f"operator {self._repairs}"
+        )
         try:
             metadata = await ZooKeeperMetadataStore.open(zookeeper)
             randomness = SimulatedRandomness(seeded(f"{cluster.seed} operator {self._repairs}"))
             settings = BookKeeperSettings(
                 ledgers_root=LEDGERS_ROOT,
-                quorum=cluster.quorum,
+                quorum=cluster.world.quorum,
                 cluster=await ensure_cluster_id(metadata, randomness),
             )
             store = await BookKeeperLedgerStore.open(zookeeper, settings, clock, randomness)

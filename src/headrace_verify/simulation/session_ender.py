@@ -17,18 +17,18 @@ from headrace_verify.simulation.loop import Host
 
 if TYPE_CHECKING:
     from headrace.zookeeper.session_ender import OpenSession
-    from headrace_verify.simulation.cluster import Cluster
+    from headrace_verify.simulation.world import World
 
 
 class SimulatedEnder:
     """The process beside one life of a broker."""
 
-    def __init__(self, cluster: Cluster, host: Host) -> None:
+    def __init__(self, world: World, host: Host) -> None:
         """`host`: the broker's."""
-        self._cluster = cluster
+        self._world = world
         self._host = Host(host.name, host.life)
         self._session: OpenSession | None = None
-        cluster.hosts.append(self._host)
+        world.hosts.append(self._host)
 
     def note(self, session: OpenSession | None) -> None:
         """See `zookeeper.session_ender_process`."""
@@ -37,11 +37,11 @@ class SimulatedEnder:
     def kill(self) -> None:
         """Its life ends, too."""
         self._host.is_alive = False
-        self._cluster.network.end(self._host, is_notified=False)
+        self._world.network.end(self._host, is_notified=False)
 
     def act(self) -> None:
         """The broker's process has ended."""
-        session, loop = self._session, self._cluster.loop
+        session, loop = self._session, self._world.loop
         if session is None:
             return
 
@@ -51,7 +51,7 @@ class SimulatedEnder:
         loop.call_soon(begin, context=self._host.context)
 
     async def _end(self, session: OpenSession) -> None:
-        loop = self._cluster.loop
+        loop = self._world.loop
         ends_s = loop.time() + session.timeout_ms * TRIES_FOR / 1000
         while loop.time() < ends_s:
             for host, port in session.servers:
@@ -64,7 +64,7 @@ class SimulatedEnder:
             await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, host: str, port: int, session: OpenSession) -> bool:
-        loop = self._cluster.loop
+        loop = self._world.loop
         reader = asyncio.StreamReader(loop=loop)
         transport, _ = await loop.create_connection(
             lambda: asyncio.StreamReaderProtocol(reader, loop=loop), host, port

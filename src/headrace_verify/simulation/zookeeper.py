@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from headrace.runtime.clock import Clock
     from headrace.zookeeper.session_ender import OpenSession
-    from headrace_verify.simulation.cluster import Cluster
     from headrace_verify.simulation.ensemble import Ensemble, Tree
     from headrace_verify.simulation.network import Transport
+    from headrace_verify.simulation.world import World
 
 PORT: Final = 2181
 SERVERS: Final = 3
@@ -42,7 +42,7 @@ _PASSWORD: Final = b"simulated".ljust(16)
 
 
 async def connect(
-    cluster: Cluster,
+    world: World,
     clock: Clock,
     timeout_ms: int,
     whose: str,
@@ -57,40 +57,40 @@ async def connect(
         has_heartbeat_thread=False,
         on_session=on_session,
     )
-    randomness = SimulatedRandomness(seeded(f"{cluster.seed} {whose} servers"))
+    randomness = SimulatedRandomness(seeded(f"{world.seed} {whose} servers"))
     return await ZooKeeper.connect(options, clock, randomness)
 
 
 class SimulatedServer:
     """One server and its lives."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.life = 0
         self.host: Host | None = None
         self.copy: Tree | None = None
         """What it serves while it is partitioned from the other servers."""
         self.clients: dict[_Client, None] = {}
-        self._cluster = cluster
+        self._world = world
 
     def start(self) -> None:
         """Start a life."""
-        cluster = self._cluster
+        world = self._world
         if self.host is not None:
             return
         self.life += 1
         host = self.host = Host(self.name, self.life)
-        cluster.hosts.append(host)
-        cluster.network.power_on(self.name)
+        world.hosts.append(host)
+        world.network.power_on(self.name)
 
         def begin() -> None:
-            _ = cluster.loop.create_task(self._listen(host), name=f"{self.name} runs")
+            _ = world.loop.create_task(self._listen(host), name=f"{self.name} runs")
 
-        cluster.loop.call_soon(begin, context=host.context)
+        world.loop.call_soon(begin, context=host.context)
 
     async def _listen(self, host: Host) -> None:
-        cluster = self._cluster
-        await cluster.loop.create_server(lambda: _Client(cluster, self, host), self.name, PORT)
+        world = self._world
+        await world.loop.create_server(lambda: _Client(world, self, host), self.name, PORT)
 
     def end(self, *, is_notified: bool) -> None:
         """Kill it; the others continue to serve its state."""
@@ -98,17 +98,17 @@ class SimulatedServer:
         if host is None:
             return
         host.is_alive = False
-        self._cluster.network.end(host, is_notified=is_notified)
+        self._world.network.end(host, is_notified=is_notified)
         if not is_notified:
-            self._cluster.network.power_off(self.name)
+            self._world.network.power_off(self.name)
 
     def leave(self, unreported_s: float) -> None:
         """Partition it from the other servers, but not from clients; client activity of the last
         `unreported_s` has not reached the leader."""
-        ensemble = self._cluster.ensemble
+        ensemble = self._world.ensemble
         self.copy = ensemble.copied()
         sessions = [client.session for client in self.clients]
-        ensemble.forget_since(sessions, self._cluster.loop.now_s - unreported_s)
+        ensemble.forget_since(sessions, self._world.loop.now_s - unreported_s)
 
     def rejoin(self) -> None:
         """Disconnect all clients, and serve the shared state again."""
@@ -120,9 +120,9 @@ class SimulatedServer:
 class _Client(asyncio.Protocol):
     """A server's side of one connection."""
 
-    def __init__(self, cluster: Cluster, server: SimulatedServer, host: Host) -> None:
-        self._loop = cluster.loop
-        self._ensemble: Ensemble = cluster.ensemble
+    def __init__(self, world: World, server: SimulatedServer, host: Host) -> None:
+        self._loop = world.loop
+        self._ensemble: Ensemble = world.ensemble
         self._server = server
         self._host = host
         self._transport: Transport | None = None

@@ -20,9 +20,10 @@ from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 from headrace_verify.real_broker import die_with_us
 from headrace_verify.soak import load
+from headrace_verify.soak.cluster import SoakedCluster
 from headrace_verify.soak.probe import NO_CONTROL, Probed
 from headrace_verify.soak.samples import Sample, take
-from headrace_verify.soak.targets import BROKER, CLUSTER, make_target
+from headrace_verify.soak.targets import BROKER, CLUSTER, WORKERS, OneBroker, Workers
 from headrace_verify.soak.verdict import judge, judge_return, warm_up_s
 from headrace_verify.verdicts import missing
 from headrace_verify.wire.abuse import pause
@@ -92,10 +93,17 @@ class Outcome(NamedTuple):
         ]
 
 
+def _make_target(target: str, folder: Path, bug: str) -> Soaked:
+    """Create it. A bug is planted in brokers, and not in workers. Raises HeadraceError."""
+    if target == CLUSTER:
+        return SoakedCluster(folder, bug)
+    return Workers(folder) if target == WORKERS else OneBroker(folder, bug)
+
+
 def run_soak(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcome:
     """Soak a broker of our own. Raises HeadraceError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
-        target = make_target(plan.target, Path(folder), plan.bug)
+        target = _make_target(plan.target, Path(folder), plan.bug)
         try:
             target.start()
             return _Soak(plan, target, Path(folder), on_progress).run()

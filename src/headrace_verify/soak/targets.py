@@ -161,12 +161,3 @@ class Workers(OneBroker):
         if any(pid is not None and not Path(f"/proc/{pid}").exists() for pid in self._pids):
             return f"a worker: {self._broker.log_tail()}"
         return ""
-
-
-def make_target(target: str, folder: Path, bug: str) -> Soaked:
-    """Create it. A bug is planted in brokers, and not in workers. Raises HeadraceError."""
-    if target == CLUSTER:
-        from headrace_verify.soak.cluster import SoakedCluster
-
-        return SoakedCluster(folder, bug)
-    return Workers(folder) if target == WORKERS else OneBroker(folder, bug)
