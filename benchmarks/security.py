@@ -67,8 +67,9 @@ class Served:
         command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", *options]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.child.stdout is not None
-        host, _, port = json.loads(self.child.stdout.readline())["kafka"].rpartition(":")
-        self.address = host, int(port)
+        served = json.loads(self.child.stdout.readline())
+        host, _, port = served["kafka"].rpartition(":")
+        self.address, self.http = (host, int(port)), served["http"]
         self.process = psutil.Process(self.child.pid)
 
     def cpu_s(self) -> float:
