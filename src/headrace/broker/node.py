@@ -413,9 +413,10 @@ class Node:
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
         self.tasks.spawn(self.services.topic_figures.rates.run(), "rates of topics")
-        calls, drop = self.services.calls, self.tenant_storage.drop
-        rates = self.tenant_rates.run(calls, self.cluster.brokers, drop)
-        self.tasks.spawn(rates, "rates of tenants")
+        rates = self.tenant_rates
+        self.tasks.spawn(rates.run(self.services.calls, self.cluster.brokers), "rates of tenants")
+        drops = rates.counts.drop_for_ever(self.tenant_storage.drop)
+        self.tasks.spawn(drops, "full tenants")
         if (lines := self.audit.lines) is not None:
             topics, sends = self.services.topics, self.services.sends
             audit_topic = AuditTopic(self.config.audit_topic, lines, topics, sends, self.clock)

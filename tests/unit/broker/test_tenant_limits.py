@@ -368,6 +368,45 @@ async def test_drop_oldest_makes_room_for_what_is_written():
         assert rig.node.topics.get("c").partitions[0].log_start_offset == 0
 
 
+async def test_what_is_dropped_follows_from_what_is_stored_then():
+    """Not from the last count: the drop before may have taken long, and others may have deleted."""
+    cluster = Cluster(1)
+    await cluster.limit({"stored_bytes": 100})
+    await cluster.access.tenants.change("acme", when_full="drop-oldest")
+    counts, stored = cluster.rates[0].counts, {"acme": 130}
+    counts.add("stored_bytes", lambda _tenants: stored)
+    counts.measure()
+    asked: list[float] = []
+
+    async def drop(_tenant: str, size_bytes: float) -> None:
+        asked.append(size_bytes)
+
+    stored["acme"] = 110
+    await counts.drop_oldest(drop)
+    stored["acme"] = 90
+    await counts.drop_oldest(drop)
+    assert asked == [10]
+
+
+async def test_counting_for_refusals_takes_a_hundredth_of_the_time_at_most():
+    cluster = Cluster(1)
+    await cluster.limit({"groups": 1})
+    counts, counted_ms = cluster.rates[0].counts, []
+
+    def measure(_tenants: object) -> dict[str, int]:
+        counted_ms.append(cluster.now_ms)
+        cluster.now_ms += 50
+        return {"acme": 1}
+
+    counts.add("groups", measure)
+    counts.measure()
+    while cluster.now_ms < 20_000:
+        with pytest.raises(PolicyViolation):
+            counts.check("acme", "groups")
+        cluster.now_ms += 10
+    assert 3 <= len(counted_ms) <= 5
+
+
 async def test_nothing_is_dropped_where_that_makes_no_room():
     """Compacted topics and journals may exceed the limit alone, and cannot be dropped."""
 

@@ -8,6 +8,7 @@ decided once a second, so that a write costs one look at a set. Reads are never 
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 AGAIN_NS: Final = 100_000_000
 """What is refused may have room since it was counted: it is counted again, but not for each."""
+PART_MAX: Final = 100
+"""Of the time, a hundredth at most is spent on that."""
+PERIOD_S: Final = 1.0
 
 
 def _above(what: str, count: float, limit: float) -> PolicyViolation:
@@ -67,7 +71,8 @@ class TenantCounts:
         self._others = others
         self._measures: dict[str, Callable[[Collection[str]], Mapping[str, int]]] = {}
         self._own: dict[tuple[str, str], int] = {}
-        self._counted_ns: dict[tuple[str, str], int] = {}
+        self._again_ns: dict[str, int] = {}
+        """When each is counted again at the earliest, if tenants are refused meanwhile."""
         self.refused: dict[str, Callable[[], HeadraceError]] = {}
         """Tenants that may write nothing now, and the error that says why."""
 
@@ -82,13 +87,18 @@ class TenantCounts:
         """Count what this broker has of tenants that have such limits."""
         assert self._access is not None, "there are tenants"
         self._own.clear()
-        self._counted_ns.clear()
         for what in COUNTS:
-            tenants = self._access.tenants.with_count(what)
-            if tenants and what in self._measures:
-                for tenant, count in self._measures[what](tenants).items():
-                    self._own[tenant, what] = count
+            self._count(what)
         return dict(self._own)
+
+    def _count(self, what: str) -> None:
+        tenants = () if self._access is None else self._access.tenants.with_count(what)
+        if tenants and what in self._measures:
+            begun_ns = self._now_ns()
+            counted = self._measures[what](tenants)
+            self._own |= {(tenant, what): counted.get(tenant, 0) for tenant in tenants}
+            now_ns = self._now_ns()
+            self._again_ns[what] = now_ns + max(AGAIN_NS, (now_ns - begun_ns) * PART_MAX)
 
     def total(self, tenant: str, what: str) -> float:
         """What all brokers have, as of the last count."""
@@ -100,13 +110,11 @@ class TenantCounts:
         limit = self._limit(tenant, what)
         if limit is None:
             return
-        place, now_ns = (tenant, what), self._now_ns()
+        if self.total(tenant, what) >= limit and self._now_ns() >= self._again_ns.get(what, 0):
+            self._count(what)
         if self.total(tenant, what) >= limit:
-            if now_ns - self._counted_ns.get(place, -AGAIN_NS) >= AGAIN_NS:
-                self._own[place] = self._measures[what]({tenant}).get(tenant, 0)
-                self._counted_ns[place] = now_ns
-            if self.total(tenant, what) >= limit:
-                raise _above(what, self.total(tenant, what) + 1, limit)
+            raise _above(what, self.total(tenant, what) + 1, limit)
+        place = tenant, what
         self._own[place] = self._own.get(place, 0) + 1
 
     def check_group(self, group_id: str) -> None:
@@ -157,14 +165,27 @@ class TenantCounts:
             return 0
         return slowed_ms(self.total(tenant, STORED), limit)
 
+    async def drop_for_ever(self, drop: Callable[[str, float], Awaitable[None]]) -> None:
+        """Do so each second, beside what divides rates: a drop may take long."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self.drop_oldest(drop)
+
     async def drop_oldest(self, drop: Callable[[str, float], Awaitable[None]]) -> None:
         """Drop this broker's part of what tenants store above their limits, if they want that.
         `drop` drops the oldest that a tenant stores here: so many bytes."""
-        assert self._access is not None, "there are tenants"
+        if self._access is None:
+            return
         tenants = self._access.tenants
         for tenant in sorted(tenants.with_count(STORED)):
-            limit, stored = self._limit(tenant, STORED), self.total(tenant, STORED)
-            is_dropped = tenants.when_full(tenant) == DROP_OLDEST
-            if limit is not None and is_dropped and stored > limit:
+            if tenants.when_full(tenant) != DROP_OLDEST or self._excess(tenant) <= 0:
+                continue
+            self._count(STORED)  # something may have been dropped since
+            if (excess := self._excess(tenant)) > 0:
                 own = self._own.get((tenant, STORED), 0)
-                await drop(tenant, (stored - limit) * own / stored)
+                await drop(tenant, excess * own / self.total(tenant, STORED))
+
+    def _excess(self, tenant: str) -> float:
+        """The bytes that a tenant stores above its limit."""
+        limit = self._limit(tenant, STORED)
+        return 0 if limit is None else self.total(tenant, STORED) - limit

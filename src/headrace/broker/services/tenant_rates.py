@@ -15,14 +15,14 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.owner_calls import checked
-from headrace.broker.services.tenant_counts import TenantCounts
+from headrace.broker.services.tenant_counts import PERIOD_S, TenantCounts
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import RATES, share_of
 from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_MS_MAX, TokenBucket
 from headrace.errors import HeadraceError, RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PERIOD_S: Final = 1.0
 NS_PER_MS: Final = NS_PER_S // MS_PER_S
 _USED: Final = "tenants.used"
 Used = dict[tuple[str, str], float]
@@ -131,19 +130,13 @@ class TenantRates:
 
     # --- what other brokers know -------------------------------------------------------------
 
-    async def run(
-        self,
-        calls: OwnerCalls,
-        brokers: Callable[[], Sequence[BrokerFact]],
-        drop: Callable[[str, float], Awaitable[None]],
-    ) -> None:
-        """Compute shares for ever. `drop` is that of `TenantCounts.drop_oldest`."""
+    async def run(self, calls: OwnerCalls, brokers: Callable[[], Sequence[BrokerFact]]) -> None:
+        """Compute shares for ever."""
         calls.offer_of_broker(_USED, self._answer)
         while True:
             await asyncio.sleep(PERIOD_S)
             if self._access is not None and self._access.tenants.has_shared:
                 await self._exchange(calls, [one.id for one in brokers()])
-                await self.counts.drop_oldest(drop)
             elif self._buckets or self._used or self._others or self.counts.refused:
                 for known in (self._buckets, self._throttled_to_ns, self._used, self._others):
                     known.clear()
