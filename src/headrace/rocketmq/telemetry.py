@@ -54,7 +54,10 @@ class Telemetry:
         """The client is there. Java's 5.0.0 leaves out what it is: its settings have said so."""
         if request.client_type not in CONSUMERS | {wire.PRODUCER, wire.UNSPECIFIED_CLIENT}:
             raise Refused(UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is unknown")
-        self._clients.seen(caller)
+        client = self._clients.seen(caller)
+        if request.client_type != wire.UNSPECIFIED_CLIENT:
+            # After a restart, this may come before the settings of the client's new stream.
+            client.is_lite = request.client_type in LITE
 
     async def terminate(self, caller: Caller, request: Any, response: Any) -> None:
         """The client ends."""

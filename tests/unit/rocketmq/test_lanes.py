@@ -416,6 +416,19 @@ async def test_a_consumer_gets_the_settings_of_its_group(rocket):
 
 
 @on_rocketmq
+async def test_a_lite_consumer_is_known_by_its_heartbeat_after_a_restart_too(rocket):
+    await rocket.create("jobs")
+    await rocket.send("jobs")
+    for kind in (wire.LITE_PUSH_CONSUMER, wire.LITE_SIMPLE_CONSUMER):
+        assert await rocket.code("Heartbeat", client_type=kind) == codes.OK
+        assert await rocket.code("Heartbeat") == codes.OK, "says nothing"
+        code, messages = await rocket.stream("ReceiveMessage", receive_request("jobs", GROUP))
+        assert (code, messages) == (codes.ILLEGAL_TOPIC, [])
+    assert await rocket.code("Heartbeat", client_type=wire.SIMPLE_CONSUMER) == codes.OK
+    assert len(await rocket.receive("jobs", GROUP)) == 1
+
+
+@on_rocketmq
 async def test_settings_of_a_stream_are_answered_one_after_another_and_the_last_ones_hold(rocket):
     stream = Telemetry(rocket)
     tasks = len(asyncio.all_tasks())
