@@ -94,11 +94,16 @@ def test_a_delivery_is_settled_once_in_a_body():
     for body in (
         {"ack": ["0.1.m", "0.1.m"]},
         {"ack": ["0.1.m"], "nack": ["0.1.m"]},
-        {"ack": ["0.1.m", "00.01.m"]},
     ):
         asked = receipts.parse(body)
         assert {*asked.refused} == {0, 1}
         assert not any(asked.deliveries.values())
+
+
+def test_another_spelling_of_a_receipt_is_none():
+    asked = receipts.parse({"ack": ["0.1.m", "00.1.m", "0.01.m", "0.\u0661.m", "\u0660.1.m"]})
+    assert {*asked.refused} == {1, 2, 3, 4}
+    assert ranges(asked.deliveries[0, "m"]) == [Settlement(1, 1, ACCEPT)]
 
 
 @pytest.mark.parametrize(

@@ -725,6 +725,29 @@ async def test_acknowledgements_that_arrive_together_fail_together_if_they_are_n
     assert await rocket.acknowledge("jobs", GROUP, *got) == [codes.OK] * 2
 
 
+def spelled(receipt):
+    """The same delivery, in other texts."""
+    partition, offset, member = receipt.split(".")
+    arabic = "".join(chr(ord("\u0660") + int(digit)) for digit in offset)
+    return [
+        f"0{partition}.{offset}.{member}",
+        f"{partition}.0{offset}.{member}",
+        f"{partition}.{arabic}.{member}",
+    ]
+
+
+@on_rocketmq
+async def test_a_receipt_has_one_spelling(rocket):
+    await rocket.create("jobs")
+    await rocket.send("jobs")
+    (got,) = await rocket.receive("jobs", GROUP)
+    receipt = got.system_properties.receipt_handle
+    invalid = codes.INVALID_RECEIPT_HANDLE
+    asked = [*spelled(receipt), receipt]
+    calls = [rocket.begin("AckMessage", acknowledgement("jobs", one)) for one in asked]
+    assert [await codes_of(call) for call in calls] == [[invalid]] * 3 + [[codes.OK]]
+
+
 @on_rocketmq
 async def test_sends_that_arrive_together_have_results_of_their_own_once_they_are_stored(rocket):
     await rocket.create("orders")

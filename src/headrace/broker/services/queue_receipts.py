@@ -1,8 +1,9 @@
 """Receipts of deliveries, and what is done with them: acknowledged, released, extended, rejected.
 
 Invariants: knows no protocol and no records. A receipt names one delivery, by partition, offset and
-member; it is opaque to clients. Each receipt has an outcome of its own. Neighbours that are settled
-alike are sent to their owner as one range, which costs a hundredth.
+member; it is opaque to clients, and the only text that names this delivery. Each receipt has an
+outcome of its own. Neighbours that are settled alike are sent to their owner as one range, which
+costs a hundredth.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ReceiptSettlements:
         self.receipts.append(receipt)
         try:
             partition, offset, member = receipt.split(".")
-            if not offset.isdigit() or len(offset) > 18 or len(receipt) > RECEIPT_LENGTH_MAX:
+            if not _is_number(offset) or len(offset) > 18 or len(receipt) > RECEIPT_LENGTH_MAX:
                 raise ValueError
             items = self._by_names.get((partition, member))
             if items is None:
@@ -89,12 +90,8 @@ class ReceiptSettlements:
 
     def _begun(self, partition: str, member: str) -> list[Item]:
         """The items of one member on one partition. Raises ValueError."""
-        if not (
-            partition.isdigit()
-            and len(partition) < 10
-            and member.isalnum()
-            and (partition + member).isascii()
-        ):
+        is_valid = _is_number(partition) and len(partition) < 10
+        if not (is_valid and member.isalnum() and member.isascii()):
             raise ValueError
         return self.deliveries.setdefault((int(partition), member), [])
 
@@ -113,6 +110,12 @@ class ReceiptSettlements:
                         "send it once"
                     )
             items[:] = [item for item in items if counts[item.offset] == 1]
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number as `receipt_text` writes it: other digits, or zeros before it,
+    would be another text of the same delivery."""
+    return text.isdigit() and text.isascii() and (text[0] != "0" or text == "0")
 
 
 async def settle_receipts(
