@@ -3,7 +3,8 @@
 Invariants: each message keeps its own result, in whichever batch it is (`record_sends`). Messages
 of one batch are appended in the order in which they arrived; batches are sent side by side, so
 that a message which must follow another is sent when that one is answered, as RocketMQ's clients
-do. They send message by message; a batch for each cost most of a send's time.
+do. They send message by message; a batch for each cost most of a send's time. Only calls for the
+same partitions are joined: one that does not answer holds up no call without messages for it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.batch_search import record_bytes
+from headrace.broker.services.record_sends import ANY, Outgoing, own_partition
 from headrace.runtime.joined_calls import JoinedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.broker.services.record_sends import Outgoing, RecordSends, Sent
+    from headrace.broker.services.record_sends import RecordSends, Sent
     from headrace.broker.topics.topic import Topic
     from headrace.errors import HeadraceError
     from headrace.runtime.tasks import Tasks
@@ -28,7 +30,9 @@ BYTES_MAX: Final = 256 * 1024
 
 Stored = Callable[["Sequence[Sent | HeadraceError] | Exception"], None]
 """Gets the result of each record, or why none is known."""
-_Call = Sequence["Outgoing"]
+_Call = Sequence[Outgoing]
+_Key = tuple["Topic", frozenset[int]]
+"""The topic, and the partitions that the messages decide."""
 
 
 class JoinedSends:
@@ -41,11 +45,16 @@ class JoinedSends:
     def send(self, topic: Topic, records: _Call, stored: Stored) -> None:
         """Append records; `stored` is called once they are durable or refused (RecordSends.send),
         and never before this returns."""
-        self._joined.call(topic, records, stored)
+        placed = [
+            one if one.partition != ANY else Outgoing(one.record, own_partition(topic, one.record))
+            for one in records
+        ]
+        self._joined.call((topic, frozenset(one.partition for one in placed)), placed, stored)
 
     async def _send(
-        self, topic: Topic, calls: Sequence[_Call]
+        self, key: _Key, calls: Sequence[_Call]
     ) -> Sequence[Sequence[Sent | HeadraceError]]:
+        topic, _partitions = key
         found = await self._sends.send(topic, [record for given in calls for record in given])
         at = 0
         return [found[at : (at := at + len(given))] for given in calls]

@@ -21,6 +21,7 @@ from headrace.errors import StorageUnavailable
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
+from headrace.records.partitioner import partition_of_key
 from headrace.rocketmq import clients, codes, wire
 from headrace.rocketmq.caller import Caller
 from headrace.rocketmq.handles import Transaction
@@ -764,3 +765,36 @@ async def test_sends_that_arrive_together_have_results_of_their_own_once_they_ar
     assert [one.status.code for one in found] == [codes.OK] * 4
     assert [one.entries[0].offset for one in found] == [0, 1, 2, 3]
     assert not rocket.messaging.in_progress.bytes_by_connection
+
+
+@on_rocketmq
+async def test_a_partition_that_does_not_answer_holds_up_its_own_sends_alone(rocket):
+    await rocket.create("orders", "fifo", partitions=2)
+    groups = {}
+    for number in range(20):
+        name = f"g{number}"
+        groups.setdefault(partition_of_key(name.encode(), 2), []).append(name)
+    appends = rocket.node.services.sends._appends
+    append, goes_on = appends.append_and_wait, asyncio.Event()
+
+    async def held_up(partition, batch):
+        if partition.name.endswith("-0"):
+            await goes_on.wait()
+        return await append(partition, batch)
+
+    appends.append_and_wait = held_up
+    fifo = {"message_type": wire.FIFO}
+    messages = [
+        rocket.message("orders", b"1", message_group=groups[0][0], **fifo),
+        rocket.message("orders", b"2", message_group=groups[1][0], **fifo),
+        rocket.message("orders", b"3", message_group=groups[1][1], **fifo),
+    ]
+    request = wire.request_of("SendMessage")
+    calls = [rocket.begin("SendMessage", request(messages=[one])) for one in messages]
+    for call in calls[1:]:
+        await asyncio.wait_for(call.over.wait(), 10)
+    assert not calls[0].is_finished
+    goes_on.set()
+    await asyncio.wait_for(calls[0].over.wait(), 10)
+    found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in calls]
+    assert [one.entries[0].offset for one in found] == [0, 0, 1]

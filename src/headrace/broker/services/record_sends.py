@@ -158,12 +158,8 @@ class RecordSends:
         if partition != ANY:
             topic.check_partition(partition)
             return partition
-        key = record.key
-        if key is None:
-            key = find_header(record.headers, MESSAGE_GROUP)  # its order is that of one partition
-        if key is None:
-            key = find_header(record.headers, PRODUCER)
-        return spread if key is None else partition_of_key(key, len(topic.partitions))
+        number = own_partition(topic, record)
+        return spread if number == ANY else number
 
     async def _send_some(
         self, topic: Topic, number: int, part: _Part, found: dict[int, Sent | HeadraceError]
@@ -273,6 +269,16 @@ class RecordSends:
         if len(named) != header.record_count:
             raise RequestInvalid("each copy carries a named sequence in its headers")
         return await self._appends.append_own(topic.require_log(number), batch, named)
+
+
+def own_partition(topic: Topic, record: Record) -> int:
+    """The partition that a record itself decides; ANY: nothing does."""
+    key = record.key
+    if key is None:
+        key = find_header(record.headers, MESSAGE_GROUP)  # its order is that of one partition
+    if key is None:
+        key = find_header(record.headers, PRODUCER)
+    return ANY if key is None else partition_of_key(key, len(topic.partitions))
 
 
 def _check_public(topic: Topic) -> None:
