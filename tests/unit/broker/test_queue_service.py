@@ -271,6 +271,55 @@ async def test_a_receive_that_is_repeated_gets_the_same_messages_at_any_broker(c
 
 
 @with_brokers(2)
+async def test_other_brokers_settle_while_a_partition_here_does_not_answer(cluster):
+    await cluster.make_queue()
+    first, second = cluster.brokers.values()
+    await send(first.node, *(Outgoing(keyed(f"{n}", "k"), n % 6) for n in range(6)))
+    got = []
+    while len(got) < 6:
+        got += await Consumer(first).receive(wait_s=5)
+    here, there = first.node.shares, second.node.shares
+    settle_here, settle_there = here.settle, there.settle
+    has_asked = asyncio.Event()
+
+    async def after_the_other(*arguments, **named):
+        await has_asked.wait()
+        return await settle_here(*arguments, **named)
+
+    async def noted(*arguments, **named):
+        has_asked.set()
+        return await settle_there(*arguments, **named)
+
+    here.settle, there.settle = after_the_other, noted
+    settling = Consumer(first).settle(receipts(got))
+    assert await asyncio.wait_for(settling, 10) == [None] * 6
+
+
+@with_brokers(1)
+async def test_keys_that_are_parked_or_released_in_one_call_share_a_sync(cluster):
+    await cluster.make_queue(**{"headrace.share.key.order": "true"})
+    (broker,) = cluster.brokers.values()
+    queues, topic = broker.node.services.queues, broker.node.services.topics.get(TOPIC)
+    await queues.park_here(topic, 0, GROUP, [b"first"])
+    journal = broker.node.shares._host.get(topic, 0).shard._log
+    append, appends = journal.append, []
+
+    def counted(records, *more):
+        appends.append(len(records))
+        return append(records, *more)
+
+    journal.append = counted
+    keys = [b"%d" % number for number in range(20)]
+    await queues.park_here(topic, 0, GROUP, keys)
+    assert len(appends) == 1
+    parked = await queues.list_parked_here(topic, 0, GROUP)
+    assert {one.key for one in parked} == {b"first", *keys}
+    asked = [b"first", b"not parked", *keys]
+    assert await queues.unpark_here(topic, 0, GROUP, asked) == [b"first", *keys]
+    assert len(appends) == 2
+
+
+@with_brokers(2)
 async def test_messages_of_a_lost_receive_attempt_wait_for_its_retry(cluster):
     await cluster.make_queue()
     first, second = cluster.brokers.values()

@@ -7,6 +7,7 @@ key and releasing one that is not parked change nothing.
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
@@ -211,19 +212,21 @@ class QueueService:
             await self._groups.refresh(group_id)
             self._shares.check_parks(group_id)
         await self._shares.begin(topic, number, group_id)
-        for key in keys:
-            command = ParkKeyCommand(group_id, key, crc32(key))
-            await self._shares.ask(topic, number, command)
+        commands = [ParkKeyCommand(group_id, key, crc32(key)) for key in keys]
+        # Side by side they share a sync.
+        await asyncio.gather(*(self._shares.ask(topic, number, one) for one in commands))
 
     async def unpark_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> Sequence[bytes]:
         """Raises what `SharePartitions.ask` raises, except that a key is not parked."""
-        released: list[bytes] = []
-        for key in keys:
+
+        async def is_released(key: bytes) -> bool:
             try:
                 await self._shares.ask(topic, number, ReleaseKeyCommand(group_id, key))
             except (GroupUnknown, RecordStateInvalid):
-                continue
-            released.append(key)
-        return released
+                return False
+            return True
+
+        found = await asyncio.gather(*map(is_released, keys))
+        return [key for key, was_parked in zip(keys, found, strict=True) if was_parked]
