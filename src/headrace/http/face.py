@@ -53,7 +53,12 @@ class HttpFace:
     name = HTTP
 
     def __init__(
-        self, services: Services, tasks: Tasks, kafka: KafkaFigures, sources: Sequence[Source] = ()
+        self,
+        services: Services,
+        tasks: Tasks,
+        kafka: KafkaFigures,
+        sources: Sequence[Source] = (),
+        slow: SlowRequests | None = None,
     ) -> None:
         """`sources`: of metrics, beside those of the services and of this face."""
         self.services = services
@@ -63,7 +68,7 @@ class HttpFace:
         self.listeners: list[HttpListener] = []
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
-        self.slow = SlowRequests()
+        self.slow = slow or SlowRequests()
         self.metrics: Metrics | None = None
         """All of this broker, once HTTP is served."""
         self._begun = asyncio.Event()

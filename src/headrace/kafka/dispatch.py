@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from headrace.kafka.handlers.context import Handler
     from headrace.kafka.wire.schema import Answer
     from headrace.runtime.histogram import Histogram
+    from headrace.runtime.slow_requests import SlowRequests
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +201,10 @@ class KafkaFace:
         node: Node,
         admission: Admission | None = None,
         quotas: Quotas | None = None,
+        slow: SlowRequests | None = None,
     ) -> None:
-        """By default clients are authenticated and throttled as the node says."""
+        """By default clients are authenticated and throttled as the node says, and no request is
+        slow."""
         self._node = node
         known = self._authentication = node.services.authentication
         self._admission: Admission = known if admission is None else admission
@@ -209,9 +212,9 @@ class KafkaFace:
         self._is_metering = False
         node.services.quotas.on_change(self._forget_throttles)
         known.users.on_change(self._user_changed)
-        node.services.issuers.tokens.issued.changed = self._token_changed
+        node.services.issuers.tokens.issued.on_change(self._token_changed)
         self.now_ns = node.services.clock.now_ns
-        self.figures = RequestFigures({key: api.name for key, api in _SERVED.items()})
+        self.figures = RequestFigures({key: api.name for key, api in _SERVED.items()}, slow)
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server | TlsServer] = []

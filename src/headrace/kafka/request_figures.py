@@ -24,10 +24,10 @@ ERROR_CODE: Final = "error_code"
 class RequestFigures:
     """The figures of one broker."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], slow: SlowRequests | None = None) -> None:
         """`names`: of the APIs, by key."""
         self._names = names
-        self.slow = SlowRequests()
+        self.slow = slow or SlowRequests()
         self.durations = {key: Histogram() for key in names}
         """From the arrival of a request to its response; by API key."""
         self.errors: dict[tuple[int, int], int] = {}

@@ -116,7 +116,7 @@ async def start_embedded(settings: Settings) -> Broker:
     # Create (durably) and lock the ledgers' folder first: a second process must not modify
     # anything.
     store = await FileLedgerStore.open(settings.ledger_dir, clock)
-    broker = Broker(store.close)
+    broker = Broker(store.close, certificates)
     try:
         if not had_metadata:
             _refuse_ledgers_without_metadata(store, settings.data_dir)
@@ -183,7 +183,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
         ) from error
     clock, randomness = BootTimeClock(), SystemRandomness()
     certificates = Certificates(settings, clock)
-    broker, zookeeper = await _connect(cluster, clock)
+    broker, zookeeper = await _connect(cluster, certificates, clock)
     try:
         # Before anything is written, such as the id of a new cluster.
         await refuse_while_restoring(zookeeper, Roots(cluster.root, cluster.ledgers_root))
@@ -221,7 +221,9 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
     return broker
 
 
-async def _connect(cluster: ClusterSettings, clock: BootTimeClock) -> tuple[Broker, ZooKeeper]:
+async def _connect(
+    cluster: ClusterSettings, certificates: Certificates, clock: BootTimeClock
+) -> tuple[Broker, ZooKeeper]:
     """Open a session, with the process beside this one that ends it after this one's death. Raises
     MetadataUnavailable, RequestInvalid, OSError."""
     from headrace.zookeeper.client import ZooKeeper
@@ -230,7 +232,7 @@ async def _connect(cluster: ClusterSettings, clock: BootTimeClock) -> tuple[Brok
 
     context = cluster.zookeeper_context()
     ender = SessionEnder(cluster.tls if context is not None else None)
-    broker = Broker(ender.close)
+    broker = Broker(ender.close, certificates)
     try:
         options = ZooKeeperOptions(
             cluster.zookeeper,
@@ -299,7 +301,7 @@ def _faces(
 ) -> list[Face]:
     """The protocol faces of this broker, Kafka's first. Add new faces here. Raises RequestInvalid
     if one lacks its package."""
-    kafka = KafkaFace(node)
+    kafka = KafkaFace(node, slow=slow)
     lag = LoopLag(node.clock)
     node.tasks.spawn(lag.run(), "lag of the event loop")
     slow.name_causes(lag, counters)
@@ -311,8 +313,7 @@ def _faces(
     ]
     if counters is not None:
         sources.append(partial(counter_figures, counters))
-    http = HttpFace(node.services, node.tasks, kafka, sources)
-    kafka.figures.slow = http.slow = slow
+    http = HttpFace(node.services, node.tasks, kafka, sources, slow)
     instance = str(node.config.broker_id)
     telemetry = send_telemetry(slow, http, node.tasks, node.clock, instance)
     if telemetry is not None:
@@ -358,11 +359,15 @@ async def _open(
             if endpoint.face == face.name:
                 await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
-    broker.certificates = certificates
     node.cluster.helper_access = helper_access(node, settings, certificates)
     certificates.start()
     broker.on_stop(certificates.close)
-    await node.register()
+    address = next(
+        (one.host, one.port)
+        for one in node.cluster.endpoints
+        if one.face == KAFKA and one.listener == settings.inter_broker_listener
+    )
+    await node.register(address)
     broker.on_stop(node.leave)
     for face in faces:
         face.serve_ready()
@@ -409,6 +414,3 @@ async def _listen(
     except OSError as error:
         raise RequestInvalid(_why_not_listening(endpoint, error)) from error
     broker.bound.append(replace(endpoint, host=address[0], port=address[1]))
-    if endpoint.listener == settings.inter_broker_listener and face.name == KAFKA:
-        told = node.cluster.endpoints[-1]
-        node.cluster.kafka_address = told.host, told.port

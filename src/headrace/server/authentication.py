@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.helper_logins import HELPER_MECHANISM
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import PLAIN
@@ -72,12 +71,12 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
     offsets = "headrace.rocketmq.signature.utc.offsets"
     signatures.offsets_s = SETTINGS[offsets].parse(settings.given.get(offsets, ""), offsets)
     issuers.tokens.expiry_ms = _milliseconds(settings, "delegation.token.expiry.time.ms")
-    node.services.authentication = Authentication(
+    node.services.authentication.protect(
         logins,
         mechanisms,
         lifetimes,
+        settings.inter_broker_listener,
         is_required=is_required,
-        helper_listener=settings.inter_broker_listener,
     )
 
 

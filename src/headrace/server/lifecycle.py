@@ -25,10 +25,14 @@ STOP_TIMEOUT_S = 30
 class Broker:
     """A running broker."""
 
-    def __init__(self, close_store: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        close_store: Callable[[], Awaitable[None]],
+        certificates: Certificates | None = None,
+    ) -> None:
         self.bound: list[Endpoint] = []
         """The bound listeners."""
-        self.certificates: Certificates | None = None
+        self.certificates = certificates
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
         self._stop = asyncio.Lock()
 

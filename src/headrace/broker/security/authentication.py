@@ -62,13 +62,32 @@ class Authentication:
         whether any listener authenticates its clients, so that what is for brokers alone has to be
         closed to others. `helper_listener`: where commands log in that a broker runs for a client,
         whatever is enabled for users; "": nowhere. By default no client is authenticated."""
-        self.logins = logins
         self.users = logins.users
         self.failures = FailedLogins(logins.clock.now_ns)
+        self.protect(
+            logins,
+            mechanisms or {},
+            lifetime_max_ms or {},
+            helper_listener,
+            is_required=is_required,
+        )
+
+    def protect(
+        self,
+        logins: Logins,
+        mechanisms: Mapping[str, Sequence[str]],
+        lifetime_max_ms: Mapping[str, int],
+        helper_listener: str,
+        *,
+        is_required: bool,
+    ) -> None:
+        """Authenticate the clients of these listeners from now on: what judges tokens is known
+        only after the metadata has been read, and before any listener is open."""
+        self.logins = logins
         self.is_required = is_required
         self._helper_listener = helper_listener
-        self._mechanisms = mechanisms or {}
-        self._lifetime_max_ms = lifetime_max_ms or {}
+        self._mechanisms = mechanisms
+        self._lifetime_max_ms = lifetime_max_ms
 
     def close(self) -> None:
         """Drop the logins that wait for a thread."""

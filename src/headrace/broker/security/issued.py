@@ -62,11 +62,14 @@ class IssuedCredentials:
         self._ended: dict[str, None] = {}
         """Those of them that are still stored."""
         self._changing = asyncio.Lock()
-        self.changed: Callable[[str, IssuedFact | None], None] = _ignore
-        """Called with an id after each change; None: it has been revoked or deleted."""
+        self._listeners: list[Callable[[str, IssuedFact | None], None]] = []
 
     def __len__(self) -> int:
         return len(self._facts)
+
+    def on_change(self, listener: Callable[[str, IssuedFact | None], None]) -> None:
+        """Call `listener` with an id after each change; None: it has been revoked or deleted."""
+        self._listeners.append(listener)
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
@@ -79,7 +82,7 @@ class IssuedCredentials:
             self._facts[id_] = fact
             self._versions[id_] = entry.version
             self._of_owner.setdefault((fact.owner_type, fact.owner), {})[id_] = None
-            self.changed(id_, fact)
+            self._notify(id_, fact)
 
     def _forget(self, id_: str, *, is_replaced: bool = False) -> None:
         self._versions.pop(id_, None)
@@ -92,7 +95,11 @@ class IssuedCredentials:
         if not ids:
             del self._of_owner[owner]
         if not is_replaced:
-            self.changed(id_, None)
+            self._notify(id_, None)
+
+    def _notify(self, id_: str, fact: IssuedFact | None) -> None:
+        for listener in self._listeners:
+            listener(id_, fact)
 
     def find(self, id_: str) -> IssuedFact | None:
         """A credential that holds now; None: there is none."""
@@ -195,7 +202,3 @@ class IssuedCredentials:
         ]
         for id_ in ended[:SWEEP_MAX]:
             await self.revoke(id_)
-
-
-def _ignore(_id: str, _fact: IssuedFact | None) -> None:
-    pass
