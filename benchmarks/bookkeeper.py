@@ -135,7 +135,7 @@ def main(rounds: int) -> None:
         for load in LOADS:
             rows: dict[str, list[list[str]]] = {name: [] for name in sides}
             for number in range(rounds + 1):
-                # The other way round each time: who comes behind whom makes a difference.
+                # Alternate the order: the one that runs second has another result.
                 for name in list(sides)[:: -1 if number % 2 else 1]:
                     words = measure(sides[name], load)
                     if number:  # the first round warms

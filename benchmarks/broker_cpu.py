@@ -6,7 +6,7 @@ Invariants: real bookies and a real ZooKeeper as they are shipped, on this machi
 brokers run all the time and take turns. The load is raw: requests made once, a fixed number under
 way on one connection, every answer's error code looked at. CPU is the broker's own, user and kernel
 (a send over loopback pays in the sender what a bookie's kernel does to receive it); the bookies' is
-told beside it. Records are of 100 B, on disk before they are acknowledged on both sides.
+reported with it. Records are of 100 B, on disk before they are acknowledged on both sides.
 """
 
 from __future__ import annotations

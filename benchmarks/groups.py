@@ -4,7 +4,7 @@
     python -m benchmarks.groups commits [seconds]
 
 Responsibilities: a broker process as it is shipped on this machine, and members at the level of the
-protocol: each with a connection of its own sends ConsumerGroupHeartbeat as often as it is told to,
+protocol: each with a connection of its own sends ConsumerGroupHeartbeat as often as responses say,
 takes and gives up partitions at once, and acknowledges that. They share one process, so their own
 work counts as well. All join at once; then one more joins when all has been quiet. For the second
 figure offsets are committed by OffsetCommit of 1,000 partitions each, the broker is killed with
@@ -190,8 +190,8 @@ def restart(folder: Path, offsets: int) -> tuple[float, float, float]:
                     if not int(found.error_code):
                         break
                     time.sleep(0.01)
-                told = [part.committed_offset for part in found.topics[0].partitions]
-                assert told == [0, 0], told
+                committed = [part.committed_offset for part in found.topics[0].partitions]
+                assert committed == [0, 0], committed
                 first = first or time.perf_counter() - began
         cpu = psutil.Process(broker.process.pid).cpu_times()
         return first, time.perf_counter() - began, cpu.user + cpu.system

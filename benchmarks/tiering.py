@@ -145,7 +145,7 @@ def measure(folder: Path, objects: str, mib: int, rounds: int) -> dict[str, list
             note("hot CPU s/GB", cpu)
         before, began = broker.cpu_s(), time.monotonic()
         _configure(broker, topic, remote_storage_enable="true")
-        # All but the last ledger, which is open; what is pending is told once an interval only.
+        # All but the last ledger, which is open; what is pending is reported once an interval.
         due = (mib << 20) - 2 * LEDGER_BYTES
         _wait(lambda: broker.metric("headrace_tier_offload_bytes_total") >= due)
         _wait(lambda: broker.metric("headrace_tier_pending_ledgers") == 0)

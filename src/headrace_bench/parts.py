@@ -59,7 +59,7 @@ def _fresh(folder: Path) -> Path:
 def fetch_debian(package: str, target: Path) -> None:
     """Unpack a package of this Debian release, and missing dependencies, in `target`.
 
-    Raises PartMissing if there is no apt or it does not know the package.
+    Raises PartMissing without apt, or if apt does not know the package.
     """
     if shutil.which("apt-get") is None:
         raise PartMissing(

@@ -12,7 +12,7 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
   have an id: both have the same name on the command line.
 - An export holds messages of its own topic alone.
-- A task belongs to whoever started it.
+- A task belongs to the user who started it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _OWN = public("a client sees and cancels its own tasks alone").by("owner")
 ACCESS: Final[Mapping[str, Access]] = {
     "getCluster": public("the brokers' ids, which every client may know"),
     "getSession": public("who a client is, the client may know"),
-    "signIn": public("whoever knows a user's password may do what the user may"),
+    "signIn": public("anyone who knows a user's password may do what the user may"),
     "signOut": public("a client ends its own session alone"),
     **{
         name: public("a client's own; those of others by CREATE_TOKENS, DESCRIBE_TOKENS").by(
@@ -165,6 +165,6 @@ ACCESS: Final[Mapping[str, Access]] = {
 """By the names of operations."""
 SEE_CLUSTER: Final = DESCRIBE, ResourceType.CLUSTER
 MONITOR: Final = needs(cluster(DESCRIBE))
-"""Of /metrics, and of the problems that /readyz names; that a broker is ready is no secret."""
+"""Of /metrics, and of the problems that /readyz names; that a broker is ready is not secret."""
 EVERYWHERE: Final = "*"
 """The name of a resource to which only rules for all resources apply."""

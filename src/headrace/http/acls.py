@@ -99,7 +99,7 @@ class AclOperations:
             Operation("DELETE", f"{_PATH}/{{id}}", "deleteAcl", "Remove a rule.",
                       self._delete, {"id": _ID, "dry_run": DRY_RUN}),
             Operation("POST", "/v1/acl-explanations", "explainAcl",
-                      "Say whether somebody may do something, and which rule decides.",
+                      "Say whether a principal may do something, and which rule decides.",
                       self._explain, body=_asked(()), is_read=True),
         ]  # fmt: skip
 
@@ -137,7 +137,7 @@ class AclOperations:
                 if not call.is_dry_run:
                     await access.delete(_exactly(acl))
                 return {"acl": shown, "dry_run": call.is_dry_run}
-        raise CredentialUnknown("there is no such rule")
+        raise CredentialUnknown("the rule does not exist")
 
     async def _explain(self, call: Call) -> Json:
         given = call.body

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn inside a loop and a process that belong to somebody else, with bounded handshakes."""
+    """Uvicorn inside a loop and a process that it does not own, with bounded handshakes."""
 
     def __init__(
         self, config: uvicorn.Config, listener: ListenerSecurity, limits: ConnectionLimits | None

@@ -34,7 +34,7 @@ SLICE_BYTES: Final = 4096
 of one take some kilobytes."""
 UNPARSED_BYTES_MAX: Final = 1024 * 1024
 """Of requests that were sent ahead. The socket is not read from the first of them on, but for once
-each time that a handler asks whether its client has gone."""
+each time that a handler asks whether its client has disconnected."""
 BARREN_BYTES_MAX: Final = 64 * 1024
 """Of input in a row that completes no head, no message and no part of a body: a page token or a
 name of the longest kind, percent-encoded, fits."""
@@ -90,7 +90,7 @@ class HttpConnection(HttpToolsProtocol):
             log.warning("a client is refused by the HTTP listener: %s", error)
             transport.abort()
             return
-        # Read by the operations: whoever the client's certificate names.
+        # Read by the operations: the principal that the client's certificate names.
         place = self.listener.place_of(server_name_of(transport))
         self.app_state = {**self.app_state, PRINCIPAL: principal, PLACE: place}
         if len(self.connections) > CONNECTIONS_MAX:
@@ -220,7 +220,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """See HttpToolsProtocol. Fields of a trailer are dropped: they are no part of the head."""
+        """See HttpToolsProtocol. Fields of a trailer are dropped: they are not part of the head."""
         if not self._is_in_head:
             return
         name = name.lower()

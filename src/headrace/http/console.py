@@ -1,7 +1,7 @@
 """Serves the console's files at `/` and `/console/{version}/`.
 
 Invariants: files alone, no state: what its pages show and do goes through `/v1`, with the rights of
-whoever looks at them. The pages load nothing from elsewhere, run no inline script, and may not be
+their viewer. The pages load nothing from elsewhere, run no inline script, and may not be
 framed: the policy says so to the browser.
 """
 

@@ -230,7 +230,7 @@ def _outcome_shown(outcome: HalfOutcome | HeadraceError | None) -> Json:
     return {
         "ok": False,
         "outcome": "unknown",
-        "error": "there is no such half message: it was settled long ago, or never sent",
+        "error": "the half message does not exist: it was settled long ago, or never sent",
         "retriable": False,
     }
 

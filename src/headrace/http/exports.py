@@ -148,7 +148,7 @@ def _check_whole(page: Page) -> None:
     if page.unreadable:
         raise DataCorrupt(
             "a batch cannot be decoded, so that its records would be missing: export the offsets"
-            " before and behind it, and see headrace check"
+            " before and after it, and see headrace check"
         )
 
 

@@ -1,4 +1,4 @@
-"""Where HTTP begins: the socket is open at once, what answers on it is imported behind it.
+"""Where HTTP begins: the socket is open at once, what answers on it is imported after that.
 
 Invariants: nothing heavy is imported here. The web libraries take a fifth of a broker's
 start; so they are loaded by a thread when the broker serves already. Who asks earlier waits in the

@@ -76,7 +76,7 @@ class History:
             await asyncio.sleep(INTERVAL_S)
 
     def take(self) -> None:
-        """Take a sample, and wake whoever waits for it."""
+        """Take a sample, and wake those that wait for it."""
         place = self.taken % SAMPLES_MAX
         self._at_ms[place] = self._clock.now_ms()
         for column, value in zip(self._columns, self._read(), strict=True):

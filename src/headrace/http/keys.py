@@ -123,7 +123,7 @@ class KeyOperations:
         keys = self._services.issuers.keys
         key = keys.get(call.path["id"])
         if key is None or not self._may(call, key.principal, Right.DESCRIBE_TOKENS):
-            raise CredentialUnknown("there is no such key")
+            raise CredentialUnknown("the key does not exist")
         self._require(call, key.principal)
         await keys.revoke(key.id)
         name = f"{key.principal} {key.name}"

@@ -40,7 +40,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
         409,
         "set headrace.schema.registry.url or headrace.schema.folder on every broker, then restart",
     ),
-    ((VersionMismatch,), 412, "read the settings and their ETag again, then decide anew"),
+    ((VersionMismatch,), 412, "read the settings and their ETag again, then decide again"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
     ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),
     ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
@@ -87,7 +87,7 @@ def refused(error: HeadraceError) -> Response:
 
 
 def problem(status: int, detail: str, next_step: str) -> Response:
-    """A response for what is no error of the broker."""
+    """A response for an error that is not the broker's."""
     body = {
         "type": "about:blank",
         "status": status,

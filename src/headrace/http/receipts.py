@@ -84,7 +84,7 @@ def _items(body: Json, name: str) -> list[str | Json]:
 
 
 def _fields(item: Json, kind: int) -> tuple[str, int, str]:
-    """(receipt, delay, reason) of an item that is no receipt alone. Raises RequestInvalid."""
+    """(receipt, delay, reason) of an item that is more than a receipt. Raises RequestInvalid."""
     known = _KNOWN[kind]
     for name in item:
         if name not in known:

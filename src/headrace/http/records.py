@@ -58,7 +58,7 @@ WAIT_MS_MAX: Final = 60_000
 FOLLOWERS_MAX: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 PLACES_MAX: Final = 256
-"""Partitions of which a follower is told its place, in a header of its next request (16 KiB)."""
+"""Partitions whose position a follower gets, in a header of its next request (16 KiB)."""
 PLACE_LENGTH_MAX: Final = 64 + PLACES_MAX * 26
 FOLLOWED_RECORDS: Final = 100
 """Of one partition before the next one has its turn."""

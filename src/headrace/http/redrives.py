@@ -133,16 +133,16 @@ async def _follow(
     fit; the last one is its result, which is in the progress, too."""
 
     def take(line: str) -> None:
-        told: Json = json.loads(line)
-        if "done" in told:
-            task.progress = told
-        elif "letter" not in told:
-            task.progress = {**task.progress, "result": told}
-            task.add(told, len(line))
+        event: Json = json.loads(line)
+        if "done" in event:
+            task.progress = event
+        elif "letter" not in event:
+            task.progress = {**task.progress, "result": event}
+            task.add(event, len(line))
         elif task.is_full:
             task.progress["left_out"] = task.progress.get("left_out", 0) + 1
         else:
-            task.add(told, len(line))
+            task.add(event, len(line))
 
     try:
         code, errors = await run_python(arguments, take, environment)

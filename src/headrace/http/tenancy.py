@@ -65,7 +65,7 @@ def _enter(view: TenantView, value: Any, place: str) -> None:
     found = value.get(field)
     if rest:
         _enter(view, found, rest)
-    elif isinstance(found, str) and found:  # an empty one is no name
+    elif isinstance(found, str) and found:  # an empty one does not name a topic
         value[field] = view.key(found)
 
 

@@ -103,7 +103,7 @@ class TenantOperations:
         return shown | {"used": self._used(name, shown["limits"])}
 
     def _used(self, tenant: str, limits: Mapping[str, int]) -> dict[str, int]:
-        """Of each limit, as of the last second."""
+        """Of each limit, at most a second old."""
         topics, rates = self._services.topics, self._services.quotas
         names = [name for name in topics.names() if tenant_of(name) == tenant]
         own = {

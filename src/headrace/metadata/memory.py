@@ -76,11 +76,11 @@ class MemoryMetadataStore:
         if not self._is_closed:
             self._is_closed = True
             owners = self._shared.owners
-            gone = [key for key, owner in owners.items() if owner is self]
-            for key in gone:
+            deleted = [key for key, owner in owners.items() if owner is self]
+            for key in deleted:
                 del owners[key], self._shared.entries[key]
             del self._shared.watches[self]
-            self._shared.notify(gone)
+            self._shared.notify(deleted)
             self._watches.close()
             self.session.lose(self.session.since_ns)
 

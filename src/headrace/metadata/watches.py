@@ -24,7 +24,7 @@ def next_version(key: str, found: int, expected: int) -> int:
     """
     if expected not in {ANY, found}:
         raise VersionConflict(
-            f"{key} has version {found}, not {expected}: read it again and decide anew",
+            f"{key} has version {found}, not {expected}: read it again, then decide again",
             key=key,
             expected=expected,
             actual=found,

@@ -346,7 +346,7 @@ class ZooKeeperMetadataStore:
             self._watches.close(error)
 
     async def _close_gap(self) -> None:
-        await self._zookeeper.sync(self._root)  # we may be on another server that lags behind
+        await self._zookeeper.sync(self._root)  # this server may be another one, which lags
         found = await self._read(await self._keys(""))
         if self._gap.is_set():
             return  # another gap: start over
@@ -355,12 +355,12 @@ class ZooKeeperMetadataStore:
         newer = [key for zxid, key in sorted(changed) if zxid > self._gap_zxid]
         # The servers have lost changes, or another session has recreated the key.
         older = [key for key, state in found if state.version < self._written.get(key, 0)]
-        gone = sorted(self._known - {key for key, _ in found})
-        for key in [*gone, *older]:
+        deleted = sorted(self._known - {key for key, _ in found})
+        for key in [*deleted, *older]:
             self._written.pop(key, None)
         self._gap_zxid = None
         self._learn(key for key, _ in found)
-        self._watches.notify([*gone, *older, *newer])
+        self._watches.notify([*deleted, *older, *newer])
 
     def _learn(self, keys: Iterable[str]) -> None:
         """Set the known keys, then apply changes seen while they were read."""
