@@ -28,7 +28,7 @@ from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.keys import KeyOperations
 from headrace.http.ledgers import LedgerOperations
-from headrace.http.logins import Authenticated
+from headrace.http.logins import AuthenticatedApp
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
@@ -208,7 +208,7 @@ def _make_server(
         api = _Api(face, listener, rendering, history)
         app = Router([*api.routes, *console_routes()], default=not_found)
     if listener.security.is_sasl:
-        app = Authenticated(app, face.services, listener.security)
+        app = AuthenticatedApp(app, face.services, listener.security)
     config = uvicorn.Config(
         _Guard(app, is_local=listener.is_local),
         log_config=None,

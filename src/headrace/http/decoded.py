@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.schemas.decoding import Decoded, Value
+from headrace.schemas.decoding import DecodedValue, Value
 from headrace.schemas.errors import SchemasNotConfigured
 from headrace.schemas.wire import HEADER
 
@@ -51,7 +51,7 @@ async def add_decoded(
         return
     values = [_value(*one) for one in zip(topics, records, strict=True)]
     for place, outcome in zip(shown, await decoder.decode(values), strict=True):
-        if isinstance(outcome, Decoded):
+        if isinstance(outcome, DecodedValue):
             names = {"format": outcome.format, "schema": outcome.schema}
             place["decoded"] = {**names, "json": outcome.text}
         elif outcome is not None:

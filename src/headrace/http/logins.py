@@ -107,7 +107,7 @@ def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FILES)
 
 
-class Authenticated:
+class AuthenticatedApp:
     """An application that only authenticated clients reach."""
 
     def __init__(self, app: ASGIApp, services: Services, listener: ListenerSecurity) -> None:

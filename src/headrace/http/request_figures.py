@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.records.attributes import parse_trace_parent
 from headrace.runtime.figures import Figures, figure
 from headrace.runtime.histogram import Histogram
-from headrace.runtime.slow_requests import Ended, SlowRequests
+from headrace.runtime.slow_requests import EndedRequest, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class HttpFigures:
         trace_id = _sampled_trace(traceparent) if traceparent else ""
         if took_ns >= self._slow.noted_from_ns:
             host, _, port = client.rpartition(":")
-            request = Ended(
+            request = EndedRequest(
                 "http", operation, host, took_ns, 0, 0, status, traceparent, int(port or 0)
             )
             trace_id = self._slow.note(request) or trace_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.runtime.histogram import Histogram
-from headrace.runtime.slow_requests import Ended, SlowRequests
+from headrace.runtime.slow_requests import EndedRequest, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ class RequestFigures:
             connection = reply.connection
             name = self._names[reply.api_key]
             trace_id = self.slow.note(
-                Ended(
+                EndedRequest(
                     "kafka",
                     name,
                     connection.peer,

@@ -33,7 +33,7 @@ class RecordPlace(NamedTuple):
     """The number under which a delayed or half one is kept; -1: it was kept before."""
 
 
-class Placed(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where a client's batch was stored."""
 
     base_offset: int

@@ -200,7 +200,7 @@ class _LoadedParts:
             raise unreachable(miss.segment, error) from error
 
 
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Batches, and the aborted transactions for a `read_committed` reader."""
 
     data: Buffer
@@ -372,7 +372,7 @@ class LogReader:
         else:
             await held.load(miss)
 
-    async def fetch(self, offset: int, bytes_max: int, isolation: int) -> Fetched:
+    async def fetch(self, offset: int, bytes_max: int, isolation: int) -> FetchedBatches:
         """Like `read_now`, but waits for the disk if needed. Also raises StorageUnavailable."""
         log = self._log
         held = _LoadedParts(self._store)
@@ -381,8 +381,8 @@ class LogReader:
             if not isinstance(found, Miss):
                 data, next_offset = found
                 if isolation == READ_UNCOMMITTED:
-                    return Fetched(data)
-                return Fetched(data, await self._aborted(offset, next_offset))
+                    return FetchedBatches(data)
+                return FetchedBatches(data, await self._aborted(offset, next_offset))
             await self._load_missing(held, found)
         raise StorageUnavailable(f"{log.name}: offset {offset} cannot be read from the disk now")
 
@@ -408,7 +408,7 @@ class LogReader:
 
     async def fetch_from(
         self, offset: int, bytes_max: int, isolation: int = READ_UNCOMMITTED
-    ) -> tuple[int, Fetched]:
+    ) -> tuple[int, FetchedBatches]:
         """Like `fetch`, but begins at the log start offset if the records before it are deleted,
         even during the read; returns the offset at which it begins, too."""
         while True:

@@ -44,7 +44,7 @@ class AnswerMalformed(ConnectionError):
     """The bytes received are no valid answer: the connection must be closed."""
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What a broker returned for one partition."""
 
     error_code: int
@@ -117,7 +117,7 @@ class BrokerConnection:
         topics = _INT32.pack(1) + _string(wanted.topic) + _INT32.pack(1) + partition
         self._send(_FETCH, 11, head + topics + _INT32.pack(0) + _INT16.pack(0))
 
-    def receive_fetch(self) -> Fetched:
+    def receive_fetch(self) -> FetchedPartition:
         """The answer to the oldest `send_fetch` that has none yet. Raises OSError."""
         return _fetched(_Answer(self._receive()))
 
@@ -250,11 +250,11 @@ def _leader_of(answer: _Answer, partition: int) -> Leader:
     return found
 
 
-def _fetched(answer: _Answer) -> Fetched:
+def _fetched(answer: _Answer) -> FetchedPartition:
     answer.int32()  # throttle time
     code = answer.int16()
     answer.int32()  # session
-    found = Fetched(code or _UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, [], b"")
+    found = FetchedPartition(code or _UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, [], b"")
     for _ in answer.items():
         answer.string()
         for _ in answer.items():
@@ -262,5 +262,5 @@ def _fetched(answer: _Answer) -> Fetched:
             aborted = [answer.fields(_ABORTED) for _ in answer.items()]
             answer.int32()  # preferred replica
             pairs = [(producer_id, first) for producer_id, first in aborted]
-            found = Fetched(code, high, stable, start, pairs, answer.octets())
+            found = FetchedPartition(code, high, stable, start, pairs, answer.octets())
     return found

@@ -19,7 +19,7 @@ from headrace.errors import BatchCorrupt
 from headrace.pipeline.broker_connection import (
     MECHANISMS,
     BrokerConnection,
-    Fetched,
+    FetchedPartition,
     FetchRequest,
 )
 from headrace.pipeline.column_arrays import batch_of
@@ -177,7 +177,7 @@ class _LogReader:
                 yield fetched.data, batch
             self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
 
-    def _batches_of(self, fetched: Fetched, position: int) -> list[_Batch]:
+    def _batches_of(self, fetched: FetchedPartition, position: int) -> list[_Batch]:
         """The complete batches of a response. Raises RecordUnreadable."""
         try:
             found = [_Batch(at, header, position) for at, header in iterate_headers(fetched.data)]
@@ -207,7 +207,7 @@ class _LogReader:
                 _check_batch(data, batch)
             yield batch
 
-    def _is_at_end(self, fetched: Fetched, position: int) -> bool:
+    def _is_at_end(self, fetched: FetchedPartition, position: int) -> bool:
         """Whether an empty response ends the read. Raises ReadStalled.
 
         A replica may lag, so with failOnDataLoss the stall time-out decides.
@@ -218,7 +218,7 @@ class _LogReader:
         self._check_stalled(position, "the broker returns no records")
         return False
 
-    def _fetch(self, position: int) -> Fetched | None:
+    def _fetch(self, position: int) -> FetchedPartition | None:
         """The response at `position`; None if the log does not have it any more.
 
         Raises ReadStalled, ReadRefused, AuthenticationFailed.
@@ -329,7 +329,9 @@ class _LogReader:
         )
 
 
-def _visible(piece: OffsetRange, fetched: Fetched, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+def _visible(
+    piece: OffsetRange, fetched: FetchedPartition, batches: Iterator[_Batch]
+) -> Iterator[_Batch]:
     """Those batches that hold records, without aborted ones (KIP-98, `AbortedTxn`).
 
     With read_uncommitted, brokers report no aborted transactions. Raises RecordUnreadable for a

@@ -67,7 +67,7 @@ def _read(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-class Sequenced(NamedTuple):
+class ProducerSequence(NamedTuple):
     """Producer id, epoch and base sequence of a batch."""
 
     producer_id: int
@@ -76,7 +76,7 @@ class Sequenced(NamedTuple):
 
 
 def encode_bodies(
-    timed: Sequence[tuple[int, bytes]], producer: Sequenced, codec: int, *, log_append: bool
+    timed: Sequence[tuple[int, bytes]], producer: ProducerSequence, codec: int, *, log_append: bool
 ) -> bytes:
     """A batch of (timestamp, encoded body) pairs (at least one); the bodies are not decoded."""
     first_ms = timed[0][0]

@@ -31,7 +31,7 @@ from headrace.rocketmq.routes import Routes
 from headrace.rocketmq.sending import Sending
 from headrace.rocketmq.telemetry import Telemetry
 from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
-from headrace.runtime.slow_requests import OFF_NS, Ended, SlowRequests
+from headrace.runtime.slow_requests import OFF_NS, EndedRequest, SlowRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,7 +144,9 @@ class Messaging:
         if took_ns - waited_ns >= self._slow.noted_from_ns:
             parent = (call.header(TRACE_PARENT) or b"").decode("latin-1")
             self._slow.note(
-                Ended("rocketmq", rpc.name, call.peer, took_ns, waited_ns, traceparent=parent)
+                EndedRequest(
+                    "rocketmq", rpc.name, call.peer, took_ns, waited_ns, traceparent=parent
+                )
             )
 
     def close(self) -> None:

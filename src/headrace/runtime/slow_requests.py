@@ -23,7 +23,7 @@ _SHARE: Final = 10
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedRequest:
     """A request that was answered."""
 
     protocol: str
@@ -51,7 +51,7 @@ class SlowRequests:
         """Requests from this duration on, without the time that clients asked for, are to be
         noted."""
         self._threshold_ns = OFF_NS
-        self._trace: Callable[[Ended], str] | None = None
+        self._trace: Callable[[EndedRequest], str] | None = None
         self.causes: list[tuple[str, Callable[[], int]]] = []
         """What may have taken the time, and how long it took last, in nanoseconds."""
 
@@ -60,18 +60,18 @@ class SlowRequests:
         self._threshold_ns = OFF_NS if threshold_ms < 0 else threshold_ms * _MS_NS
         self.noted_from_ns = self._threshold_ns if self._trace is None else 0
 
-    def trace_by(self, trace: Callable[[Ended], str]) -> None:
+    def trace_by(self, trace: Callable[[EndedRequest], str]) -> None:
         """Give each request to `trace`, which returns the id of its trace; "" if it made none."""
         self._trace = trace
         self.noted_from_ns = 0
 
-    def note(self, request: Ended) -> str:
+    def note(self, request: EndedRequest) -> str:
         """A request took at least `noted_from_ns`. Returns its trace id; "" without one."""
         if request.took_ns - request.waited_ns >= self._threshold_ns:
             self._log(request)
         return "" if self._trace is None else self._trace(request)
 
-    def _log(self, request: Ended) -> None:
+    def _log(self, request: EndedRequest) -> None:
         took_ns, throttle_ms = request.took_ns - request.waited_ns, request.throttle_ms
         reasons = [
             f"{cause} for {last_ns / _MS_NS:.1f} ms"

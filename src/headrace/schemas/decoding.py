@@ -52,7 +52,7 @@ class Value(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-class Decoded(NamedTuple):
+class DecodedValue(NamedTuple):
     """`schema`: an id, a GUID or a file's name; `text`: the value as JSON."""
 
     format: str
@@ -70,7 +70,7 @@ class ValueDecoder:
         self._clock = clock
         self._warnings = RateLimitedWarnings(log, clock)
 
-    def decode(self, values: Sequence[Value | None]) -> list[Decoded | str | None]:
+    def decode(self, values: Sequence[Value | None]) -> list[DecodedValue | str | None]:
         """For each value what it is, or why it cannot be decoded; None for None."""
         turn = _Turn(self._registry, self._folder, self._clock, self._warnings)
         return [None if one is None else turn.decode(one) for one in values]
@@ -96,7 +96,7 @@ class _Turn:
         self._files: dict[str, _File] = {}
         self._is_away = False
 
-    def decode(self, value: Value) -> Decoded | str:
+    def decode(self, value: Value) -> DecodedValue | str:
         """The decoded value, or why not."""
         try:
             if self._clock.now_ns() > self._end_ns:
@@ -118,7 +118,7 @@ class _Turn:
         self._length_left -= len(found.text)
         return found
 
-    def _decode(self, value: Value) -> Decoded:
+    def _decode(self, value: Value) -> DecodedValue:
         reason = "neither a prefix nor a header names its schema"
         if self._registry is not None:
             try:
@@ -130,7 +130,7 @@ class _Turn:
                 if schema.type == "PROTOBUF":
                     schema = self._schema(reference, is_serialized=True)
                 name = str(reference) if isinstance(reference, int) else reference.hex()
-                return Decoded(schema.type.lower(), name, _text_of(schema, payload))
+                return DecodedValue(schema.type.lower(), name, _text_of(schema, payload))
         if self._folder is not None:
             if value.topic not in self._files:
                 self._files[value.topic] = _file_of(self._folder, value.topic)
@@ -210,7 +210,7 @@ def _file_of(folder: Path, topic: str) -> _File:
     raise Undecodable(f"it names no schema, and the folder of schemas has no file of {topic}")
 
 
-def _by_file(file: _File, data: bytes) -> Decoded:
+def _by_file(file: _File, data: bytes) -> DecodedValue:
     """Raises as `_text_of` does."""
     if file.format == "avro":
         found = _json(avro.value_of(file.content.decode(), data))
@@ -218,7 +218,7 @@ def _by_file(file: _File, data: bytes) -> Decoded:
         found = _json(_json_schema(file.content.decode()).read(data))
     else:
         found = _proto_json(_messages_of_file(file.content), data)
-    return Decoded(file.format, file.name, found)
+    return DecodedValue(file.format, file.name, found)
 
 
 @lru_cache(maxsize=256)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
     from headrace.runtime.clock import Clock
-    from headrace.runtime.slow_requests import Ended
+    from headrace.runtime.slow_requests import EndedRequest
 
 SCOPE: Final = "headrace"
 _SERVER_ERROR: Final = 500
@@ -65,7 +65,7 @@ class SpanSender:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(SCOPE, version("headrace"))
 
-    def ended(self, request: Ended) -> str:
+    def ended(self, request: EndedRequest) -> str:
         """The trace id of its span; "" if it was not sampled."""
         end_ns = self._clock.now_ms() * _MS_NS
         span = self._tracer.start_span(

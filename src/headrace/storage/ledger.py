@@ -88,7 +88,7 @@ class LedgerInfo(NamedTuple):
     """The footer passed to `seal`."""
 
 
-class Missing(NamedTuple):
+class MissingCopies(NamedTuple):
     """Copies of a ledger's entries on machines that are not available."""
 
     copies: int = 0
@@ -107,7 +107,7 @@ class LedgerRecord(NamedTuple):
     """The labels set by its creator: untrusted bytes."""
     size_bytes: int = 0
     """Total size; valid only once it is closed."""
-    missing: Missing = Missing()
+    missing: MissingCopies = MissingCopies()
 
     @property
     def is_empty(self) -> bool | None:

@@ -191,7 +191,7 @@ def believe_a_header_of_a_proxy(patch: Patch) -> None:
     from headrace.broker.security.principal import Principal
     from headrace.http import logins
 
-    login = logins.Authenticated._login
+    login = logins.AuthenticatedApp._login
 
     async def believing(self: Any, headers: Any, method: str, host: str) -> Any:
         user = headers.get("x-forwarded-user")
@@ -199,7 +199,7 @@ def believe_a_header_of_a_proxy(patch: Patch) -> None:
             return logins.HttpLogin(Principal(user), logins.PASSWORD, lambda: True)
         return await login(self, headers, method, host)
 
-    patch(logins.Authenticated, "_login", believing)
+    patch(logins.AuthenticatedApp, "_login", believing)
 
 
 def take_signatures_of_any_age(patch: Patch) -> None:

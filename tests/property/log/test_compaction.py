@@ -16,7 +16,7 @@ from tests.clocks import HandClock
 from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.log.compaction import rounds as compaction
 from headrace.log.compaction.cleaner import Cleaner
-from headrace.log.compaction.worker_service import Served
+from headrace.log.compaction.worker_service import RoundServer
 from headrace.log.compaction.workers import Job, ProcessWorker
 from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
@@ -93,7 +93,7 @@ class WithoutPipes(ProcessWorker):
     """The process's requests and answers, without a process."""
 
     def __init__(self, job: Job) -> None:
-        self.served, self.answers = Served(), []
+        self.served, self.answers = RoundServer(), []
         self._left, self._under_way, self._is_mapping = memory_file(), 0, False
 
     @classmethod

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.broker.coordinators.transaction_verification import Verifications
-from headrace.broker.services.appends import Appends, Placed
+from headrace.broker.services.appends import Appends
 from headrace.errors import HeadraceError
+from headrace.log.appended import BatchPlace
 from headrace.log.log_config import LogConfig
 from headrace.log.named_sequences import NamedSequences
 from headrace.records.attributes import NamedSequence
@@ -66,8 +67,8 @@ class _World:
         self.sent.append(data)
         names = [_named(record) for record in iterate_records(data)]
 
-        def then(outcome: Placed | BaseException) -> None:
-            if isinstance(outcome, Placed):
+        def then(outcome: BatchPlace | BaseException) -> None:
+            if isinstance(outcome, BatchPlace):
                 self.acknowledged.update(names)
             else:
                 assert isinstance(outcome, HeadraceError), outcome

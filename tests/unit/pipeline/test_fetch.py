@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from headrace.pipeline import direct
 from headrace.pipeline.arrow import COLUMNS, binary, header_column, to_arrow
-from headrace.pipeline.broker_connection import Fetched
+from headrace.pipeline.broker_connection import FetchedPartition
 from headrace.pipeline.columns import BATCH_BYTES_MAX, batches_of, columns_of
 from headrace.pipeline.errors import ReadStalled, RecordsLost, RecordUnreadable
 from headrace.pipeline.fetch import message_batches
@@ -271,7 +271,7 @@ class OneResponse:
     """A broker whose log is one response."""
 
     def __init__(self, data, aborted):
-        self._fetched = Fetched(0, 99, 99, 0, aborted, data)
+        self._fetched = FetchedPartition(0, 99, 99, 0, aborted, data)
 
     def send_fetch(self, request):
         pass

@@ -23,7 +23,7 @@ from tests.unit.schemas.registry_rig import (
 
 from headrace.runtime.clock import SystemClock
 from headrace.schemas import avro, decoding
-from headrace.schemas.decoding import Decoded, Value, ValueDecoder
+from headrace.schemas.decoding import DecodedValue, Value, ValueDecoder
 from headrace.schemas.errors import RegistryRefused, SchemaUnusable
 from headrace.schemas.json_schema import JsonSchema
 from headrace.schemas.registry import RegisteredSchema, RegistryAccess, SchemaCache, by_reference
@@ -180,7 +180,7 @@ def test_decoding_ends_with_its_time_and_with_its_size(monkeypatch, tmp_path):
     decoder = ValueDecoder(None, str(tmp_path), SystemClock())
     values = [Value("orders", b"\4ab", ())] * 3
     monkeypatch.setattr(decoding, "ALL_TEXT_LENGTH_MAX", 8)
-    assert [isinstance(one, Decoded) for one in decoder.decode(values)] == [True, True, False]
+    assert [isinstance(one, DecodedValue) for one in decoder.decode(values)] == [True, True, False]
     monkeypatch.setattr(decoding, "TIME_NS_MAX", -1)
     assert decoder.decode(values) == ["the time for decoding is over: ask for fewer records"] * 3
 
@@ -196,8 +196,8 @@ def test_a_folder_has_the_schemas_of_values_that_name_none(tmp_path):
     found = decoder.decode([Value(topic, data, ()) for topic, data in values.items()])
     assert found[0][:2] == ("avro", "a.avsc")
     assert json.loads(found[0].text) == SHOWN
-    assert found[1] == Decoded("json", "b.json", '{"id":1}')
-    assert found[2] == Decoded("protobuf", "c.desc", '{"sku":"s"}')
+    assert found[1] == DecodedValue("json", "b.json", '{"id":1}')
+    assert found[2] == DecodedValue("protobuf", "c.desc", '{"sku":"s"}')
     assert "The Avro schema cannot be parsed" in found[3]
     assert found[4] == "it names no schema, and the folder of schemas has no file of e"
 

@@ -80,7 +80,7 @@ Named: TypeAlias = "Sequence[tuple[int, NamedSequence]]"
 """(index in the batch, sequence) of the records that belong to named sequences."""
 
 
-class Admitted(NamedTuple):
+class AdmittedBatch(NamedTuple):
     """A batch as it will be stored."""
 
     batch: bytes | memoryview
@@ -105,7 +105,7 @@ def admit(
     now_ms: int,
     bytes_max: int,
     named: Named = (),
-) -> Admitted:
+) -> AdmittedBatch:
     """The batch as the topic stores it, and the records that do not go to the log now.
 
     `named`: the named sequences of a batch of the broker's own, whose other attributes are ignored;
@@ -148,9 +148,9 @@ def admit(
     if named:
         batch = mark_named(batch)
     if batch is records:  # it was checked by itself
-        return Admitted(records, header, None, named, is_unread)
+        return AdmittedBatch(records, header, None, named, is_unread)
     config.check_size(len(batch))
-    return Admitted(batch, check_batch(batch), None, named, is_unread)
+    return AdmittedBatch(batch, check_batch(batch), None, named, is_unread)
 
 
 def _open(
@@ -236,7 +236,7 @@ def _split(
     now_ms: int,
     codec: int | None,
     bytes_max: int,
-) -> Admitted:
+) -> AdmittedBatch:
     """Split the delayed records of a batch from those that go to the log now."""
     records = decode_batch(batch, decompressed_bytes_max=bytes_max)
     config.check_size(header.size)  # its decompressed records are kept until they are due
@@ -250,11 +250,11 @@ def _split(
     kept = [record for index, record in enumerate(records) if index not in later]
     rest = without_records(header, kept, codec)
     if rest is None:
-        return Admitted(b"", None, delayed)
+        return AdmittedBatch(b"", None, delayed)
     if config.is_log_append_time:
         rest = log_append_time(rest, now_ms)
     config.check_size(len(rest))
-    return Admitted(rest, read_header(rest), delayed)
+    return AdmittedBatch(rest, read_header(rest), delayed)
 
 
 def _check_delayed_size(delayed: DelayedBatch) -> None:
@@ -289,7 +289,7 @@ def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | No
     return retain_records(header, kept) if kept else empty_batch(header)
 
 
-class Deduplicated(NamedTuple):
+class DistinctBatch(NamedTuple):
     """An admitted batch without the records that its named sequences already have."""
 
     batch: bytes | memoryview
@@ -303,7 +303,7 @@ class Deduplicated(NamedTuple):
     """The indexes of the removed records in the batch."""
 
 
-def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Deduplicated:
+def without_duplicates(admitted: AdmittedBatch, sequences: NamedSequences) -> DistinctBatch:
     """Remove the records that do not advance their named sequences."""
     header = admitted.header
     assert header is not None, "named sequences and delayed records do not share a batch"
@@ -321,20 +321,20 @@ def without_duplicates(admitted: Admitted, sequences: NamedSequences) -> Dedupli
         highest[one.producer] = one.sequence
         new.append(one)
     if not duplicates:
-        return Deduplicated(admitted.batch, header, new, -1, ())
+        return DistinctBatch(admitted.batch, header, new, -1, ())
     records = decode_batch(admitted.batch)
     kept = [record for index, record in enumerate(records) if index not in duplicates]
     rest = without_records(header._replace(attributes=header.attributes & ~NAMED), kept, None)
     if rest is None:
-        return Deduplicated(b"", None, new, offset, duplicates)
+        return DistinctBatch(b"", None, new, offset, duplicates)
     if new:
         rest = mark_named(rest)
-    return Deduplicated(rest, read_header(rest), new, offset, duplicates)
+    return DistinctBatch(rest, read_header(rest), new, offset, duplicates)
 
 
 def places_of(
     header: BatchHeader,
-    admitted: Admitted,
+    admitted: AdmittedBatch,
     duplicates: Collection[int],
     base_offset: int,
     timers: Sequence[int] = (),
@@ -368,7 +368,7 @@ class BatchAdmission:
 
     def now(
         self, records: memoryview, header: BatchHeader, config: LogConfig, named: Named
-    ) -> Admitted | None:
+    ) -> AdmittedBatch | None:
         """The batch as it will be stored; None if that requires the thread. Raises as `admit`.
 
         Also None for errors that only decompression reveals.
@@ -392,7 +392,7 @@ class BatchAdmission:
         header: BatchHeader,
         config: LogConfig,
         named: Named,
-        then: Callable[[Admitted | BaseException], None],
+        then: Callable[[AdmittedBatch | BaseException], None],
     ) -> None:
         """The same in the thread; `then` gets the result or the exception."""
         now_ms = self._clock.now_ms()
@@ -400,7 +400,7 @@ class BatchAdmission:
             self._thread, _outcome, records, header, config, now_ms, named
         )
 
-        def done(ended: asyncio.Future[Admitted | BaseException]) -> None:
+        def done(ended: asyncio.Future[AdmittedBatch | BaseException]) -> None:
             if not ended.cancelled():
                 # Whatever the error: an unanswered request blocks all later ones.
                 fault = ended.exception()
@@ -415,8 +415,8 @@ class BatchAdmission:
 
 def _outcome(
     records: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, named: Named
-) -> Admitted | BaseException:
-    found: Admitted | BaseException
+) -> AdmittedBatch | BaseException:
+    found: AdmittedBatch | BaseException
     try:
         found = admit(records, header, config, now_ms, DECOMPRESSED_BYTES_MAX, named)
     except (HeadraceError, MemoryError) as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
 from headrace.broker.services import admission
-from headrace.broker.services.admission import Admitted, BatchAdmission, is_kept
+from headrace.broker.services.admission import AdmittedBatch, BatchAdmission, is_kept
 from headrace.errors import (
     HeadraceError,
     OutOfOrderSequence,
@@ -27,7 +27,7 @@ from headrace.errors import (
     TransactionalIdRefused,
     TransactionUnverified,
 )
-from headrace.log.appended import NO_OFFSET, Placed
+from headrace.log.appended import NO_OFFSET, BatchPlace
 from headrace.records.batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -89,7 +89,7 @@ class _Write:
         partition: PartitionLog,
         records: memoryview,
         header: BatchHeader,
-        then: Callable[[Placed | BaseException], None],
+        then: Callable[[BatchPlace | BaseException], None],
         transaction: Transaction | None,
         named: Named = (),
     ) -> None:
@@ -101,7 +101,7 @@ class _Write:
         self.named = named
         """Set for a batch of the broker's own; for a client's, found during admission."""
         self.attempts = ATTEMPTS_MAX
-        self.admitted: Admitted | None = None
+        self.admitted: AdmittedBatch | None = None
         self.delays_done = False
         """Whether its delayed records are durable."""
         self.timers: Sequence[int] = ()
@@ -176,7 +176,7 @@ class Appends:
         partition: PartitionLog,
         records: memoryview,
         header: BatchHeader,
-        then: Callable[[Placed | BaseException], None],
+        then: Callable[[BatchPlace | BaseException], None],
         transaction: Transaction | None = None,
     ) -> None:
         """Append a checked batch; `then` gets its position once it is durable, or the error.
@@ -202,23 +202,23 @@ class Appends:
 
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()
-    ) -> Placed:
+    ) -> BatchPlace:
         """Append a batch that the broker created; returns once it is durable.
 
         Its attributes are ignored. `named`: a sequence for each of its records, which carry the
         same in their headers; duplicates are dropped, on every topic. Raises HeadraceError.
         """
         await partition.wait_loaded()
-        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[BatchPlace] = asyncio.get_running_loop().create_future()
         header, then = read_header(batch), _setter(stored)
         write = _Write(partition, memoryview(batch), header, then, None, list(enumerate(named)))
         self._enqueue(write)
         return await stored
 
-    async def append_and_wait(self, partition: PartitionLog, batch: bytes) -> Placed:
+    async def append_and_wait(self, partition: PartitionLog, batch: bytes) -> BatchPlace:
         """As `append`; returns once the batch is durable. Raises HeadraceError."""
         await partition.wait_loaded()
-        stored: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[BatchPlace] = asyncio.get_running_loop().create_future()
         view = memoryview(batch)
         self.append(partition, view, check_batch(view), _setter(stored))
         return await stored
@@ -329,7 +329,7 @@ class Appends:
         partition, header = write.partition, write.header
         if write.admitted is None:
             if is_kept(header, partition.config) and not write.named:
-                write.admitted = Admitted(write.records, header)
+                write.admitted = AdmittedBatch(write.records, header)
             else:
                 write.admitted = self._admission.now(
                     write.records, header, partition.config, write.named
@@ -345,7 +345,7 @@ class Appends:
         self._check_room(size)
         self._waiting_bytes += size
 
-        def then(outcome: Admitted | BaseException) -> None:
+        def then(outcome: AdmittedBatch | BaseException) -> None:
             self._waiting_bytes -= size
             if isinstance(outcome, BaseException):
                 write.then(outcome)
@@ -398,7 +398,7 @@ class Appends:
         if header is None:
             self._count(write, admitted)
             gone = admission.places_of(write.header, admitted, duplicates, NO_OFFSET, write.timers)
-            placed = Placed(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset, gone)
+            placed = BatchPlace(duplicate_offset, NO_TIMESTAMP, partition.log_start_offset, gone)
             partition.durable_completion(duplicate_offset).then(_stored, (write, placed))
             return True
         if header.attributes & TRANSACTIONAL:
@@ -421,11 +421,11 @@ class Appends:
             )
             if write.header.producer_id == NO_PRODUCER_ID:
                 base_offset = NO_OFFSET  # a client would count from it
-        placed = Placed(base_offset, time_ms, partition.log_start_offset, places)
+        placed = BatchPlace(base_offset, time_ms, partition.log_start_offset, places)
         appended.completion.then(_stored, (write, placed))
         return True
 
-    def _count(self, write: _Write, admitted: Admitted) -> None:
+    def _count(self, write: _Write, admitted: AdmittedBatch) -> None:
         self.records_total += write.header.record_count
         self.bytes_total += write.header.length
         self.batches_total += 1
@@ -457,7 +457,7 @@ class Appends:
 
     # --- delayed records ---------------------------------------------------------------------
 
-    def _store_delayed(self, write: _Write, admitted: Admitted) -> bool:
+    def _store_delayed(self, write: _Write, admitted: AdmittedBatch) -> bool:
         """Store the delayed records; False while they are not durable. Raises HeadraceError."""
         partition, header = write.partition, write.header
         assert admitted.delayed is not None
@@ -497,10 +497,10 @@ def _refusal(write: _Write, fault: Exception) -> HeadraceError:
     return RecordInvalid("the batch could not be opened and is not stored: see the broker's log")
 
 
-def _setter(stored: asyncio.Future[Placed]) -> Callable[[Placed | BaseException], None]:
+def _setter(stored: asyncio.Future[BatchPlace]) -> Callable[[BatchPlace | BaseException], None]:
     """Sets the outcome of an append, unless its caller was cancelled."""
 
-    def then(outcome: Placed | BaseException) -> None:
+    def then(outcome: BatchPlace | BaseException) -> None:
         if stored.done():
             return
         if isinstance(outcome, BaseException):
@@ -511,6 +511,6 @@ def _setter(stored: asyncio.Future[Placed]) -> Callable[[Placed | BaseException]
     return then
 
 
-def _stored(error: BaseException | None, context: tuple[_Write, Placed]) -> None:
+def _stored(error: BaseException | None, context: tuple[_Write, BatchPlace]) -> None:
     write, placed = context
     write.then(placed if error is None else error)

@@ -59,7 +59,7 @@ _EXEMPT: Final = frozenset({18, 27, 83, 86, 87})
 
 
 @dataclass(slots=True)
-class Throttled:
+class ThrottleFigures:
     """Throttling by quotas of one kind."""
 
     count: int = 0
@@ -87,7 +87,7 @@ class ClientQuotas:
         self.is_active = False
         """Whether there is any quota, of a client or of a tenant."""
         self.has_connection_quota = False
-        self.throttled: dict[str, Throttled] = {key: Throttled() for key in KEYS}
+        self.throttled: dict[str, ThrottleFigures] = {key: ThrottleFigures() for key in KEYS}
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a quota."""

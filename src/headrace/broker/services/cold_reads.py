@@ -16,7 +16,7 @@ from headrace.log.reading import segment_of
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
-    from headrace.log.reading import Fetched
+    from headrace.log.reading import FetchedBatches
     from headrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class ColdReads:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._reads: dict[_Place, asyncio.Task[Fetched | HeadraceError]] = {}
+        self._reads: dict[_Place, asyncio.Task[FetchedBatches | HeadraceError]] = {}
         self._failures = 0
         self._quiet_until_s = 0.0
 
@@ -50,7 +50,7 @@ class ColdReads:
 
     async def fetch(
         self, partition: PartitionLog, offset: int, bytes_max: int, isolation: int, wait_ms: int
-    ) -> Fetched | None:
+    ) -> FetchedBatches | None:
         """As `LogReader.fetch`; None if that takes longer than `wait_ms`."""
         place = (partition, offset, bytes_max, isolation)
         task = self._reads.get(place)
@@ -67,7 +67,7 @@ class ColdReads:
             raise type(found)(str(found), **found.fields)
         return found
 
-    async def _read(self, place: _Place) -> Fetched | HeadraceError:
+    async def _read(self, place: _Place) -> FetchedBatches | HeadraceError:
         partition, offset, bytes_max, isolation = place
         try:
             return await partition.reader.fetch(offset, bytes_max, isolation)

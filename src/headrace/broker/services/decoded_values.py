@@ -14,7 +14,7 @@ from headrace.runtime.slow_calls import SlowCalls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.schemas.decoding import Decoded, Value, ValueDecoder
+    from headrace.schemas.decoding import DecodedValue, Value, ValueDecoder
 
 WAITING_MAX: Final = 8
 
@@ -27,7 +27,7 @@ class DecodedValues:
         self._calls = SlowCalls("schemas")
         self._waiting = 0
 
-    async def decode(self, values: Sequence[Value | None]) -> list[Decoded | str | None]:
+    async def decode(self, values: Sequence[Value | None]) -> list[DecodedValue | str | None]:
         """For each value what it is, or why it cannot be decoded. Raises StorageUnavailable if many
         calls wait already."""
         if self._waiting >= WAITING_MAX:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "Unknown"
 
 
-class Listed(NamedTuple):
+class ListedGroups(NamedTuple):
     """Groups by id, and the brokers whose groups are missing."""
 
     groups: list[GroupListing]
@@ -46,7 +46,7 @@ class GroupListings:
         self._brokers = brokers
         self._broker_id = broker_id
 
-    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> Listed:
+    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> ListedGroups:
         """The groups of all brokers; without filters, all of them. Raises this broker's error if it
         cannot list its own."""
         own = await self._groups.list_groups(states, types)
@@ -71,7 +71,7 @@ class GroupListings:
             for group_id in self._shares.begun():
                 unknown = GroupListing(group_id, SHARE, UNKNOWN, SHARE)
                 found.setdefault(group_id, unknown)
-        return Listed(sorted(found.values()), dict(sorted(failed.items())))
+        return ListedGroups(sorted(found.values()), dict(sorted(failed.items())))
 
 
 def _lets(wanted: Sequence[str], word: str) -> bool:

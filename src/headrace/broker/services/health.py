@@ -30,7 +30,7 @@ REPEAT_S = 20.0
 """Published again after this time: the key is lost with the broker's session."""
 
 
-class Opened(NamedTuple):
+class OpenedCounts(NamedTuple):
     """The partitions that a broker has opened, or tried to."""
 
     served: int
@@ -69,13 +69,13 @@ class Health:
                 found.append(Problem(what, str(reason), not _is_damage(reason)))
         return sorted(found)
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedCounts:
         """How many of this broker's partitions are served, and how many refuse."""
         served = refused = 0
         for partition in self._logs():
             served += partition.is_loaded
             refused += _refusal(partition) is not None
-        return Opened(served, refused)
+        return OpenedCounts(served, refused)
 
     def damaged_partitions(self) -> list[str]:
         """The partitions and companion logs that stay closed until they are repaired."""

@@ -97,7 +97,7 @@ class PlacedLetter(NamedTuple):
     letter: Letter
 
 
-class Scanned(NamedTuple):
+class ScannedLetter(NamedTuple):
     """One record of a dead letter topic."""
 
     partition: int
@@ -181,7 +181,7 @@ class LetterDesk:
             return {}
         return {one.partition: one.offset for one in offsets if one.topic == topic.name}
 
-    async def scan(self, topic: Topic, scan: Scan) -> AsyncIterator[Scanned]:
+    async def scan(self, topic: Topic, scan: Scan) -> AsyncIterator[ScannedLetter]:
         """The records that were not sent back, partition by partition, letters and edits."""
         starts = await self.redriven(topic)
         for number in range(len(topic.partitions)):
@@ -190,7 +190,7 @@ class LetterDesk:
 
     async def _scan_partition(
         self, topic: Topic, number: int, first: int | None, scan: Scan
-    ) -> AsyncIterator[Scanned]:
+    ) -> AsyncIterator[ScannedLetter]:
         start = Start(AT_START) if first is None else Start(AT_OFFSET, first)
         edits = EditFinder(number)
         while True:
@@ -203,7 +203,9 @@ class LetterDesk:
             for record in found.records:
                 scan.left -= 1
                 replaced = edits.replaced_by(record.offset, record.headers)
-                yield Scanned(number, record, None if replaced is None else Place(number, replaced))
+                yield ScannedLetter(
+                    number, record, None if replaced is None else Place(number, replaced)
+                )
             if found.next_offset >= found.end_offset:
                 return
             if scan.left == 0 or found.is_empty:

@@ -43,7 +43,7 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one receive."""
 
 
-class Pushed(NamedTuple):
+class PushedMessage(NamedTuple):
     """A message that was delivered."""
 
     receipt: str
@@ -102,7 +102,7 @@ class QueuePush:
             self._bytes += size_bytes
         self._changed.set()
 
-    async def next(self) -> list[Pushed]:
+    async def next(self) -> list[PushedMessage]:
         """The next messages, once there are credit and messages; none: the subscription has ended.
 
         Raises what `QueueService.receive` raises, unless it may pass.
@@ -124,7 +124,7 @@ class QueuePush:
                 return found
         return []
 
-    async def _receive(self, count: int) -> list[Pushed]:
+    async def _receive(self, count: int) -> list[PushedMessage]:
         member = self._queues.new_member()
         bytes_max = BYTES_MAX if self._bytes is None else min(self._bytes, BYTES_MAX)
         asked = replace(
@@ -135,9 +135,11 @@ class QueuePush:
             is_strict=True,
         )
 
-        def show(partition: int, deliveries: int, records: Sequence[Record]) -> list[Pushed]:
+        def show(partition: int, deliveries: int, records: Sequence[Record]) -> list[PushedMessage]:
             return [
-                Pushed(receipt_text(partition, one.offset, member), partition, deliveries, one)
+                PushedMessage(
+                    receipt_text(partition, one.offset, member), partition, deliveries, one
+                )
                 for one in records
             ]
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.queue_owners import Owners, QueueOwners
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
-    from headrace.log.appended import Placed
+    from headrace.log.appended import BatchPlace
     from headrace.records.codec import Record
 
 ANY: Final = -1
@@ -213,7 +213,7 @@ class RecordSends:
 
     async def _append(
         self, topic: Topic, number: int, batch: bytes, *, are_copies: bool = False
-    ) -> Placed:
+    ) -> BatchPlace:
         """Append one batch, here or at the partition's owner. Raises HeadraceError."""
         for moving in range(MOVING_ROUNDS):
             if moving:
@@ -238,7 +238,7 @@ class RecordSends:
 
     async def append_here(
         self, topic: Topic, number: int, batch: bytes, *, are_copies: bool = False
-    ) -> Placed:
+    ) -> BatchPlace:
         """Append a batch that another broker made of its client's records, or of copies.
 
         Raises BatchCorrupt, RecordInvalid, RequestInvalid, PolicyViolation, NotOwner; of copies,
@@ -253,12 +253,12 @@ class RecordSends:
             raise RequestInvalid("records are forwarded without a producer id or transaction")
         return await self._append_here(topic, number, batch)
 
-    async def _append_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
+    async def _append_here(self, topic: Topic, number: int, batch: bytes) -> BatchPlace:
         if not self._ownership.is_mine(topic, number):
             raise NotOwner(f"{topic.name}-{number} is not served by this broker")
         return await self._appends.append_and_wait(topic.require_log(number), batch)
 
-    async def _append_copies_here(self, topic: Topic, number: int, batch: bytes) -> Placed:
+    async def _append_copies_here(self, topic: Topic, number: int, batch: bytes) -> BatchPlace:
         header = header_of(check_single(memoryview(batch)))
         if (
             header.attributes & (COMPRESSION_MASK | CONTROL | TRANSACTIONAL)

@@ -21,7 +21,7 @@ from headrace.errors import (
     TopicUnknown,
 )
 from headrace.log.partition_log import PartitionLog
-from headrace.log.reading import Fetched, check_offset
+from headrace.log.reading import FetchedBatches, check_offset
 from headrace.records.batch import iterate_headers
 from headrace.runtime.rate_limited_warnings import RateLimitedWarnings
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOTHING: Final = Fetched(b"")
+NOTHING: Final = FetchedBatches(b"")
 _ANSWERS: Final = (LeaderEpochFenced, LeaderEpochUnknown, NotOwner, OffsetOutOfRange, TopicUnknown)
 
 
@@ -60,7 +60,7 @@ class Wanted(Protocol):
 class StoredRead(NamedTuple):
     """What was read."""
 
-    found: Sequence[Fetched | HeadraceError]
+    found: Sequence[FetchedBatches | HeadraceError]
     """Of each partition, in the order of the request."""
     size: int
     is_cold_due: bool
@@ -82,7 +82,7 @@ class StoredReads:
     ) -> StoredRead:
         """Read `bytes_max` of these partitions together; an error in the place of a partition is
         passed on."""
-        results: dict[int, Fetched | HeadraceError] = {}
+        results: dict[int, FetchedBatches | HeadraceError] = {}
         left, size, is_cold_due = bytes_max, 0, False
         for at in sorted(range(len(pairs)), key=lambda at: self._is_cold(*pairs[at])):
             wanted, partition = pairs[at]
@@ -108,7 +108,7 @@ class StoredReads:
 
     async def _read_one(
         self, partition: PartitionLog, wanted: Wanted, left: int, size: int, isolation: int
-    ) -> Fetched | None:
+    ) -> FetchedBatches | None:
         """None: not yet available from object storage."""
         if partition.is_deleted:
             raise TopicUnknown(f"{partition.name} was deleted")
@@ -118,7 +118,7 @@ class StoredReads:
             check_offset(partition, wanted.offset)
             return NOTHING
         limit = min(wanted.bytes_max, max(left, 0))
-        found: Fetched | None
+        found: FetchedBatches | None
         if self._is_cold(wanted, partition):
             wait_ms = WAIT_WITH_DATA_MS if size else WAIT_MS
             found = await self._cold.fetch(partition, wanted.offset, limit, isolation, wait_ms)

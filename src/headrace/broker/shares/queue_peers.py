@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_receive import Received, ReceiveRequest
     from headrace.coordination.shares.commands import ParkedKey, Settlement
     from headrace.errors import HeadraceError
-    from headrace.log.appended import Placed
+    from headrace.log.appended import BatchPlace
     from headrace.metadata.facts import BrokerFact
 
 
@@ -153,7 +153,7 @@ class QueuePeerCalls(Protocol):
         batch: bytes,
         *,
         are_copies: bool = False,
-    ) -> Placed:
+    ) -> BatchPlace:
         """Append a batch at the partition's owner: a client's, as its own clients' are, or copies.
 
         Of copies each record carries a named sequence in its headers, by which the owner leaves out

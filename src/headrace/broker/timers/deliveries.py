@@ -27,7 +27,7 @@ from headrace.errors import (
 from headrace.log.producer_state import SEQUENCE_END
 from headrace.records.attributes import DELAY, DELIVER_AT, HALF
 from headrace.records.batch import read_header
-from headrace.records.bodies import Sequenced, decode_body, encode_bodies, encode_body
+from headrace.records.bodies import ProducerSequence, decode_body, encode_bodies, encode_body
 from headrace.records.compression import LZ4, codec_of_name
 from headrace.records.rewriting import empty_batch
 from headrace.runtime.histogram import Histogram
@@ -255,7 +255,7 @@ class TimerDeliveries:
             time_ms = max(due_ms, least_ms) if is_due_now else now_ms
             timed.append((time_ms, _delivered(timer.body, due_ms)))
             self._figures.lateness.add(max(now_ms - due_ms, 0) * 1_000_000)
-        producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
+        producer = ProducerSequence(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
         is_append_time, codec = config.is_log_append_time, _codec(config)
         batch = encode_bodies(timed, producer, codec, log_append=is_append_time)
         if len(batch) > config.max_message_bytes and not codec:
@@ -283,7 +283,7 @@ class TimerDeliveries:
 
 def _placeholder(producer_id: int, first: int) -> bytes:
     """A batch without records that takes the sequence of a refused record."""
-    producer = Sequenced(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
+    producer = ProducerSequence(producer_id, PRODUCER_EPOCH, first % SEQUENCE_END)
     body = encode_body(None, None, [])
     return empty_batch(read_header(encode_bodies([(0, body)], producer, 0, log_append=False)))
 

@@ -41,7 +41,7 @@ from headrace.kafka.wire.produce import (
     write_one,
     write_produce,
 )
-from headrace.log.appended import Placed
+from headrace.log.appended import BatchPlace
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
 from headrace.records.compression import ZSTD
 from headrace.records.validation import check_single
@@ -326,8 +326,8 @@ class ProduceHandler:
             pending.transactional_id, version >= ADDS_PARTITIONS, version >= KNOWS_ABORTABLE
         )
 
-        def then(outcome: Placed | BaseException) -> None:
-            if isinstance(outcome, Placed):
+        def then(outcome: BatchPlace | BaseException) -> None:
+            if isinstance(outcome, BatchPlace):
                 _set_result(pending, index, part, outcome[:3])
                 pending.close_one()
                 return

@@ -20,7 +20,7 @@ from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.peers.client import TIMEOUT_S, PeerConnections
-from headrace.log.appended import NO_OFFSET, Placed, RecordPlace
+from headrace.log.appended import NO_OFFSET, BatchPlace, RecordPlace
 from headrace.records.batch import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -246,19 +246,19 @@ class KafkaQueuePeers:
         batch: bytes,
         *,
         are_copies: bool = False,
-    ) -> Placed:
+    ) -> BatchPlace:
         """See QueuePeerCalls."""
         body = {"topic_id": topic_id, "partition_index": partition, "batch": batch}
         if are_copies:
             await self._call(broker, apis.QUEUE_APPEND_COPIES, body)
-            return Placed(NO_OFFSET, NO_TIMESTAMP, NO_OFFSET)
+            return BatchPlace(NO_OFFSET, NO_TIMESTAMP, NO_OFFSET)
         answer = await self._call(broker, apis.QUEUE_APPEND, body)
         records = None
         if answer.records is not None:
             records = [
                 RecordPlace(one.offset, one.state, one.due_ms, one.timer) for one in answer.records
             ]
-        return Placed(answer.base_offset, answer.timestamp_ms, answer.log_start_offset, records)
+        return BatchPlace(answer.base_offset, answer.timestamp_ms, answer.log_start_offset, records)
 
     async def ask(
         self,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from headrace.log.compaction.rounds import BatchRun
-    from headrace.log.compaction.workers import CompactionWorker, Mapped, Rewritten
+    from headrace.log.compaction.workers import CompactionWorker, MapProgress, Rewritten
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.records.batch import Buffer
@@ -244,7 +244,7 @@ class Cleaner:
             return None
         return self._store.file_of(segment.ledger) if isinstance(self._store, NamesFiles) else None
 
-    async def _file_was_read(self, segment: Segment, piece: Mapped | Rewritten) -> None:
+    async def _file_was_read(self, segment: Segment, piece: MapProgress | Rewritten) -> None:
         if not is_served(self._log) or segment not in self._log.segments:
             raise _Stopped
         self._read_bytes += piece.read_bytes

@@ -21,10 +21,10 @@ NICE: Final = 5
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     # Imported after `main` has chosen between compiled and pure Python modules.
-    from headrace.log.compaction.worker_service import Served
+    from headrace.log.compaction.worker_service import RoundServer
     from headrace.log.compaction.workers import BODY_BYTES_MAX, HEAD
 
-    served = Served()
+    served = RoundServer()
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         operation, first, second, size = HEAD.unpack(head)
         if size > BODY_BYTES_MAX or len(body := requests.read(size)) < size:

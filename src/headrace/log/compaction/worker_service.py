@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     parts: list[Buffer]
 
 
-class Served:
+class RoundServer:
     """Serves the requests of one round."""
 
     def __init__(self) -> None:

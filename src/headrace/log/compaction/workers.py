@@ -145,7 +145,7 @@ _END_S: Final = 5.0
 _UNDER_WAY: Final = 2
 
 
-class Mapped(NamedTuple):
+class MapProgress(NamedTuple):
     """A piece of a ledger's file that was added to the map."""
 
     read_bytes: int
@@ -251,13 +251,13 @@ class ProcessWorker:
 
     async def map_file(
         self, segment: Segment, path: str, from_offset: int
-    ) -> AsyncIterator[Mapped]:
+    ) -> AsyncIterator[MapProgress]:
         """Like `map`, for a whole sealed ledger, which the process reads from its file piece by
         piece. Raises BatchCorrupt, DataCorrupt, LedgerUnknown if there is no file,
         StorageUnavailable."""
         await self._open(segment, path)
         async for is_full, size, _ in self._pieces(segment, MAP_FILE, from_offset, 0):
-            yield Mapped(size, bool(is_full))
+            yield MapProgress(size, bool(is_full))
 
     async def rewrite_file(
         self, segment: Segment, path: str, base_offset: int, end_offset: int

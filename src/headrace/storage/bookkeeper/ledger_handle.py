@@ -77,7 +77,7 @@ class Fail(NamedTuple):
 Effect = Send | ChangeEnsemble | Acknowledge | Close | Fail
 
 
-class Added(NamedTuple):
+class AddedEntry(NamedTuple):
     """The header fields of a new entry, and where it is sent."""
 
     entry: int
@@ -167,7 +167,7 @@ class LedgerHandle:
 
     # --- commands ----------------------------------------------------------------------------
 
-    def append(self, size: int) -> Added:
+    def append(self, size: int) -> AddedEntry:
         """Add an entry with `size` bytes of payload."""
         assert self.failure is None, "a failed ledger accepts no entries"
         assert not self._is_closing, "a closing ledger accepts no entries"
@@ -179,7 +179,7 @@ class LedgerHandle:
             for slot in self.quorum.slots(entry)
             if slot not in self.lost
         ]
-        return Added(entry, self.confirmed, self.length, sends)
+        return AddedEntry(entry, self.confirmed, self.length, sends)
 
     def responded(self, send: Send, code: int) -> list[Effect]:
         """A bookie answered an add, or will not answer (code < 0)."""

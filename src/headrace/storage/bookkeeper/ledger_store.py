@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.randomness import Randomness
-    from headrace.storage.bookkeeper.metadata_service import Versioned, ZooKeeperCalls
+    from headrace.storage.bookkeeper.metadata_service import VersionedLedger, ZooKeeperCalls
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 log = logging.getLogger(__name__)
@@ -362,7 +362,7 @@ class BookKeeperLedgerStore:
         await self._open(ledger, closed=await self._cluster.service.wait_closed(ledger))
 
     async def _open(
-        self, ledger: int, *, fence: bool = False, closed: Versioned | None = None
+        self, ledger: int, *, fence: bool = False, closed: VersionedLedger | None = None
     ) -> OpenLedger:
         """The ledger, opened for reading: recovered first if `fence` and it is not closed.
 
@@ -388,7 +388,7 @@ class BookKeeperLedgerStore:
         self,
         ledger: int,
         fence: bool,
-        closed: Versioned | None,
+        closed: VersionedLedger | None,
         opening: asyncio.Future[OpenLedger],
     ) -> None:
         try:
@@ -412,7 +412,9 @@ class BookKeeperLedgerStore:
         finally:
             del self._opening[ledger, fence]
 
-    async def _open_now(self, ledger: int, fence: bool, closed: Versioned | None) -> OpenLedger:
+    async def _open_now(
+        self, ledger: int, fence: bool, closed: VersionedLedger | None
+    ) -> OpenLedger:
         before = self._opened.get(ledger)
         try:
             versioned = closed or await self._cluster.service.read(ledger)
@@ -449,7 +451,7 @@ class BookKeeperLedgerStore:
             raise StorageUnavailable(f"cannot delete ledger {ledger} now: {error}") from error
         self.forget(ledger)
 
-    async def _closed(self, ledger: int) -> Versioned:
+    async def _closed(self, ledger: int) -> VersionedLedger:
         versioned = await self._cluster.service.read(ledger)
         if versioned.metadata.state is LedgerState.CLOSED:
             return versioned

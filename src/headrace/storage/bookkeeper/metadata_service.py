@@ -62,7 +62,7 @@ class ZooKeeperCalls(Protocol):
         ...
 
 
-class Versioned(NamedTuple):
+class VersionedLedger(NamedTuple):
     """A ledger's metadata with the version of its node."""
 
     metadata: LedgerMetadata
@@ -80,7 +80,7 @@ class LedgerMetadataService:
 
     async def create(
         self, metadata: LedgerMetadata, check: Callable[[int], Awaitable[None]]
-    ) -> tuple[int, Versioned]:
+    ) -> tuple[int, VersionedLedger]:
         """Allocate a ledger id and write its metadata.
 
         `check` is called with the id, and raises if it must not be used. Raises StorageUnavailable.
@@ -92,14 +92,14 @@ class LedgerMetadataService:
         except (MetadataUnavailable, VersionConflict) as error:
             raise StorageUnavailable(f"cannot create a ledger now: {error}") from error
 
-    async def create_as(self, ledger: int, metadata: LedgerMetadata) -> Versioned:
+    async def create_as(self, ledger: int, metadata: LedgerMetadata) -> VersionedLedger:
         """Write the metadata of a ledger whose id is not allocated. Raises MetadataUnavailable,
         VersionConflict if it exists."""
         path = ledger_path(self._root, ledger)
         await self._zookeeper.create(
             path, encode_metadata(metadata), ephemeral=False, sequence=False
         )
-        return Versioned(metadata, 0)
+        return VersionedLedger(metadata, 0)
 
     async def peek_id(self) -> int:
         """The next id, as long as ids have 31 bits. Raises MetadataUnavailable."""
@@ -150,7 +150,7 @@ class LedgerMetadataService:
             except VersionConflict:
                 pass  # another broker was faster
 
-    async def read(self, ledger: int, changed: Callable[[], None] | None = None) -> Versioned:
+    async def read(self, ledger: int, changed: Callable[[], None] | None = None) -> VersionedLedger:
         """The metadata of a ledger; `changed` is called once when it was changed or deleted.
 
         Raises LedgerUnknown, MetadataUnavailable, DataCorrupt, FormatUnsupported.
@@ -158,9 +158,9 @@ class LedgerMetadataService:
         found = await self._zookeeper.get(ledger_path(self._root, ledger), changed)
         if found is None:
             raise unknown(ledger)
-        return Versioned(decode_metadata(found[0]), found[1])
+        return VersionedLedger(decode_metadata(found[0]), found[1])
 
-    async def wait_closed(self, ledger: int) -> Versioned:
+    async def wait_closed(self, ledger: int) -> VersionedLedger:
         """Wait until the ledger is closed; returns its metadata.
 
         Raises LedgerUnknown, StorageUnavailable, DataCorrupt, FormatUnsupported.
@@ -178,9 +178,9 @@ class LedgerMetadataService:
     async def update(
         self,
         ledger: int,
-        known: Versioned,
+        known: VersionedLedger,
         change: Callable[[LedgerMetadata], LedgerMetadata | None],
-    ) -> Versioned:
+    ) -> VersionedLedger:
         """Update the metadata by compare-and-set, starting from `known` or the current state.
 
         `change` returns the new metadata, None to leave it unchanged. Returns the resulting
@@ -197,9 +197,9 @@ class LedgerMetadataService:
     async def _update(
         self,
         ledger: int,
-        known: Versioned,
+        known: VersionedLedger,
         change: Callable[[LedgerMetadata], LedgerMetadata | None],
-    ) -> Versioned:
+    ) -> VersionedLedger:
         path = ledger_path(self._root, ledger)
         while True:
             wanted = change(known.metadata)
@@ -207,7 +207,7 @@ class LedgerMetadataService:
                 return known
             try:
                 version = await self._zookeeper.put(path, encode_metadata(wanted), known.version)
-                return Versioned(wanted, version)
+                return VersionedLedger(wanted, version)
             except VersionConflict:
                 known = await self._read_patiently(ledger)
             except MetadataUnavailable:
@@ -216,7 +216,7 @@ class LedgerMetadataService:
             if known.metadata == wanted:
                 return known  # the update succeeded, but its response was lost
 
-    async def _read_patiently(self, ledger: int) -> Versioned:
+    async def _read_patiently(self, ledger: int) -> VersionedLedger:
         while True:
             try:
                 return await self.read(ledger)

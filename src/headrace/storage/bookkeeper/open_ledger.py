@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.bookie_health import BookieHealth
     from headrace.storage.bookkeeper.ensemble import BookiePool
     from headrace.storage.bookkeeper.entry_cache import EntryCache
-    from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, Versioned
+    from headrace.storage.bookkeeper.metadata_service import LedgerMetadataService, VersionedLedger
     from headrace.storage.bookkeeper.settings import BookKeeperSettings
 
 
@@ -131,7 +131,7 @@ class OpenLedger:
 
     __slots__ = ("end", "footer", "index", "is_sealed", "last_entry", "ledger", "versioned")
 
-    def __init__(self, ledger: int, versioned: Versioned) -> None:
+    def __init__(self, ledger: int, versioned: VersionedLedger) -> None:
         self.ledger = ledger
         self.versioned = versioned
         self.index = EntryIndex()

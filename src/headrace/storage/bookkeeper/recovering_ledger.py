@@ -48,7 +48,7 @@ from headrace.storage.bookkeeper.wire import (
 
 if TYPE_CHECKING:
     from headrace.storage.bookkeeper.entry_reader import EntryReader
-    from headrace.storage.bookkeeper.metadata_service import Versioned
+    from headrace.storage.bookkeeper.metadata_service import VersionedLedger
     from headrace.storage.bookkeeper.open_ledger import StoreState
     from headrace.storage.bookkeeper.recovery import Effect
 
@@ -143,7 +143,9 @@ class _RecoveryRun:
         self._carry_out(self._machine.responded(sent, code))
 
 
-async def recover_ledger(ledger: int, versioned: Versioned, cluster: StoreState) -> Versioned:
+async def recover_ledger(
+    ledger: int, versioned: VersionedLedger, cluster: StoreState
+) -> VersionedLedger:
     """Fence a ledger, find its end and close it there, unless it is already closed.
 
     Returns its CLOSED metadata. Raises StorageUnavailable, LedgerUnknown.
@@ -165,7 +167,7 @@ async def recover_ledger(ledger: int, versioned: Versioned, cluster: StoreState)
 
 
 async def open_closed(
-    ledger: int, versioned: Versioned, reader: EntryReader, hint: EntryIndex | None = None
+    ledger: int, versioned: VersionedLedger, reader: EntryReader, hint: EntryIndex | None = None
 ) -> OpenLedger:
     """Open a CLOSED ledger for reading: its end, and its index and footer if it was sealed.
 

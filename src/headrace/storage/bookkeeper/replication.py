@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.storage.bookkeeper.ledger_metadata import LedgerState
-from headrace.storage.ledger import Missing
+from headrace.storage.ledger import MissingCopies
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.storage.bookkeeper.quorum import Quorum
 
 
-def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> Missing:
+def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> MissingCopies:
     """The copies on bookies that are not `present`."""
     copies = 0
     bookies: set[str] = set()
@@ -35,7 +35,7 @@ def missing_copies(metadata: LedgerMetadata, present: AbstractSet[str]) -> Missi
             if bookie not in present:
                 bookies.add(bookie)
                 copies += _held(metadata.quorum, slot, ensemble.first_entry, end)
-    return Missing(copies, tuple(sorted(bookies)))
+    return MissingCopies(copies, tuple(sorted(bookies)))
 
 
 def _held(quorum: Quorum, slot: int, first: int, end: int) -> int:

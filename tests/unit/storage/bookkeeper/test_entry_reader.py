@@ -12,7 +12,7 @@ from headrace.storage.bookkeeper.entries import DATA, pack_head
 from headrace.storage.bookkeeper.entry_cache import EntryCache
 from headrace.storage.bookkeeper.entry_reader import EntryReader
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata
-from headrace.storage.bookkeeper.metadata_service import Versioned
+from headrace.storage.bookkeeper.metadata_service import VersionedLedger
 from headrace.storage.bookkeeper.open_ledger import OpenLedger
 from headrace.storage.bookkeeper.position_reader import ENSEMBLES_MAX, PositionReader
 from headrace.storage.bookkeeper.quorum import Quorum
@@ -87,7 +87,7 @@ def ledger(ensembles: int) -> tuple[Bookies, PositionReader, OpenLedger]:
             for number in range(ensembles)
         ),
     )
-    opened = OpenLedger(LEDGER, Versioned(metadata, 0))
+    opened = OpenLedger(LEDGER, VersionedLedger(metadata, 0))
     opened.last_entry = ensembles * PER_ENSEMBLE - 1
     opened.end = (opened.last_entry + 1) * PAYLOAD_BYTES
     reader = EntryReader(bookies, lambda _bookie: False, bookies.note_damage, hedge_ms=10_000)
