@@ -409,7 +409,7 @@ class Question(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why an operation is allowed or not."""
+    """Why an operation is allowed or not, at a listener that is of no tenant."""
 
     is_allowed: bool
     reason: str
@@ -425,7 +425,26 @@ def explain(
     *,
     is_open_without_acl: bool,
 ) -> Explanation:
-    """Answer an operator's question, naming the rule that decides."""
+    """Answer an operator's question, naming the rule that decides.
+
+    A listener or server name of a tenant may change the answer (docs/TENANTS.md); where there are
+    tenants, the reason says so.
+    """
+    found = _explain(index, asked, super_users, tenants, is_open_without_acl=is_open_without_acl)
+    if not tenants.has_any or asked.principal in super_users:
+        return found
+    note = "at a listener or server name of a tenant, only principals of that tenant have rights"
+    return found._replace(reason=f"{found.reason} ({note})")
+
+
+def _explain(
+    index: AclIndex,
+    asked: Question,
+    super_users: Collection[str],
+    tenants: Tenants,
+    *,
+    is_open_without_acl: bool,
+) -> Explanation:
     rules = index.matching(*asked)
     if asked.principal in super_users:
         return Explanation(True, f"{asked.principal} is listed in super.users", rules)
