@@ -455,12 +455,33 @@ def test_a_change_to_the_same_file_reads_it_again_and_to_another_is_refused(
 
 def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> None:
     certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=20))
-    broker = tls_broker(tmp_path, certificates, client_auth="none")
+    authority = certificates.authority
+
+    def write_named(days: int) -> str:
+        named = authority.sign("named", ("named.test",), days=days)
+        return str(certificates.write("named.pem", named.key + named.certificate))
+
+    of_names = f"listener.name.ssl.headrace.sni.certificates=named.test={write_named(10)}"
+    options = ("--listener-setting", of_names)
+    broker = tls_broker(tmp_path, certificates, *options, client_auth="none")
+    context = ssl.create_default_context(cafile=certificates.ca)
     try:
         wait_until(lambda: "the certificate of listener SSL expires in 1" in broker.log())
+        wait_until(lambda: "SSL for server name named.test expires in 9" in broker.log())
+        shown = certificate_for(broker.kafka, "named.test", context)
+        metrics = get(f"http://{broker.http}/metrics", None)[1].decode()
+        left_s = {
+            line.partition("}")[0]: float(line.split()[-1])
+            for line in metrics.splitlines()
+            if line.startswith("headrace_certificate_expires_seconds{")
+        }
+        assert len(left_s) == 2
+        assert {int(one / 86_400) for one in left_s.values()} == {9, 19}
         certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=-1))
         os.kill(broker.process.pid, signal.SIGHUP)
         wait_until(lambda: "has read its certificates again" in broker.log())
+        write_named(100)  # read without a restart
+        wait_until(lambda: certificate_for(broker.kafka, "named.test", context) != shown)
     finally:
         broker.stop()
 

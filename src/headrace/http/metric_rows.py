@@ -66,9 +66,11 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
         ),
         _gauge(
             "certificate_expires_seconds",
-            "Time until the certificate of a TLS listener expires; negative once it has expired.",
+            "Time until a certificate of a TLS listener expires; negative once it has expired. The"
+            " server name is empty for the listener's own.",
             "listener",
-            bound="the TLS listeners",
+            "server_name",
+            bound="the TLS listeners, and headrace.sni.certificates",
         ),
     ),
     "Kafka requests": (

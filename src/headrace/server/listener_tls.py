@@ -55,9 +55,11 @@ _Stamp = tuple[int, int, int]
 
 
 class Expiry(NamedTuple):
-    """When the certificate of a listener expires."""
+    """When a certificate of a listener expires."""
 
     listener: str
+    server_name: str
+    """Whose certificate it is (`headrace.sni.certificates`); empty: the listener's own."""
     at_s: int
     """Seconds since 1970."""
 
@@ -72,12 +74,14 @@ class ListenerTls:
         self._names = by_server_name(self._value("headrace.sni.certificates"))
         self._stamps = self._read_stamps()
         material = self.read()
-        self.server = CurrentContext.of(self._server_context(material))
+        named = self._read_named(material)
+        self.server = CurrentContext.of(self._server_context(material, named))
         self.peer: CurrentContext | None = None
         """For connections to this listener of other brokers; None without trusted CAs."""
         if material.trust:
             self.peer = CurrentContext.of(peer_context(material))
-        self.expires_s = _expiry_s(material)
+        self.expiries_s = _expiries_s({"": material, **named})
+        """When each certificate expires, by server name; the listener's own is that of ""."""
 
     @property
     def has_changed(self) -> bool:
@@ -89,25 +93,30 @@ class ListenerTls:
         changed then. Blocks."""
         self._stamps = self._read_stamps()
         material = self.read()
-        server = self._server_context(material)
+        named = self._read_named(material)
+        server = self._server_context(material, named)
         peer = peer_context(material) if material.trust else None
-        expires_s = _expiry_s(material)
+        expiries_s = _expiries_s({"": material, **named})
         self.server.current = server
         if self.peer is not None and peer is not None:
             self.peer.current = peer
-        self.expires_s = expires_s
+        self.expiries_s = expiries_s
 
-    def _server_context(self, material: TlsMaterial) -> ssl.SSLContext:
+    def _server_context(
+        self, material: TlsMaterial, named: Mapping[str, TlsMaterial]
+    ) -> ssl.SSLContext:
         context = server_context(material)
         report_handshakes(context, self.listener)
         if self._names or self._value("headrace.sni.tenants"):
-            given = material._replace(key=b"")
-            of_names = {
-                name: server_context(given._replace(chain=self._contents_of(path)))
-                for name, path in self._names.items()
-            }
-            serve_names(context, of_names)
+            serve_names(context, {name: server_context(one) for name, one in named.items()})
         return context
+
+    def _read_named(self, material: TlsMaterial) -> Mapping[str, TlsMaterial]:
+        given = material._replace(key=b"")
+        return {
+            name: given._replace(chain=self._contents_of(path))
+            for name, path in self._names.items()
+        }
 
     def _contents_of(self, path: str) -> bytes:
         try:
@@ -210,10 +219,10 @@ def _stamp(path: str) -> _Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _expiry_s(material: TlsMaterial) -> int:
+def _expiries_s(materials: Mapping[str, TlsMaterial]) -> Mapping[str, int]:
     from headrace.runtime.certificates import expiry_s
 
-    return expiry_s(material.chain)
+    return {name: expiry_s(one.chain) for name, one in materials.items()}
 
 
 class Certificates:
@@ -223,7 +232,7 @@ class Certificates:
         """Raises RequestInvalid if a certificate, key or rule cannot be used."""
         self._settings = settings
         self._clock = clock
-        self._reported_ms: dict[str, int] = {}
+        self._reported_ms: dict[tuple[str, str], int] = {}
         self._reading = asyncio.Lock()
         self._tasks = Tasks()
         self.tls: dict[str, ListenerTls] = {
@@ -288,13 +297,17 @@ class Certificates:
         if expiries:
             now_s = self._clock.now_ms() / 1_000
             seconds = Figures("headrace_certificate_expires_seconds")
-            for listener, at_s in expiries:
-                seconds.add([listener], at_s - now_s)
+            for listener, server_name, at_s in expiries:
+                seconds.add([listener, server_name], at_s - now_s)
             yield seconds
 
     def expiries(self) -> Sequence[Expiry]:
         """When the certificates in use expire."""
-        return [Expiry(name, one.expires_s) for name, one in self.tls.items()]
+        return [
+            Expiry(listener, name, at_s)
+            for listener, one in self.tls.items()
+            for name, at_s in one.expiries_s.items()
+        ]
 
     async def _watch(self) -> None:
         while True:
@@ -343,19 +356,20 @@ class Certificates:
     def report_expiries(self) -> None:
         """Log certificates that have expired or will do so soon."""
         now_ms = self._clock.now_ms()
-        for name, at_s in self.expiries():
+        for listener, name, at_s in self.expiries():
             left_s = at_s - now_ms // 1000
-            last_ms = self._reported_ms.get(name)
+            last_ms = self._reported_ms.get((listener, name))
             is_due = last_ms is None or now_ms - last_ms >= REPORT_S * 1000
             if left_s > WARNING_S or not is_due:
                 continue
-            self._reported_ms[name] = now_ms
+            self._reported_ms[listener, name] = now_ms
+            which = f"{listener} for server name {name}" if name else listener
             if left_s <= 0:
-                log.error("the certificate of listener %s has expired: replace its file", name)
+                log.error("the certificate of listener %s has expired: replace its file", which)
             else:
                 log.warning(
                     "the certificate of listener %s expires in %d days: replace its file",
-                    name,
+                    which,
                     left_s // 86_400,
                 )
 
