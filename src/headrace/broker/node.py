@@ -600,7 +600,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     tracer = Tracer(topics, search, node.shares, node.timers, ledgers)
     tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce
-    exceeded_by = node.tenant_rates.counts.exceeded_by
+    exceeded_by = node.tenant_rates.counts.check_connection
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
@@ -653,7 +653,10 @@ def _count_of_tenants(node: Node, tenants: Tenants) -> None:
     counts, connections = node.tenant_rates.counts, node.services.connections
 
     def count_connections(counted: Collection[str]) -> Mapping[str, int]:
-        return {one: connections.of_users(tenants.principals(one)) for one in counted}
+        found: Counter[str] = Counter()
+        for (principal, place), count in connections.of_clients.items():
+            found[tenants.at(principal, place)] += count
+        return {one: found[one] for one in counted}
 
     def count_groups(counted: Collection[str]) -> Mapping[str, int]:
         found = Counter(map(tenant_of, node.groups.group_ids()))

@@ -61,7 +61,6 @@ class ServerCall:
     __slots__ = (
         "_bytes_max",
         "_callbacks",
-        "_connection",
         "_encoding",
         "_has_head",
         "_headers",
@@ -73,6 +72,7 @@ class ServerCall:
         "_sink",
         "_stream",
         "_waiters",
+        "connection",
         "deadline",
         "has_request",
         "is_finished",
@@ -90,7 +90,7 @@ class ServerCall:
         method: Method,
         deadline: float | None,
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._stream = stream
         self._request = request
         self._method = method
@@ -122,17 +122,17 @@ class ServerCall:
     @property
     def peer(self) -> str:
         """See Call."""
-        return self._connection.peer
+        return self.connection.peer
 
     @property
     def secure(self) -> bool:
         """See Call."""
-        return self._connection.is_secure
+        return self.connection.is_secure
 
     @property
     def session(self) -> object | None:
         """See Call."""
-        return self._connection.session
+        return self.connection.session
 
     @property
     def authority(self) -> str:
@@ -153,7 +153,7 @@ class ServerCall:
         """See Call."""
         if self.is_finished:
             return
-        outflow = self._connection.outflow
+        outflow = self.connection.outflow
         if self._has_head:
             self.send(message)
             self.finish()
@@ -163,19 +163,19 @@ class ServerCall:
             self._stream, messages.HEAD, messages.prefix(len(message)), message, messages.OK
         )
         if outflow.output_bytes > FLUSH_BYTES:
-            self._connection.flush()
+            self.connection.flush()
 
     def send(self, message: bytes) -> None:
         """See Call."""
         if self.is_finished:
             return
-        outflow = self._connection.outflow
+        outflow = self.connection.outflow
         if not self._has_head:
             self._has_head = True
             outflow.head(self._stream, messages.HEAD)
         outflow.body(self._stream, messages.prefix(len(message)) + message)
         if outflow.output_bytes > FLUSH_BYTES:
-            self._connection.flush()
+            self.connection.flush()
 
     def finish(
         self,
@@ -190,7 +190,7 @@ class ServerCall:
         block = messages.trailers(status, message, trailers)
         if not self._has_head:  # a response of trailers only
             block = messages.HEAD + block
-        self._connection.outflow.head(self._stream, block, is_last=True)
+        self.connection.outflow.head(self._stream, block, is_last=True)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See Call."""
@@ -207,7 +207,7 @@ class ServerCall:
 
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """See Call."""
-        connection = self._connection
+        connection = self.connection
         if unsent_bytes_max is None:
             unsent_bytes_max = connection.limits.stream_unsent_bytes
         if connection.outflow.output_bytes > unsent_bytes_max:  # it may be of this call
@@ -290,7 +290,7 @@ class ServerCall:
             partial = self._partial = bytearray()
         partial += memoryview(data)[at:end]
         self.received_bytes += end - at
-        if not self._connection.hold(end - at):
+        if not self.connection.hold(end - at):
             raise MessageInvalid(
                 Status.RESOURCE_EXHAUSTED,
                 "the connection holds too many incomplete messages: send fewer at once",
@@ -344,7 +344,7 @@ class ServerCall:
 
     def _decompress_slowly(self) -> None:
         """Raises MessageInvalid."""
-        decompressing = self._connection.run_slowly(self._decompress)
+        decompressing = self.connection.run_slowly(self._decompress)
         if decompressing is None:
             raise MessageInvalid(
                 Status.RESOURCE_EXHAUSTED,
@@ -398,7 +398,7 @@ class ServerCall:
             if self.is_finished:
                 return
         del partial[:done]
-        self._connection.hold(-done)
+        self.connection.hold(-done)
         if is_last:
             self.has_request = True
             if partial:
@@ -443,7 +443,7 @@ class ServerCall:
     def _release(self) -> None:
         partial, self._partial = self._partial, None
         assert partial is not None
-        self._connection.hold(-len(partial))
+        self.connection.hold(-len(partial))
 
     def _cancelled(self) -> None:
         self._is_cancelled = True

@@ -81,6 +81,11 @@ class Call(Protocol):
         ...
 
     @property
+    def connection(self) -> object:
+        """What the listener was told of when it was `opened`."""
+        ...
+
+    @property
     def deadline(self) -> float | None:
         """When the client stops waiting (`grpc-timeout`), in the event loop's `time()`."""
         ...

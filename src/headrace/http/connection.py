@@ -40,6 +40,8 @@ BARREN_BYTES_MAX: Final = 64 * 1024
 name of the longest kind, percent-encoded, fits."""
 PRINCIPAL: Final = "principal"
 PLACE: Final = "place"
+CONNECTION: Final = "connection"
+"""What `ConnectionLimits` counts."""
 """The key of a request's state that holds the principal of the client's certificate."""
 LOGIN: Final = "login"
 """The key of a request's state that holds how it was authenticated, an HttpLogin."""
@@ -92,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
             return
         # Read by the operations: the principal that the client's certificate names.
         place = self.listener.place_of(server_name_of(transport))
-        self.app_state = {**self.app_state, PRINCIPAL: principal, PLACE: place}
+        self.app_state = {**self.app_state, PRINCIPAL: principal, PLACE: place, CONNECTION: self}
         if len(self.connections) > CONNECTIONS_MAX:
             others = cast("set[HttpConnection]", self.connections) - {self}
             idle = (one for one in others if one.is_idle)

@@ -32,7 +32,7 @@ from headrace.http.access import ACCESS
 from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
 from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
-from headrace.http.connection import LOGIN, PLACE, PRINCIPAL, SCOPE
+from headrace.http.connection import CONNECTION, LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
@@ -479,6 +479,8 @@ class _Resource:
         quotas = self._services.quotas
         is_charged = bool(operation.quota) and quotas.is_active
         try:
+            connection = request.scope.get("state", {}).get(CONNECTION)
+            self._services.connections.join(connection, session)
             if is_charged:
                 quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)

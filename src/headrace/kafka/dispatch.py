@@ -16,7 +16,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.security.listener import OPEN, ListenerSecurity
-from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CLIENT_QUOTAS,
@@ -86,7 +85,7 @@ from headrace.kafka.handlers import (
 from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
-from headrace.kafka.login_connections import LoginConnections
+from headrace.kafka.login_connections import LoginConnections, exceeded_by
 from headrace.kafka.peers.lines import incarnation_in
 from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
@@ -323,8 +322,8 @@ class KafkaFace:
         listener = connection.listener.name
         exceeded = limits.open(connection, listener, connection.peer)
         principal = connection.session.principal
-        if not exceeded and principal is not None and principal != ANONYMOUS:
-            exceeded = limits.identify(connection, str(principal))
+        if not exceeded and principal is not None:
+            exceeded = exceeded_by(limits, connection, principal)
         if exceeded:
             connection.abort(f"has more connections than allowed ({exceeded})")
             return False

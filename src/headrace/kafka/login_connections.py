@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import HeadraceError
+from headrace.broker.security.principal import ANONYMOUS
+from headrace.errors import HeadraceError, PolicyViolation
 from headrace.kafka.client.exchange import framed
 from headrace.kafka.connection import FRAME_BYTES_MIN
 
 if TYPE_CHECKING:
     import asyncio
 
+    from headrace.broker.security.connection_limits import ConnectionLimits
+    from headrace.broker.security.principal import Principal
     from headrace.broker.services.services import Services
     from headrace.kafka.connection import KafkaConnection
 
@@ -33,6 +36,19 @@ LARGE_REQUESTS_MAX: Final = 64
 SMALL_REQUEST_BYTES_MAX: Final = 16_384
 LINGER_S: Final = 0.2
 """How long a connection stays open after the answer that refuses it."""
+
+
+def exceeded_by(limits: ConnectionLimits, connection: KafkaConnection, principal: Principal) -> str:
+    """The limit that a connection exceeds, now that its client is known; "": none."""
+    if principal.is_broker:
+        return ""
+    exceeded = "" if principal == ANONYMOUS else limits.identify(connection, str(principal))
+    if not exceeded:
+        try:
+            limits.join(connection, connection.session)
+        except PolicyViolation as error:
+            return str(error)
+    return exceeded
 
 
 class LoginConnections:
@@ -91,10 +107,7 @@ class LoginConnections:
         if not session.must_be_admitted and session.identity is not None:
             self.waiting.pop(connection, None)
             self._cancel_timer(connection)
-            principal = session.identity.principal
-            exceeded = ""
-            if not principal.is_broker:
-                exceeded = self._limits.identify(connection, str(principal))
+            exceeded = exceeded_by(self._limits, connection, session.identity.principal)
             if exceeded:
                 connection.abort(f"has more connections than allowed ({exceeded})")
                 return

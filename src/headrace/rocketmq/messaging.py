@@ -180,6 +180,7 @@ class Messaging:
     ) -> tuple[Caller, Any]:
         """(who asks, the request). Raises DecodeError, HeadraceError."""
         request = wire.request_of(rpc.name).FromString(body)
+        self._services.connections.join(call.connection, session)
         caller = Caller(self._services, call, rpc.name, session, held)
         caller.require(rpc.access, request)
         return caller, request

@@ -12,6 +12,7 @@ from tests.unit.kafka.face_rig import Rig, batch, broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.security.listener import TenantPlace
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenants import Tenants
@@ -247,26 +248,28 @@ async def test_connections_are_counted_over_all_brokers(cluster):
     await one.access.tenants.create("acme", ["User:alice", "User:ann"])
     await one.access.tenants.change("acme", limits={"connections": 2})
     await until(lambda: all(n.access.tenants.has_shared for n in (one, other, third)))
-    tries = 0
 
-    def connect(node, user: str) -> object | None:
-        nonlocal tries
-        tries += 1
-        connection = f"{user} {tries}"
+    def connect(node, name: str, place: TenantPlace | None = None) -> object | None:
+        client = session(name)
+        client.place = place
         connections = node.services.connections
-        assert connections.open(connection, "PLAINTEXT", "127.0.0.1") == ""
-        if connections.identify(connection, user):
-            connections.close(connection)
+        assert connections.open(client, "PLAINTEXT", "127.0.0.1") == ""
+        try:
+            connections.join(client, client)
+        except PolicyViolation:
+            connections.close(client)
             return None
-        return connection
+        connections.join(client, client)  # counted once
+        return client
 
-    first = connect(one, "User:alice")
-    assert connect(other, "User:ann")
+    first = connect(one, "alice")
+    assert connect(other, "nobody", TenantPlace("acme", is_given=True))
     await until(lambda: third.tenant_rates.counts.total("acme", "connections") == 2)
-    assert connect(third, "User:ann") is None
-    assert connect(third, "User:carol"), "others are not limited"
+    assert connect(third, "ann") is None
+    assert connect(third, "ANONYMOUS", TenantPlace("acme", is_given=True)), "a super user"
+    assert connect(third, "carol"), "others are not limited"
     one.services.connections.close(first)
-    await until(lambda: connect(third, "User:alice"))
+    await until(lambda: connect(third, "alice"))
 
 
 async def test_a_tenant_has_no_more_groups_than_its_limit():

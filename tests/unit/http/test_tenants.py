@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 from tests.unit.http.http_rig import Web, on_the_web
@@ -31,6 +32,7 @@ from headrace.errors import (
     FormatUnsupported,
     PolicyViolation,
 )
+from headrace.http.connection import CONNECTION
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.tenant_facts import TenantFact, TenantPrincipal, tenant_key
@@ -321,3 +323,33 @@ async def test_a_slowed_tenants_write_waits_once_before_it_is_stored(monkeypatch
         await until(lambda: throttled.count == 2)
         assert log.high_watermark == 1
         waiting.cancel()
+
+
+async def test_a_connection_above_its_tenants_limit_is_not_served(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/tenants", ACME)
+        await web.ask("PATCH", "/v1/tenants/acme", {"limits": {"connections": 1}})
+        connections, served, connection = web.node.services.connections, web.app, "first"
+        for one in ("first", "second"):
+            assert connections.open(one, "HTTP", "127.0.0.1") == ""
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["state"] = {CONNECTION: connection}
+            await served(scope, receive, send)
+
+        web.app = app
+        web.principal = "alice"
+        assert [(await web.ask("GET", "/v1/topics"))[0] for _ in range(2)] == [200] * 2
+        connection = "second"
+        status, refused = await web.ask("GET", "/v1/topics")
+        assert status == 403
+        assert "2 connections, and may have 1" in refused["detail"]
+        web.principal = "root"
+        assert (await web.ask("GET", "/v1/topics"))[0] == 200
+        connections.close("first")
+        web.principal = "alice"
+        await until(lambda: not connections.of_clients.get(("User:alice", None)))
+        async with asyncio.timeout(60):
+            while (await web.ask("GET", "/v1/topics"))[0] != 200:
+                await asyncio.sleep(0.1)

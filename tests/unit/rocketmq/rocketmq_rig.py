@@ -34,6 +34,7 @@ class TestCall:
         self.secure = False
         self.authority = "broker.test:8081"
         self.session = session
+        self.connection = session
         self.deadline: float | None = None
         self.headers = {b"x-mq-client-id": client_id.encode()} if client_id else {}
         self.sent: list[bytes] = []

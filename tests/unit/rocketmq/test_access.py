@@ -196,3 +196,17 @@ async def test_a_slowed_tenants_message_waits_unless_its_client_goes(monkeypatch
         await rocket.send(TOPIC, b"stored")
         assert throttled.time_ms == 600
         assert rig.node.topics.get(f"«acme»{TOPIC}").partitions[0].high_watermark == 1
+
+
+async def test_a_connection_above_its_tenants_limit_is_not_served():
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice")) as rig:
+        rocket = Rocket(rig)
+        await rocket.create(f"«acme»{TOPIC}")
+        await rig.node.access.tenants.change("acme", limits={"connections": 1})
+        codes_of = []
+        for _ in range(2):
+            rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("alice"))
+            rig.node.services.connections.open(rocket.session, "ROCKETMQ", "10.0.0.7")
+            answer = await rocket.ask("QueryRoute", topic=wire.Resource(name=TOPIC))
+            codes_of.append(answer.status.code)
+        assert codes_of == [codes.OK, codes.FORBIDDEN]

@@ -8,12 +8,20 @@ they time out, a connection over a limit is closed at once.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.coordination.quotas.token_bucket import TokenBucket
+from headrace.errors import PolicyViolation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
+
+    from headrace.broker.security.listener import TenantPlace
+    from headrace.broker.security.sessions import ClientSession
+
+Key = TypeVar("Key")
+Client: TypeAlias = "tuple[str, TenantPlace | None]"
+"""A principal, and the tenant that its connection is for: both say of which tenant it is."""
 
 UNLIMITED: Final = 2_147_483_647
 """Kafka's default of its connection limits."""
@@ -42,12 +50,13 @@ class ListenerLimits(NamedTuple):
 class _Counted:
     """One connection."""
 
-    __slots__ = ("host", "listener", "user")
+    __slots__ = ("client", "host", "listener", "user")
 
     def __init__(self, listener: str, host: str) -> None:
         self.listener = listener
         self.host = host
         self.user = ""
+        self.client: Client | None = None
 
 
 def parse_overrides(text: str) -> Mapping[str, int]:
@@ -69,11 +78,10 @@ class ConnectionLimits:
         self,
         config: BrokerLimits,
         now_ns: Callable[[], int],
-        exceeded_of_tenant: Callable[[str], str] = lambda _: "",
+        check_tenant: Callable[[ClientSession], None] = lambda _: None,
     ) -> None:
         """`config` may change: each new connection is compared with its values of that time.
-        `exceeded_of_tenant`: counts one more connection of a user's tenant, or returns the limit
-        that it exceeds."""
+        `check_tenant` counts one more connection of a client's tenant; raises PolicyViolation."""
         self._config = config
         self._now_ns = now_ns
         self.of_listeners: dict[str, ListenerLimits] = {}
@@ -85,8 +93,10 @@ class ConnectionLimits:
         self._of_users: dict[str, int] = {}
         self._buckets: dict[str, TokenBucket] = {}
         self._overrides: tuple[str, Mapping[str, int]] = ("", {})
+        self.of_clients: dict[Client, int] = {}
+        """How many connections those that `join` have."""
         self.refused_total = 0
-        self._exceeded_of_tenant = exceeded_of_tenant
+        self._check_tenant = check_tenant
 
     def __len__(self) -> int:
         return len(self._open)
@@ -147,16 +157,25 @@ class ConnectionLimits:
         if self._of_users.get(user, 0) >= most:
             self.refused_total += 1
             return f"headrace.max.connections.per.user, {most}"
-        if exceeded := self._exceeded_of_tenant(user):
-            self.refused_total += 1
-            return exceeded
         counted.user = user
         _add(self._of_users, user, 1)
         return ""
 
-    def of_users(self, users: Iterable[str]) -> int:
-        """How many connections these have."""
-        return sum(self._of_users.get(one, 0) for one in users)
+    def join(self, connection: object, session: ClientSession) -> None:
+        """A connection is this client's from now on, and counts for its tenant. Raises
+        PolicyViolation if the tenant has as many as it may: the client must not be served."""
+        client = str(session.principal), session.place
+        counted = self._open.get(connection)
+        if counted is None or counted.client == client:
+            return
+        try:
+            self._check_tenant(session)
+        except PolicyViolation:
+            self.refused_total += 1
+            raise
+        self._leave_client(counted)
+        counted.client = client
+        _add(self.of_clients, client, 1)
 
     def close(self, connection: object) -> None:
         """A connection has ended; it need not have been counted."""
@@ -165,6 +184,11 @@ class ConnectionLimits:
             _add(self._of_hosts, counted.host, -1)
             _add(self._of_listeners, counted.listener, -1)
             self._leave_user(counted)
+            self._leave_client(counted)
+
+    def _leave_client(self, counted: _Counted) -> None:
+        if counted.client is not None:
+            _add(self.of_clients, counted.client, -1)
 
     def _leave_user(self, counted: _Counted) -> None:
         if counted.user:
@@ -172,7 +196,7 @@ class ConnectionLimits:
             counted.user = ""
 
 
-def _add(counts: dict[str, int], key: str, change: int) -> None:
+def _add(counts: dict[Key, int], key: Key, change: int) -> None:
     count = counts.get(key, 0) + change
     assert count >= 0, "each connection is counted once"
     if count:

@@ -224,9 +224,10 @@ class Tenants:
         return found[0] if len(found) == 1 else NOBODY
 
     def at(self, principal: str, place: TenantPlace | None) -> str:
-        """The tenant of a principal whose connection is for one; NOBODY if it is another's."""
+        """The tenant of a principal whose connection is for one; NOBODY if it is another's. Super
+        users are of the default one everywhere."""
         own = self.of(principal)
-        if place is None or own == place.tenant:
+        if place is None or own == place.tenant or principal in self._super_users:
             return own
         is_known = place.tenant in self._stored or self.is_configured(place.tenant)
         return place.tenant if own == DEFAULT and place.is_given and is_known else NOBODY

@@ -30,6 +30,7 @@ from headrace.records.tenant_names import DEFAULT, tenant_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
     from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
@@ -123,15 +124,10 @@ class TenantCounts:
         if tenant != DEFAULT:
             self.check(tenant, GROUPS)
 
-    def exceeded_by(self, principal: str) -> str:
-        """A client has logged in. Returns the limit that its connection exceeds, or ""."""
-        if self._access is None:
-            return ""
-        try:
-            self.check(self._access.tenants.of(principal), CONNECTIONS)
-        except PolicyViolation:
-            return "connections of its tenant"
-        return ""
+    def check_connection(self, session: ClientSession) -> None:
+        """A client has connected, or logged in. Raises PolicyViolation."""
+        if self._access is not None:
+            self.check(self._access.tenant(session), CONNECTIONS)
 
     # --- stored bytes ------------------------------------------------------------------------
 
