@@ -137,7 +137,12 @@ def main() -> None:
         told = (getattr(error, "stdout", None) or "") + (getattr(error, "stderr", None) or "")
         wrong = [line for line in told.splitlines() if "rror:" in line]
         said = (wrong[-1] if wrong else str(error))[:300]
-        print(f"fast: not compiled, pure Python does the work ({said})", file=sys.stderr)
+        log = ROOT / ".cache" / "build_core.log"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"{error}\n{told}")
+        print(
+            f"fast: not compiled, pure Python does the work ({said}); all: {log}", file=sys.stderr
+        )
         sys.exit(1 if options.must else 0)
     print(f"fast: ready in {options.into}")
 

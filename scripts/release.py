@@ -2,8 +2,8 @@
 
 The result is in `dist/`: three source distributions, their wheels, a wheel with the compiled core
 for each Python named (`--python`, by default this one), a bill of materials and checksums. Every
-file is built twice and must have the same bytes. The broker's wheel for each Python is then
-installed into an empty environment of that Python, serves and delivers records there, and is
+file is built twice and must have the same bytes. The broker's wheel for each Python, and its source
+distribution, are then installed into empty environments, serve and deliver records there, and are
 removed again. Nothing is uploaded.
 """
 
@@ -21,9 +21,15 @@ import tempfile
 import time
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECTS = (ROOT, ROOT / "packages" / "verify", ROOT / "packages" / "bench")
+LOG = ROOT / ".cache" / "release" / "failed.log"
+"""All that the command said which failed last."""
 PACKAGES_MAX, SIZE_MAX_MB, FIRST_MESSAGE_MAX_S = 25, 125, 60
 """What a user's `pip install headrace` may bring, and how long until the first message."""
 BUILT_WITH = {"HATCH_BUILD_HOOKS_ENABLE": "1", "SOURCE_DATE_EPOCH": "1580601600"}
@@ -50,20 +56,24 @@ def run(*command: str | Path, folder: Path = ROOT, **variables: str) -> str:
         check=False,
     )
     if done.returncode:
-        told = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise ReleaseError(f"{' '.join(map(str, command))[:200]} has failed:\n{told}")
+        told = (done.stdout + done.stderr).strip()
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        LOG.write_text(f"{told}\n")
+        end = "\n".join(told.splitlines()[-15:])
+        raise ReleaseError(f"{' '.join(map(str, command))[:200]} has failed (all: {LOG}):\n{end}")
     return done.stdout
 
 
 def environment(folder: Path, python: str) -> Path:
     """A virtual environment with the locked tools; the path of its Python."""
     made = folder / "bin" / "python"
-    if not (folder / ".ready").exists():
+    lock, ready = ROOT / "requirements-release.lock", folder / ".ready"
+    if not ready.exists() or ready.read_text() != lock.read_text():
         shutil.rmtree(folder, ignore_errors=True)
         run(python, "-m", "venv", folder)
         pip = [made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run(*pip, "--require-hashes", "-r", ROOT / "requirements-release.lock")
-        (folder / ".ready").touch()
+        run(*pip, "--require-hashes", "-r", lock)
+        ready.write_text(lock.read_text())
     return made
 
 
@@ -87,6 +97,17 @@ def build_compiled(tools: Path, into: Path) -> None:
         run(*repair, PATH=path, **BUILT_WITH)
 
 
+def check_identifiers(tools: Path, pythons: Iterable[str]) -> None:
+    """Raises ReleaseError if cibuildwheel would not build what is built here."""
+    show = ["--print-build-identifiers", "--platform", "linux", "--archs", "x86_64,aarch64"]
+    found = set(run(tools, "-m", "cibuildwheel", *show, ROOT).split())
+    machine = sysconfig.get_platform().removeprefix("linux-")
+    lacking = {f"{tag_of(one)}-manylinux_{machine}" for one in pythons} - found
+    if sys.platform == "linux" and lacking:
+        raise ReleaseError(f"[tool.cibuildwheel] in pyproject.toml lacks {sorted(lacking)}")
+    say(f"for cibuildwheel elsewhere: {' '.join(sorted(found))}")
+
+
 def digests(folder: Path) -> dict[str, str]:
     """The SHA-256 of each file."""
     return {
@@ -106,10 +127,11 @@ def check_version() -> str:
     return version
 
 
-def try_out(own: str, wheel: Path, bill: Path, tools: Path) -> None:
-    """Install the wheel as a user of the Python `own` does, send and receive, stop, remove.
+def try_out(own: str, made: Path, bill: Path, tools: Path) -> None:
+    """Install a distribution as a user of the Python `own` does, send and receive, stop, remove.
 
-    Raises ReleaseError.
+    A source distribution brings no compiled core: `pip install` must not need a compiler. The bill
+    of materials names what the installation consists of. Raises ReleaseError.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-release-") as text:
         folder = Path(text)
@@ -117,16 +139,16 @@ def try_out(own: str, wheel: Path, bill: Path, tools: Path) -> None:
         run(own, "-m", "venv", folder / "venv")
         python = folder / "venv" / "bin" / "python"
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
-        run(*pip, "install", "--quiet", wheel)
+        run(*pip, "install", "--quiet", made)
         headrace = folder / "venv" / "bin" / "headrace"
-        _first_message(headrace, folder)
+        _first_message(headrace, folder, is_compiled=made.suffix == ".whl")
         took_s = time.monotonic() - begun
         listed = run(*pip, "list", "--format=freeze", "--exclude", "pip", "--exclude", "setuptools")
         count = len(listed.splitlines())
         site = next((folder / "venv" / "lib").iterdir()) / "site-packages"
         found = [one for one in site.rglob("*") if one.is_file()]
         size_mb = sum(one.stat().st_size for one in found if not is_of_pip(one, site)) / 1e6
-        say(f"{wheel.name}: {count} packages, {size_mb:.0f} MB; first message after {took_s:.0f} s")
+        say(f"{made.name}: {count} packages, {size_mb:.0f} MB; first message after {took_s:.0f} s")
         if count > PACKAGES_MAX or size_mb > SIZE_MAX_MB or took_s > FIRST_MESSAGE_MAX_S:
             raise ReleaseError(
                 f"at most {PACKAGES_MAX} packages, {SIZE_MAX_MB} MB and {FIRST_MESSAGE_MAX_S} s"
@@ -134,6 +156,8 @@ def try_out(own: str, wheel: Path, bill: Path, tools: Path) -> None:
             )
         bom = [tools, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
         run(*bom, "--output-file", bill, folder / "venv")
+        if str(folder) in bill.read_text() or str(ROOT) in bill.read_text():
+            raise ReleaseError(f"{bill} names folders of this machine: it differs in the next run")
         run(*pip, "uninstall", "--quiet", "--yes", "headrace")
         left = [path for path in site.rglob("headrace*") if path.exists()]
         if headrace.exists() or left:
@@ -151,7 +175,7 @@ def is_of_pip(path: Path, site: Path) -> bool:
     return path.relative_to(site).parts[0].startswith(("pip", "setuptools", "pkg_resources"))
 
 
-def _first_message(headrace: Path, folder: Path) -> None:
+def _first_message(headrace: Path, folder: Path, *, is_compiled: bool) -> None:
     """Serve from the installed package, produce and consume. Raises ReleaseError."""
     serve = [headrace, "serve", "--data-dir", folder / "data", "--json"]
     addresses = ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
@@ -185,8 +209,9 @@ def _first_message(headrace: Path, folder: Path) -> None:
             told = broker.stderr.read() if broker.stderr else ""
         if broker.wait(30):
             raise ReleaseError(f"the broker ended with code {broker.returncode}:\n{told[-1000:]}")
-        if "compiled core" not in told:
-            raise ReleaseError(f"the broker of the wheel is not compiled:\n{told[-1000:]}")
+        if ("running as compiled core" in told) != is_compiled:
+            expected = "the compiled core" if is_compiled else "pure Python"
+            raise ReleaseError(f"the broker does not run {expected}:\n{told[-1000:]}")
 
 
 def main() -> None:
@@ -224,11 +249,14 @@ def main() -> None:
             )
         say("4 of 5: checks of the metadata")
         run(tools, "-m", "twine", "check", "--strict", *map(str, sorted(into.iterdir())))
+        check_identifiers(tools, environments)
         say("5 of 5: an installation in an empty environment of each Python")
         bill = into / f"headrace-{version}.cdx.json"  # the same packages for each Python
         for python in environments:
             (wheel,) = into.glob(f"headrace-{version}-{tag_of(python)}-*.whl")
             try_out(python, wheel, bill, tools)
+        source = into / f"headrace-{version}.tar.gz"
+        try_out(options.python[0], source, cache / bill.name, tools)
         lines = [f"{digest}  {name}\n" for name, digest in digests(into).items()]
         (into / "SHA256SUMS").write_text("".join(lines))
     except ReleaseError as error:

@@ -7,6 +7,7 @@ file: editable installs are not seen through it.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -186,3 +187,38 @@ def test_the_other_two_bring_their_commands(environment, wheels):
     for arguments in (["verify", "crash", "--list"], ["bench", "--list"]):
         done = environment.run(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def release():
+    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_wheels_built_elsewhere_are_compiled_as_those_of_a_release(release):
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheels = settings["tool"]["cibuildwheel"]
+    oldest = settings["project"]["requires-python"].removeprefix(">=3.")
+    assert wheels["environment"] == release.BUILT_WITH
+    assert [one.partition("-")[0] for one in wheels["build"]] == [
+        f"cp3{minor}" for minor in range(int(oldest), 15)
+    ]
+    assert {one.partition("-")[2] for one in wheels["build"]} == {"manylinux_*"}
+    assert wheels["archs"] == ["x86_64", "aarch64"]
+    lock = wheels["before-build"].rpartition("{project}/")[2]
+    assert "cibuildwheel==" in (ROOT / lock).read_text()
+
+
+def test_a_failed_step_of_a_release_names_the_file_with_all_that_was_said(
+    release, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(release, "LOG", tmp_path / "folder" / "failed.log")
+    says = "for line in range(99): print('line', line)\nraise SystemExit(3)"
+    with pytest.raises(release.ReleaseError, match=r"line 98$") as failure:
+        release.run(sys.executable, "-c", says)
+    assert str(release.LOG) in str(failure.value)
+    assert "line 84" in str(failure.value)
+    assert "line 83" not in str(failure.value)
+    assert release.LOG.read_text().splitlines() == [f"line {line}" for line in range(99)]
