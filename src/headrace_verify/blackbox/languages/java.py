@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from headrace.java.installation import find_java_home
 from headrace.java.jars import Jar, cache_folder, ensure_jars
 from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
+from headrace_verify.blackbox.copier_sources import AssignedSource
 from headrace_verify.blackbox.copying import Driver
 from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
 from headrace_verify.blackbox.languages.transactional_child import Producers
-from headrace_verify.blackbox.transactional_libraries import TIMEOUTS_MS, TRY_S, AssignedSource
+from headrace_verify.blackbox.transactional_libraries import TIMEOUTS_MS, TRY_S
 
 if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
