@@ -438,6 +438,35 @@ def test_the_list_of_topics_shows_rates_and_which_group_is_furthest_behind(brows
         assert re.search(r"\d/s", row.inner_text())
 
 
+def test_delayed_messages_are_shown_by_day_and_delivered_now(browser, console_broker):
+    config = {"headrace.message.attributes": "read", "headrace.delay.max.ms": "864000000"}
+    ask(console_broker, "POST", "/v1/topics", {"name": "later", "config": config})
+    records = [
+        {"value": name, "headers": [["headrace-delay", str(days * 86_400_000)]]}
+        for name, days in (("two", 2), ("nine", 9))
+    ]
+    ask(console_broker, "POST", "/v1/topics/later/records", {"records": records})
+    with browser.page("queues/later") as page:
+        days = page.locator("table", has_text="Sun").get_by_role("link")
+        days.first.wait_for()
+        assert days.count() == 2
+        days.last.click()
+        page.get_by_role("link", name="All days").wait_for()
+        assert accessibility_violations(page) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert overflow_px(page) <= 0
+        page.set_viewport_size({"width": 1200, "height": 740})
+        page.get_by_role("button", name="Deliver now").click()
+        page.locator("dialog").get_by_text("is delivered at once").wait_for()
+        page.locator("dialog footer button.main").click()
+        read = "/v1/topics/later/records?partition=0&offset=0&wait_ms=30000"
+        (record,) = ask(console_broker, "GET", read)["records"]
+        assert record["value"] == "nine"
+        page.locator("dialog").press("Escape")
+        page.get_by_role("link", name="All days").click()
+        wait_until(lambda: days.count() == 1)
+
+
 def test_a_queue_says_how_old_its_oldest_message_is(browser):
     with browser.page("queues/orders/workers") as page:
         oldest = page.locator(".figure", has_text="Oldest").locator("dd")

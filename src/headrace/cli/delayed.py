@@ -1,11 +1,11 @@
-"""`headrace delayed`: lists and cancels delayed records.
+"""`headrace delayed`: lists, cancels and delivers delayed records.
 
 Invariants: uses HTTP, and queries every broker that serves a part of the topic.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def delayed() -> None:
-    """List and cancel delayed records; show those that could not be delivered.
+    """List, cancel and deliver delayed records; show those that could not be delivered.
 
     \b
     Examples:
       headrace delayed list orders
       headrace delayed cancel orders --message-id order-17
+      headrace delayed deliver orders --message-id order-18
     """
 
 
@@ -88,24 +89,46 @@ def refused(session: CliSession, /, topic: str, as_json: bool) -> None:
     print_table(columns, rows, empty=f"no delayed message of {topic} was refused")
 
 
+RECEIPTS = click.argument("receipts", metavar="[RECEIPT]...", nargs=-1)
+MESSAGE_IDS = click.option(
+    "--message-id", "message_ids", multiple=True, help="By message id; repeatable."
+)
+
+
 @delayed.command()
 @TOPIC
-@click.argument("receipts", metavar="[RECEIPT]...", nargs=-1)
-@click.option(
-    "--message-id", "message_ids", multiple=True, help="Cancel by message id; repeatable."
-)
+@RECEIPTS
+@MESSAGE_IDS
 @HTTP
 @AS_JSON
 @click.pass_obj
-def cancel(
+def cancel(session: CliSession, /, **asked: Any) -> None:
+    """Cancel delayed records by message id or by the receipts that `list` shows."""
+    _change(session, "cancel", "cancelled", **asked)
+
+
+@delayed.command()
+@TOPIC
+@RECEIPTS
+@MESSAGE_IDS
+@HTTP
+@AS_JSON
+@click.pass_obj
+def deliver(session: CliSession, /, **asked: Any) -> None:
+    """Deliver delayed records now, by message id or by the receipts that `list` shows."""
+    _change(session, "deliver", "delivered", **asked)
+
+
+def _change(
     session: CliSession,
-    /,
+    verb: str,
+    done: str,
+    *,
     topic: str,
     receipts: tuple[str, ...],
     message_ids: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Cancel delayed records by message id or by the receipts that `list` shows."""
     if not receipts and not message_ids:
         raise CommandFailed(
             "no records specified; nothing was changed",
@@ -113,26 +136,26 @@ def cancel(
             USAGE,
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
-    path = path_of("topics", topic, "delayed", "cancel")
+    path = path_of("topics", topic, "delayed", verb)
     answer = Web(session).ask("POST", path, body)
     results = answer["results"]
     if as_json:
         print_json(results)
     else:
         print_table(
-            ["record", "cancelled", "error"],
+            ["record", done, "error"],
             [
-                [one.get("receipt") or one["message_id"], one["cancelled"], one.get("error")]
+                [one.get("receipt") or one["message_id"], one[done], one.get("error")]
                 for one in results
             ],
         )
-    require_none_failed(answer, "their records were not cancelled")
-    missed = [one for one in results if not one["cancelled"]]
+    require_none_failed(answer, f"their records were not {done}")
+    missed = [one for one in results if not one[done]]
     if missed:
         is_refused = any("error" in one for one in missed)
         why = "see the errors above" if is_refused else "they are no longer pending"
         raise CommandFailed(
-            f"{len(missed)} of {len(results)} were not cancelled: {why}",
+            f"{len(missed)} of {len(results)} were not {done}: {why}",
             "List pending records: headrace delayed list TOPIC",
             NOT_FOUND,
         )

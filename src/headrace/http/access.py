@@ -108,6 +108,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "followTopic": needs(_topic(READ)),
     "listDelayed": needs(_topic(READ)),
     "cancelDelayed": needs(_topic(WRITE)),
+    "deliverDelayed": needs(_topic(WRITE)),
     "listRefusedDelayed": needs(_topic(READ)),
     "listHalfMessages": needs(_topic(WRITE)),
     "settleHalfMessages": needs(_topic(WRITE)),

@@ -202,6 +202,21 @@ ANSWERS: Final[dict[str, Any]] = {
         ],
         "failed?": FAILED,
     },
+    "deliverDelayed": {
+        **TIMED,
+        "results": [
+            Part(
+                "DeliverResult",
+                {
+                    "receipt?": "0.1764201600000.17",
+                    "message_id?": "payment-7",
+                    "delivered": 1,
+                    **PROBLEM_TEXT,
+                },
+            )
+        ],
+        "failed?": FAILED,
+    },
     "listRefusedDelayed": {
         **TIMED,
         "refused": [
@@ -334,6 +349,7 @@ ANSWERS: Final[dict[str, Any]] = {
                     "in_flight": 1,
                     "waiting_for_dead_letter_copy": 0,
                     "lag": 2,
+                    "redelivered": OrNull(1),
                 },
             )
         ],

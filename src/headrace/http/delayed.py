@@ -35,7 +35,7 @@ from headrace.http.partitions import failed_brokers, failed_partitions
 from headrace.http.records import as_text, shown_content
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from headrace.broker.services.message_timers import DelayedShown
     from headrace.broker.services.services import Services
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.coordination.timers.commands import Half
     from headrace.http.schemas import Schema
+
+    Outcomes = tuple[
+        list[bool | HeadraceError], list[int | HeadraceError], Mapping[int, HeadraceError]
+    ]
+    Change = Callable[[Topic, Sequence[tuple[int, int, int]], Sequence[str]], Awaitable[Outcomes]]
 
 CHECKS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
@@ -79,6 +84,8 @@ class DelayedOperations:
                       self._list, paged),
             Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
                       "Cancel scheduled records.", self._cancel, named, cancel),
+            Operation("POST", f"{topic}/delayed/deliver", "deliverDelayed",
+                      "Deliver scheduled records now.", self._deliver, named, cancel),
             Operation("GET", f"{topic}/delayed/refused", "listRefusedDelayed",
                       "List due records that could not be read, with the reason: the newest 100 of"
                       " each partition since its broker began to serve it.",
@@ -133,6 +140,13 @@ class DelayedOperations:
         }
 
     async def _cancel(self, call: Call) -> Json:
+        return await self._each(call, "cancelled", self._timers.cancel)
+
+    async def _deliver(self, call: Call) -> Json:
+        return await self._each(call, "delivered", self._timers.deliver)
+
+    async def _each(self, call: Call, done: str, work: Change) -> Json:
+        """What became of each record that the body names; `done`: the field that counts them."""
         topic = self._services.topics.get(call.path["topic"])
         message_ids = call.body.get("message_ids", [])
         results: list[Json] = [{"receipt": one} for one in call.body.get("receipts", ())]
@@ -143,15 +157,15 @@ class DelayedOperations:
                 known[place] = parsed = DelayedReceipt.parse(receipt)
                 topic.check_partition(parsed.partition)
             except HeadraceError as error:
-                results[place] |= {"cancelled": 0, **_problem(error)}
-        by_receipt, by_id, failed = await self._timers.cancel(topic, [*known.values()], message_ids)
+                results[place] |= {done: 0, **_problem(error)}
+        by_receipt, by_id, failed = await work(topic, [*known.values()], message_ids)
         outcomes: dict[int, int | HeadraceError] = dict(zip(known, by_receipt, strict=True))
         outcomes |= enumerate(by_id, len(results) - len(by_id))
         for place, outcome in outcomes.items():
             if isinstance(outcome, HeadraceError):
-                results[place] |= {"cancelled": 0, **_problem(outcome)}
+                results[place] |= {done: 0, **_problem(outcome)}
             else:
-                results[place]["cancelled"] = int(outcome)
+                results[place][done] = int(outcome)
         return self._answer(topic, failed) | {"results": results}
 
     # --- half messages -----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
+from headrace.broker.services.owner_calls import split
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.http import receipts
@@ -160,6 +161,7 @@ class Queues:
         topic, group_id = self._names(call)
         answer = await self._queues.describe(topic, group_id)
         found, failed = of_partitions(answer)
+        redelivered, _ = split(await self._services.topic_figures.redelivered(topic, group_id))
         partitions = [
             {
                 "partition": number,
@@ -168,6 +170,7 @@ class Queues:
                 "in_flight": one.in_flight,
                 "waiting_for_dead_letter_copy": one.archiving,
                 "lag": one.lag,
+                "redelivered": redelivered.get(number),
             }
             for number, one in found.items()
             if one is not None

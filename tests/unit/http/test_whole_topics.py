@@ -192,6 +192,16 @@ async def test_any_broker_lists_and_cancels_delayed_records(cluster):
     assert [one["cancelled"] for one in results] == [1, 1, 0, 1, 1, 0]
     left = (await webs[0].ok("GET", f"{PATH}/delayed"))["delayed"]
     assert [one["message_id"] for one in left] == ["id-2", "id-3"]
+    body = {"receipts": [left[0]["receipt"], listed[0]["receipt"]], "message_ids": ["id-3"]}
+    results = (await webs[1].ok("POST", f"{PATH}/delayed/deliver", body))["results"]
+    assert [one["delivered"] for one in results] == [1, 0, 1]
+    for number in (2, 3):
+        read = f"{PATH}/records?partition={number}&offset=0&wait_ms=30000"
+        (record,) = (await webs[0].ok("GET", read))["records"]
+        assert ["headrace-message-id", f"id-{number}"] in record["headers"]
+        (due,) = [int(text) for name, text in record["headers"] if name == "headrace-deliver-at"]
+        assert due <= record["timestamp_ms"]
+    assert (await webs[0].ok("GET", f"{PATH}/delayed"))["delayed"] == []
 
 
 @with_brokers(2)

@@ -9,6 +9,7 @@ said about messages that it may hold.
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +23,7 @@ from headrace.errors import HeadraceError, RecordStateInvalid
 from headrace.records.attributes import MESSAGE_ID, find_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.timers.deliveries import RefusedRecord
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import BrokerFact
     from headrace.runtime.tasks import Tasks
+
+    ByReceipt = Callable[[Topic, int, int, int], Awaitable[bool]]
+    ById = Callable[[Topic, int, str], Awaitable[int]]
 
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of the keys of one page; the last one may go beyond."""
@@ -91,7 +95,12 @@ class MessageTimers:
         self._check_backs = CheckBacks(calls, timers.halves, brokers, broker_id, tasks)
         calls.offer("delayed.list", self._list_here)
         calls.offer("delayed.refused", self._refused_here)
-        calls.offer("delayed.cancel", self._cancel_here)
+        delayed = timers.delayed
+        calls.offer(
+            "delayed.cancel", partial(self._each_here, delayed.cancel, delayed.cancel_by_id)
+        )
+        deliver = partial(self._each_here, delayed.deliver, delayed.deliver_by_id)
+        calls.offer("delayed.deliver", deliver)
         calls.offer("halves.list", self._halves_here)
         calls.offer("halves.settle", self._settle_here)
 
@@ -151,9 +160,24 @@ class MessageTimers:
     ) -> tuple[list[bool | HeadraceError], list[int | HeadraceError], Failed]:
         """(for each (partition, due_ms, number) whether it was cancelled, for each message id how
         many records were, failed)."""
+        return await self._each("delayed.cancel", topic, receipts, message_ids)
+
+    async def deliver(
+        self, topic: Topic, receipts: Sequence[tuple[int, int, int]], message_ids: Sequence[str]
+    ) -> tuple[list[bool | HeadraceError], list[int | HeadraceError], Failed]:
+        """The same of records that are due now, rather than when they were to be."""
+        return await self._each("delayed.deliver", topic, receipts, message_ids)
+
+    async def _each(
+        self,
+        name: str,
+        topic: Topic,
+        receipts: Sequence[tuple[int, int, int]],
+        message_ids: Sequence[str],
+    ) -> tuple[list[bool | HeadraceError], list[int | HeadraceError], Failed]:
         numbers = None if message_ids else sorted({one[0] for one in receipts})
         asked = [list(one) for one in receipts], list(message_ids)
-        answers = await self._calls.ask_partitions("delayed.cancel", topic, asked, numbers)
+        answers = await self._calls.ask_partitions(name, topic, asked, numbers)
         found, failed = split(answers)
         by_receipt = [
             failed[partition] if partition in failed else bool(found[partition][0][place])
@@ -181,21 +205,19 @@ class MessageTimers:
             raise RecordStateInvalid("the record was due before, and has been delivered")
         return outcome
 
-    async def _cancel_here(self, topic: Topic, number: int, asked: Any) -> Any:
+    @staticmethod
+    async def _each_here(
+        by_receipt: ByReceipt, by_id: ById, topic: Topic, number: int, asked: Any
+    ) -> Any:
         receipts, message_ids = checked(asked, list, list)
-        cancelled: list[bool] = []
+        done: list[bool] = []
         for one in receipts[:ITEMS_MAX]:
             partition, due_ms, timer = checked(one, int, int, int)
             is_here = partition == number
-            cancelled.append(
-                is_here and await self._timers.delayed.cancel(topic, number, due_ms, timer)
-            )
+            done.append(is_here and await by_receipt(topic, number, due_ms, timer))
         checked(message_ids, *[str] * len(message_ids))
-        counts = [
-            await self._timers.delayed.cancel_by_id(topic, number, one)
-            for one in message_ids[:ITEMS_MAX]
-        ]
-        return cancelled, counts
+        counts = [await by_id(topic, number, one) for one in message_ids[:ITEMS_MAX]]
+        return done, counts
 
     # --- half messages -----------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.share_partitions import SharePartitions
+    from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
@@ -115,6 +116,7 @@ class TopicFigures:
         self._shares = shares
         self.rates = TopicRates(topics, clock)
         calls.offer_of_broker("topics.figures", self._here)
+        calls.offer("queue.redelivered", self._redelivered_here)
 
     async def of(
         self, names: Sequence[str]
@@ -137,6 +139,15 @@ class TopicFigures:
             for group, name, records in shares:
                 _add(totals[name].lags, group, records)
         return totals, failed
+
+    async def redelivered(self, topic: Topic, group_id: str) -> dict[int, int | HeadraceError]:
+        """How many unfinished records of each partition a share group got more than once."""
+        return await self._calls.ask_partitions("queue.redelivered", topic, [group_id])
+
+    async def _redelivered_here(self, topic: Topic, number: int, asked: Any) -> int:
+        (group_id,) = checked(asked, str)
+        found = await self._shares.describe(topic, number, [group_id])
+        return sum(one.redelivered_records for one in found)
 
     async def _here(self, asked: Any) -> Any:
         """[partitions, rates, offsets of consumer groups, lags of share groups] on this broker."""

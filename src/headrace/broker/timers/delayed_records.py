@@ -19,11 +19,16 @@ from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Dela
 from headrace.broker.timers.timer_bodies import StoredTimer
 from headrace.broker.timers.timer_host import number_of
 from headrace.broker.topics.overrides import delay_max_ms
-from headrace.coordination.timers.commands import AddCommand, CancelCommand, NewTimer
+from headrace.coordination.timers.commands import (
+    AddCommand,
+    AdvanceCommand,
+    CancelCommand,
+    NewTimer,
+)
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.coordination.timers.state_records import StoredOrigin
 from headrace.errors import HeadraceError, RecordInvalid, StorageUnavailable, TopicUnknown
-from headrace.records.attributes import HALF, MESSAGE_ID, find_header
+from headrace.records.attributes import DELIVER_AT, HALF, MESSAGE_ID, find_header
 from headrace.records.bodies import encode_body
 from headrace.runtime.completion import Completion
 
@@ -127,10 +132,21 @@ class DelayedRecords:
 
     async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
         """Cancel the record with this due time and number; False if it is not waiting."""
+        hosted, found = await self._by_receipt(topic, number, due_ms, timer_number)
+        return hosted is not None and await self._cancel(hosted, found) > 0
+
+    async def deliver(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
+        """Let the same record be due now."""
+        hosted, found = await self._by_receipt(topic, number, due_ms, timer_number)
+        return hosted is not None and await self._deliver(hosted, found) > 0
+
+    async def _by_receipt(
+        self, topic: Topic, number: int, due_ms: int, timer_number: int
+    ) -> tuple[HostedTimers | None, list[ScheduleEntry]]:
         hosted = await self._host.hosted_or_none(topic, number)
         state = None if hosted is None else hosted.state
         if hosted is None or state is None:
-            return False
+            return None, []
         entries = [ScheduleEntry(due_ms, timer_number)]
         if not state.schedule.has(due_ms, timer_number):  # it may have been stored again
             same = []
@@ -143,20 +159,31 @@ class DelayedRecords:
                 async for one in listing.each(hosted, same)
                 if one.number == timer_number
             ]
-        return await self._cancel(hosted, entries) > 0
+        return hosted, entries
 
     async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
         """Cancel the waiting records that carry this message id; returns how many."""
+        hosted, found = await self._by_id(topic, number, message_id)
+        return 0 if hosted is None else await self._cancel(hosted, found)
+
+    async def deliver_by_id(self, topic: Topic, number: int, message_id: str) -> int:
+        """Let the same records be due now."""
+        hosted, found = await self._by_id(topic, number, message_id)
+        return 0 if hosted is None else await self._deliver(hosted, found)
+
+    async def _by_id(
+        self, topic: Topic, number: int, message_id: str
+    ) -> tuple[HostedTimers | None, list[ScheduleEntry]]:
         hosted = await self._host.hosted_or_none(topic, number)
         if hosted is None:
-            return 0
+            return None, []
         candidates = await listing.tagged(hosted, message_id)
         found = [
             ScheduleEntry(one.due_ms, one.offset)
             async for one in listing.each(hosted, candidates)
             if one.has_id(message_id)
         ]
-        return await self._cancel(hosted, found)
+        return hosted, found
 
     async def find_by_id(
         self, topic: Topic, number: int, message_id: str, after: ScheduleEntry
@@ -182,6 +209,22 @@ class DelayedRecords:
             reply = await hosted.ask(CancelCommand(*entry))
             cancelled += reply.is_done
         return cancelled
+
+    async def _deliver(self, hosted: HostedTimers, entries: list[ScheduleEntry]) -> int:
+        delivered = 0
+        async for one in listing.each(hosted, entries):
+            now_ms = self._host.environment.clock.now_ms()
+            message_id = (find_header(one.body.headers, MESSAGE_ID) or b"").decode()
+            # A record that is forwarded with a time to come would be delayed once more.
+            headers = [
+                (name, b"%d" % now_ms if name == DELIVER_AT else content)
+                for name, content in one.body.headers
+            ]
+            body = encode_body(one.body.key, one.body.value, headers)
+            timer = NewTimer(now_ms, one.timestamp_ms, tag_of(message_id), body)
+            reply = await hosted.ask(AdvanceCommand(one.due_ms, one.offset, timer))
+            delivered += reply.is_done
+        return delivered
 
 
 def _new_timer(delayed: DelayedRecord) -> NewTimer:

@@ -31,6 +31,8 @@ const TIME_MS_MAX = 8_640_000_000_000_000;
 
 export const time = (ms) => (Number.isFinite(ms) && ms >= 0 && ms <= TIME_MS_MAX ? formats().time.format(ms) : "–");
 
+export const weekday = (date) => new Intl.DateTimeFormat(LOCALES[language.value], { weekday: "short" }).format(date);
+
 export function span(ms) {
   if (ms == null || ms < 0) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;

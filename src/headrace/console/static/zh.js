@@ -459,5 +459,13 @@ export const words = {
   "Newest record": "最新记录",
   "Copies missing": "缺少的副本",
   "this broker's disk": "此 Broker 的磁盘",
+  "Redelivered": "重投",
+  "unfinished, and delivered before": "未完成且曾经投递过",
+  "Deliver now": "立即投递",
+  "The message of {when} is delivered at once.": "原定 {when} 的消息立即投递。",
+  "Calendar": "日历",
+  "≥: of the first {n} messages.": "≥：仅前 {n} 条消息。",
+  "{n} weeks are shown; later messages are in the list.": "显示 {n} 周；更晚的消息见列表。",
+  "All days": "所有日期",
   "at least {age}": "至少 {age}",
 };

@@ -105,6 +105,8 @@ class ShareDescription(NamedTuple):
     finished_records: int
     archiving_records: int
     next_lock_end_ms: int
+    redelivered_records: int = 0
+    """Unfinished records that were delivered more than once, or given back."""
 
 
 class DeliveryState(NamedTuple):

@@ -497,4 +497,9 @@ def _describe(group: ShareGroup) -> ShareDescription:
         window.finished_records,
         archiving,
         min(ends, default=-1),
+        sum(
+            run.last - run.first + 1
+            for run in window
+            if not run.is_terminal and run.count > bool(run.owner)
+        ),
     )

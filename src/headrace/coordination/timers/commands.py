@@ -73,6 +73,15 @@ class CancelCommand(_Plain):
 
 
 @dataclass(slots=True)
+class AdvanceCommand(_Plain):
+    """Store the record at (due_ms, offset) anew, as `timer`, due at once."""
+
+    due_ms: int
+    offset: int
+    timer: NewTimer
+
+
+@dataclass(slots=True)
 class DeliveredCommand(_Plain):
     """The deliveries with sequences before `upto` are durable in the partition's log."""
 
@@ -249,6 +258,7 @@ Effect = Deliver | ChecksDue
 TimerCommand = (
     AddCommand
     | CancelCommand
+    | AdvanceCommand
     | DeliveredCommand
     | OpenTimersCommand
     | ConfigureCommand

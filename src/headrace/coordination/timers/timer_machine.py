@@ -26,6 +26,7 @@ from headrace.coordination.timers.commands import (
     MISSING_MAX,
     AddCommand,
     AddReply,
+    AdvanceCommand,
     AnyTimerReply,
     BeginCheckpointCommand,
     CancelCommand,
@@ -136,6 +137,8 @@ class TimerMachine:
                 if not self.state.schedule.has(command.due_ms, command.offset):
                     return Decision([], TimerReply(is_done=False))
                 return Decision([Cancelled(command.due_ms, command.offset)], TimerReply())
+            case AdvanceCommand():
+                return self._decide_advance(command, now_ms)
             case SettleHalfCommand():
                 return self._decide_settle(command, now_ms)
             case PollCommand():
@@ -195,6 +198,13 @@ class TimerMachine:
             else:
                 records.append(Scheduled(due_ms, timestamp_ms, tag, body))
         return Decision(records, AddReply(None, range(first, first + len(command.timers))))
+
+    def _decide_advance(self, command: AdvanceCommand, now_ms: int) -> TimerDecision:
+        if not self.state.schedule.has(command.due_ms, command.offset):
+            return Decision([], TimerReply(is_done=False))
+        timer = command.timer
+        again = Scheduled(now_ms, timer.timestamp_ms, timer.tag, timer.body)
+        return Decision([Cancelled(command.due_ms, command.offset), again], TimerReply())
 
     def _decide_tick(self, now_ms: int) -> TimerDecision:
         records: list[TimerRecord] = [TimerTimePassed(now_ms)]

@@ -2,14 +2,14 @@
 import { html } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, line, span, time, visible } from "../format.js";
+import { count, line, span, time, visible, weekday } from "../format.js";
 import { go, link } from "../route.js";
 import { Empty, Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
-export const Page = ({ path }) => {
+export const Page = ({ path, query }) => {
   if (path.length > 1) return html`<${Queue} topic=${path[0]} group=${path[1]} />`;
-  return path.length ? html`<${Waiting} topic=${path[0]} />` : html`<${List} />`;
+  return path.length ? html`<${Waiting} topic=${path[0]} day=${query.day} />` : html`<${List} />`;
 };
 
 function List() {
@@ -76,6 +76,7 @@ function Queue({ topic, group }) {
         <${Figure} name=${t("Waiting")} value=${count(sum("lag", data.partitions) - sum("in_flight", data.partitions))} />
         <${Figure} name=${t("In flight")} value=${count(sum("in_flight", data.partitions))} />
         <${Figure} name=${t("Oldest")} value=${oldest(data)} note=${t("age of the oldest unfinished message")} />
+        <${Figure} name=${t("Redelivered")} value=${count(sum("redelivered", data.partitions))} note=${t("unfinished, and delivered before")} />
         <${Figure} name=${t("Deliveries at most")} value=${count(data.delivery_count_limit)} />
         <${Figure} name=${t("Dead letters")} value=${data.dead_letter_topic ? html`<a href=${link(["dead-letters", data.dead_letter_topic])}>${data.dead_letter_topic}</a>` : t("none")} />
       </dl>
@@ -84,6 +85,7 @@ function Queue({ topic, group }) {
         { name: t("First unfinished"), isNumber: true, cell: (one) => html`<a href=${link(["topics", topic], { from: "offset", partition: one.partition, offset: one.start_offset })}>${count(one.start_offset)}</a>` },
         { name: t("In flight"), isNumber: true, cell: (one) => count(one.in_flight) },
         { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
+        { name: t("Redelivered"), isNumber: true, cell: (one) => count(one.redelivered) },
         { name: t("Lag in time"), isNumber: true, cell: (one) => span(data.ages.get(one.partition)) },
       ]} />
       <h2>${t("Parked keys")}</h2>
@@ -97,15 +99,48 @@ function Queue({ topic, group }) {
     ${dialog}`;
 }
 
-function Waiting({ topic }) {
+const DELAYED_MAX = 1000;
+const DAY_MS = 86_400_000;
+const WEEKS_MAX = 6;
+const two = (number) => String(number).padStart(2, "0");
+const dayName = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+const dayOf = (one) => dayName(new Date(one.due_ms));
+
+// The weeks in which messages are due, from the first on: how many, by day.
+function Calendar({ topic, delayed, isCut, day }) {
+  const counts = new Map();
+  for (const one of delayed) counts.set(dayOf(one), (counts.get(dayOf(one)) ?? 0) + 1);
+  const first = new Date(Math.min(...delayed.map((one) => one.due_ms)));
+  first.setHours(12, 0, 0, 0);
+  const monday = first.getTime() - ((first.getDay() + 6) % 7) * DAY_MS;
+  const last = Math.max(...delayed.map((one) => one.due_ms));
+  const weeks = Math.min(WEEKS_MAX, Math.floor((last - monday + DAY_MS / 2) / (7 * DAY_MS)) + 1);
+  const rows = Array.from({ length: weeks }, (_, week) => Array.from({ length: 7 }, (__, at) => new Date(monday + (7 * week + at) * DAY_MS)));
+  const cell = (date) => {
+    const name = dayName(date);
+    const n = counts.get(name);
+    const shown = html`${date.getDate()}${n && html` <b>${isCut && "≥ "}${count(n)}</b>`}`;
+    return n ? html`<a href=${link(["queues", topic], { day: name })} aria-current=${name === day ? "date" : undefined}>${shown}</a>` : html`<span class="quiet">${shown}</span>`;
+  };
+  return html`<${Table} label=${t("Calendar")} rows=${rows} keyOf=${(week) => week[0].getTime()}
+      columns=${rows[0].map((date, at) => ({ name: weekday(date), cell: (week) => cell(week[at]) }))} />
+    <p class="quiet">${isCut && `${t("≥: of the first {n} messages.", { n: count(DELAYED_MAX) })} `}${weeks === WEEKS_MAX && `${t("{n} weeks are shown; later messages are in the list.", { n: WEEKS_MAX })} `}${day && html`<a href=${link(["queues", topic])}>${t("All days")}</a>`}</p>`;
+}
+
+function Waiting({ topic, day }) {
   const state = useData((signal) => Promise.all([
-    get(at("topics", topic, "delayed"), { limit: 200 }, signal), get(at("topics", topic, "half"), { limit: 200 }, signal),
-  ]).then(([delayed, half]) => ({ delayed: delayed.delayed, half: half.half, reads: delayed.reads_attributes })), [topic]);
+    get(at("topics", topic, "delayed"), { limit: DELAYED_MAX }, signal), get(at("topics", topic, "half"), { limit: 200 }, signal),
+  ]).then(([delayed, half]) => ({ delayed: delayed.delayed, isCut: Boolean(delayed.next_page_token), half: half.half, reads: delayed.reads_attributes })), [topic]);
   const [dialog, start] = useAction();
   const cancel = (one) => start({
     title: t("Cancel the message"), method: "POST", path: at("topics", topic, "delayed", "cancel"), body: { receipts: [one.receipt] },
     confirm: topic, cli: words("headrace", "delayed", "cancel", topic, one.receipt),
     preview: () => t("The message of {when} will not be delivered. This cannot be undone.", { when: time(one.due_ms) }), after: state.again,
+  });
+  const deliver = (one) => start({
+    title: t("Deliver now"), method: "POST", path: at("topics", topic, "delayed", "deliver"), body: { receipts: [one.receipt] },
+    cli: words("headrace", "delayed", "deliver", topic, one.receipt),
+    preview: () => t("The message of {when} is delivered at once.", { when: time(one.due_ms) }), after: state.again,
   });
   const settle = (one, verb) => start({
     title: verb === "commit" ? t("Commit") : t("Roll back"), method: "POST", path: at("topics", topic, "half", "settle"), body: { [verb]: [{ message_id: one.message_id }] },
@@ -116,12 +151,13 @@ function Waiting({ topic }) {
     <${Loaded} state=${state}>${(data) => html`
       ${!data.reads && html`<div class="note">${t("This topic does not read attributes of messages: nothing in it is delayed (headrace.message.attributes).")}</div>`}
       <h2>${t("Delayed messages")}</h2>
-      ${data.delayed.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Delayed messages")} rows=${data.delayed} keyOf=${(one) => one.receipt} columns=${[
+      ${data.delayed.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Calendar} topic=${topic} delayed=${data.delayed} isCut=${data.isCut} day=${day} />
+        <${Table} label=${t("Delayed messages")} rows=${data.delayed.filter((one) => !day || dayOf(one) === day)} keyOf=${(one) => one.receipt} columns=${[
         { name: t("Due"), cell: (one) => `${time(one.due_ms)} (${span(one.due_ms - Date.now())})` },
         { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
         { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key)}</bdi>` },
         { name: t("Message"), cell: (one) => html`<bdi class="line">${line(one.message_id)}</bdi>` },
-        { name: t("Action"), cell: (one) => html`<button onClick=${() => cancel(one)}>${t("Cancel the message")}</button>` },
+        { name: t("Action"), cell: (one) => html`<div class="tools"><button onClick=${() => deliver(one)}>${t("Deliver now")}</button><button onClick=${() => cancel(one)}>${t("Cancel the message")}</button></div>` },
       ]} />`}
       <h2>${t("Half messages")}</h2>
       ${data.half.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Half messages")} rows=${data.half} keyOf=${(one) => one.receipt} columns=${[
