@@ -29,6 +29,7 @@ ENDLESS = "runs until it is stopped"
 SERVE = "starts a broker: tests/integration starts them with these options"
 CLUSTER = "needs a cluster, which tests/cluster has"
 CLOUD = "needs object storage, which tests/integration/test_backup.py has"
+SPARK = "needs Spark, or tables that it has made: tests/pipeline"
 SEALED = "needs a full ledger, which tests/unit/inspection has"
 DAMAGE = "needs damaged data, which tests/integration/test_salvage.py has"
 
@@ -66,10 +67,14 @@ class Guide(NamedTuple):
     not_run: dict[str, str] = {}  # noqa: RUF012
     """The reasons, by how a command begins."""
     options: tuple[str, ...] = ()
-    """Of its broker."""
+    """Of its broker; `{folder}` is the test's."""
 
 
 GUIDES = {
+    "ADMINISTRATION": Guide(not_run={"kafka-": KAFKAS_TOOL}),
+    "CLUSTER": Guide(
+        not_run={"headrace serve": SERVE, "headrace cluster": CLUSTER},
+    ),
     "COMPACTION": Guide(),
     "CONFIGURATION": Guide(
         replaced={
@@ -107,6 +112,15 @@ GUIDES = {
         echo '{"value": "1", "headers": {"routing-key": "a"}}' > messages.jsonl
         """,
     ),
+    "PIPELINE": Guide(
+        "headrace topic create orders; headrace topic create customers",
+        not_run={
+            "headrace pipeline": SPARK,
+            "headrace table status": SPARK,
+            "headrace find": SPARK,
+            "spark-pipelines": SPARK,
+        },
+    ),
     "QUEUES": Guide(
         RECORDS + LETTERS + HALF,
         replaced={
@@ -140,6 +154,10 @@ GUIDES = {
         not_run={"headrace serve": SERVE},
         options=OPEN_WITH_RULES,
     ),
+    "TIERING": Guide(
+        not_run={"headrace serve": SERVE},
+        options=("--objects", "file://{folder}/objects"),
+    ),
     "TRANSACTIONS": Guide(not_run={"headrace txn describe": "needs a transaction"}),
 }
 """Without those that only say how to start brokers, and those with tests of their own."""
@@ -154,7 +172,9 @@ def typed(page: str) -> Iterator[str]:
 
 @pytest.fixture
 def broker(tmp_path: Path, page: str) -> Iterator[Broker]:
-    started = Broker(tmp_path / "broker", *GUIDES[page].options).start()
+    started = Broker(
+        tmp_path / "broker", *(one.format(folder=tmp_path) for one in GUIDES[page].options)
+    ).start()
     yield started
     started.stop()
 
