@@ -8,6 +8,7 @@ file: editable installs are not seen through it.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -222,3 +223,19 @@ def test_a_failed_step_of_a_release_names_the_file_with_all_that_was_said(
     assert "line 84" in str(failure.value)
     assert "line 83" not in str(failure.value)
     assert release.LOG.read_text().splitlines() == [f"line {line}" for line in range(99)]
+
+
+def test_a_bill_of_materials_does_not_say_where_it_was_made(release):
+    local = {"type": "distribution", "url": "file:///somewhere/headrace-0.2.0.tar.gz"}
+    home = {"type": "website", "url": "https://example.com"}
+    components = [
+        {"name": "headrace", "externalReferences": [local, home]},
+        {"name": "other", "externalReferences": [local]},
+        {"name": "third"},
+    ]
+    kept = json.loads(release.without_files(json.dumps({"components": components})))
+    assert kept["components"] == [
+        {"name": "headrace", "externalReferences": [home]},
+        {"name": "other"},
+        {"name": "third"},
+    ]
