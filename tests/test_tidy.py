@@ -26,6 +26,7 @@ TREES = (
     SOURCES / "headrace_verify",
     SOURCES / "headrace_bench",
     SOURCES / "pyspark_headrace",  # modules of the distribution headrace, found by their names
+    SOURCES / "pyspark_headrace_batches",
     SOURCES / "pyspark_headrace_journal",
 )
 

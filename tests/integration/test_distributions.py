@@ -68,7 +68,7 @@ def wheels(request, tmp_path_factory, sources) -> dict[str, Path]:
 
 def packages_of(name: str) -> set[str]:
     """Spark looks for its data sources in packages of their own names."""
-    own = {name, "pyspark_headrace", "pyspark_headrace_journal"}
+    own = {name, "pyspark_headrace", "pyspark_headrace_journal", "pyspark_headrace_batches"}
     return own if name == "headrace" else {name}
 
 

@@ -36,12 +36,12 @@ def test_a_proof_is_a_certificate_and_an_exit_code(broker, numbered_topic, tmp_p
     results = f"{numbered_topic}-results"
     create_topic(broker, results, 1, {"retention.ms": "-1"})
     kept = ("--certificate", str(path), "--results", results)
-    given = ("--sent", "shop=0:89", "--group", group, *kept, *master)
+    given = ("--sent", "shop=0:89", "--group", group, "--idempotent", *kept, *master)
     done = headrace(broker, "proof", numbered_topic, *given)
     assert done.returncode == 1, done.stderr
     assert "shop: 1 not stored (sequences 50)" in done.stderr
     assert f"{group}: not acknowledged: {numbered_topic}-2: offsets 20 to 28" in done.stderr
-    assert "sent 90 | stored 89" in done.stdout
+    assert "sent 90 | stored 89 | sent by idempotent producers 89, stored 89" in done.stdout
     read = [sys.executable, "-m", "headrace", "--bootstrap", broker, "consume", results]
     sent = subprocess.run(
         [*read, "--count", "1"], capture_output=True, text=True, check=True, timeout=300

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid, TopicRecreated
+from headrace.pipeline.fetch import read_range
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.options import SourceOptions, parse_source
 from headrace.pipeline.planning import OffsetRange
@@ -47,14 +48,16 @@ def test_a_task_notices_that_its_topic_was_recreated_while_it_read(broker, topic
     topic_id = ClusterClient({"bootstrap.servers": broker}).topic_id_or_none(topic)
     options = SourceOptions(client={"bootstrap.servers": broker}, batch_rows=2)
     piece = OffsetRange(topic, 0, 0, 10)
-    assert sum(batch.num_rows for batch in read_of_topic(piece, topic_id, options)) == 10
-    batches = read_of_topic(piece, topic_id, options)
+    assert (
+        sum(batch.num_rows for batch in read_of_topic(piece, topic_id, options, read_range)) == 10
+    )
+    batches = read_of_topic(piece, topic_id, options, read_range)
     next(batches)
     recreate(topic, 60)
     with pytest.raises(TopicRecreated, match=f"its id was {topic_id} and is now"):
         list(batches)
     accepting = SourceOptions(client={"bootstrap.servers": broker}, fail_on_data_loss=False)
-    assert list(read_of_topic(piece, topic_id, accepting)) == []
+    assert list(read_of_topic(piece, topic_id, accepting, read_range)) == []
 
 
 def test_a_read_can_insist_on_an_id(broker, topic):

@@ -67,6 +67,11 @@ def proof_options(command: Command) -> Command:
         click.option("--sequence", metavar="SQL", help="Default: the header headrace-sequence."),
         click.option("--producer", metavar="SQL", help="Default: the header headrace-producer."),
         click.option(
+            "--idempotent",
+            is_flag=True,
+            help="Prove by the sequences of idempotent producers, which need no headers.",
+        ),
+        click.option(
             "--sent",
             metavar="NAME=FIRST:LAST",
             multiple=True,
@@ -104,8 +109,9 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     """Prove that what was sent is stored, archived and acknowledged, once.
 
     Each producer numbers its records (headrace-producer and headrace-sequence, or any SQL over the
-    record), and says what it sent (--sent); without, the rest is "not proven". With --copy or
-    --database alone, only the copy is compared. Changes nothing.
+    record), and says what it sent (--sent); without, the rest is "not proven". --idempotent takes
+    the sequences that idempotent producers give to their batches. With --copy or --database alone,
+    only the copy is compared. Changes nothing.
 
     \b
     Examples:
@@ -169,7 +175,9 @@ def make_proof(
         cluster_id=session.identify(),
         key=_key(options["key_file"]),
         copies=copies,
-        is_numbered=not copies or any(options[name] for name in ("sent", "producer", "sequence")),
+        is_numbered=not (copies or options["idempotent"])
+        or any(options[name] for name in ("sent", "producer", "sequence")),
+        is_idempotent=options["idempotent"],
         **{name: options[name] for name in ("producer", "sequence") if options[name]},
     )
     found: dict[str, Any] = job.prove_delivery(config, spark=spark)
@@ -234,6 +242,13 @@ def _key(path: Path | None) -> bytes | None:
     return None if path is None else path.read_bytes().strip()
 
 
+_RUN_COLUMNS = (
+    "partition", "producer_id", "producer_epoch", "sent", "stored", "never_stored", "absent",
+    "earlier", "repeated",
+)  # fmt: skip
+"""Of an idempotent producer's epoch in a partition."""
+
+
 def _show(found: dict[str, Any]) -> None:
     rows: list[list[Cell]] = [
         [
@@ -247,7 +262,11 @@ def _show(found: dict[str, Any]) -> None:
         for one in found["producers"]
     ]
     groups = [f"acknowledged: {group['group']}" for group in found["groups"]]
-    print_table(["producer", "sent", "stored", "missing", "duplicates", *groups], rows)
+    if found["numbered_by"] is not None:
+        print_table(["producer", "sent", "stored", "missing", "duplicates", *groups], rows)
+    if (by_id := found.get("idempotent")) is not None:
+        runs = [[run[name] for name in _RUN_COLUMNS] for run in by_id["runs"][:SHOWN_MAX]]
+        print_table([name.replace("_", " ") for name in _RUN_COLUMNS], runs)
     click.echo(f"{found['verdict']}: {equation(found)}")
 
 
@@ -259,6 +278,11 @@ def equation(found: dict[str, Any]) -> str:
         numbered = sum(side["distinct"] for side in found["stored"].values())
     parts = [f"sent {'?' if None in sent or not sent else f'{sum(sent):,}'}"]
     parts.append(f"stored {numbered:,}")
+    if (by_id := found.get("idempotent")) is not None:
+        totals = by_id["totals"]
+        parts.append(
+            f"sent by idempotent producers {totals['sent']:,}, stored {totals['stored']:,}"
+        )
     for one in found.get("copies", ()):
         there = one["records"] - one["missing"] - one["differing"]
         parts.append(f"equal in {one['copy']} {there:,}")

@@ -97,7 +97,9 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     columns = new_columns()
     reader = _LogReader(piece, options)
     try:
-        for data, batch in reader.batches():
+        for data, batch, is_aborted in reader.batches():
+            if is_aborted or batch.header.is_control:
+                continue
             with _readable(piece, batch):
                 cursor = BatchCursor(data, batch.position, batch.header, batch.first, piece.end)
                 while not cursor.decode_into(columns):
@@ -105,6 +107,21 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
                     columns = new_columns()
         if columns.row_count:
             yield batch_of(columns, piece.topic, piece.partition)
+    finally:
+        reader.close()
+
+
+def read_headers(piece: OffsetRange, options: SourceOptions) -> Iterator[tuple[BatchHeader, bool]]:
+    """Yield the header of each batch, markers included, whose last offset is in `piece`, and
+    whether it belongs to an aborted transaction, which `read_uncommitted` does not know.
+
+    Raises what `read_directly` raises.
+    """
+    reader = _LogReader(piece, options)
+    try:
+        for _, batch, is_aborted in reader.batches():
+            if batch.header.last_offset < piece.end:
+                yield batch.header, is_aborted
     finally:
         reader.close()
 
@@ -153,8 +170,8 @@ class _LogReader:
             self._connection.close()
         self._connection, self._asked = None, -1
 
-    def batches(self) -> Iterator[tuple[bytes, _Batch]]:
-        """Yield (response, batch) of each batch that has records of the range.
+    def batches(self) -> Iterator[tuple[bytes, _Batch, bool]]:
+        """Yield (response, batch, is aborted) of each batch that has offsets of the range.
 
         Raises RecordUnreadable, and what `_fetch` and `_first_present` raise.
         """
@@ -173,8 +190,9 @@ class _LogReader:
             position = found[-1].header.last_offset + 1
             if position < self._piece.end:
                 self._request(position)
-            for batch in _visible(self._piece, fetched, self._intact(fetched.data, found)):
-                yield fetched.data, batch
+            intact = self._intact(fetched.data, found)
+            for batch, is_aborted in _with_aborted(self._piece, fetched, intact):
+                yield fetched.data, batch, is_aborted
             self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
 
     def _batches_of(self, fetched: FetchedPartition, position: int) -> list[_Batch]:
@@ -197,7 +215,7 @@ class _LogReader:
     def _intact(self, data: bytes, batches: list[_Batch]) -> Iterator[_Batch]:
         """The batches of the range, each checked once. Raises RecordUnreadable.
 
-        Before `_visible`: one flipped bit in a header would make data a marker, or an aborted
+        Before `_with_aborted`: one flipped bit in a header would make data a marker, or an aborted
         batch, which is skipped.
         """
         for batch in batches:
@@ -329,10 +347,10 @@ class _LogReader:
         )
 
 
-def _visible(
+def _with_aborted(
     piece: OffsetRange, fetched: FetchedPartition, batches: Iterator[_Batch]
-) -> Iterator[_Batch]:
-    """Those batches that hold records, without aborted ones (KIP-98, `AbortedTxn`).
+) -> Iterator[tuple[_Batch, bool]]:
+    """The batches, and whether each belongs to an aborted transaction (KIP-98, `AbortedTxn`).
 
     With read_uncommitted, brokers report no aborted transactions. Raises RecordUnreadable for a
     marker that cannot be decoded.
@@ -348,8 +366,8 @@ def _visible(
                 marker = read_marker(fetched.data, batch.position)
             if marker is not None and not marker.is_commit:
                 aborted.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborted):
-            yield batch
+        is_data = header.is_transactional and not header.is_control
+        yield batch, is_data and header.producer_id in aborted
 
 
 def addresses_of(servers: str) -> list[tuple[str, int]]:

@@ -28,14 +28,17 @@ EARLIEST, LATEST = -2, -1  # Kafka's own numbers, also in the JSON of offsets
 
 Boundary = Literal["earliest", "latest"] | dict[str, dict[str, int]]
 
-_SOURCE_OPTIONS = (
+BATCH_OPTIONS = (
     "bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets",
     "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders",
-    "minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "maxRecordsPerTask", "failOnDataLoss", "pinEnd", "batchRows",
-    "pushFilters",
-    "stallTimeoutMs", "topicIds", *TYPED_OPTIONS,
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
+    "maxRecordsPerTask", "failOnDataLoss", "stallTimeoutMs", "topicIds",
+)  # fmt: skip
+"""Those that a read of whole batches has: none that is about the records in them."""
+_SOURCE_OPTIONS = (
+    *BATCH_OPTIONS, "includeHeaders", "minOffsetsPerTrigger", "maxOffsetsPerTrigger",
+    "maxTriggerDelay", "maxRecordsPerPartition", "pinEnd", "batchRows", "pushFilters",
+    *TYPED_OPTIONS,
 )  # fmt: skip
 _SINK_OPTIONS = (
     "bootstrap.servers", "topic", "writeId", "sortRows", "deliveryTimeoutMs", "delivery",
@@ -102,9 +105,9 @@ class SinkOptions:
     typed: TypedOptions | None = None
 
 
-def parse_source(raw: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a read. Raises OptionInvalid."""
-    options = _lower(raw, _SOURCE_OPTIONS)
+def parse_source(raw: Mapping[str, str], known: Sequence[str] = _SOURCE_OPTIONS) -> SourceOptions:
+    """Parse the options of a read. Raises OptionInvalid for one that is not `known`, too."""
+    options = _lower(raw, known)
     topics = tuple(name.strip() for name in options.get("subscribe", "").split(",") if name.strip())
     pattern = options.get("subscribepattern")
     assigned = _assignment(options.get("assign", "{}"))

@@ -15,7 +15,7 @@ from headrace.pipeline.planning import OffsetRange, split
 from headrace.pipeline.position import TopicIds, recreated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.pipeline.options import SourceOptions
 
@@ -52,8 +52,10 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
     """Yield the records of one task. Spark passes None if there is nothing to read."""
     if partition is None:
         return iter(())
+    from headrace.pipeline.fetch import read_range
+
     assert isinstance(partition, TopicRange), "planned here"
-    batches = read_of_topic(partition.piece, partition.topic_id, options)
+    batches = read_of_topic(partition.piece, partition.topic_id, options, read_range)
     wanted = filter(len, map(options.row_filter.apply, batches))
     if options.typed is None:
         return wanted
@@ -63,19 +65,21 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
 
 
 def read_of_topic(
-    piece: OffsetRange, topic_id: str | None, options: SourceOptions
+    piece: OffsetRange,
+    topic_id: str | None,
+    options: SourceOptions,
+    read: Callable[[OffsetRange, SourceOptions], Iterator[Any]],
 ) -> Iterator[Any]:
-    """Yield the records of `piece`, provided that the topic has the planned id.
+    """Yield what `read` yields of `piece`, provided that the topic has the planned id.
 
     Ids are never reused: a topic that has the planned id after the last fetch had it throughout.
     Raises TopicRecreated otherwise; with failOnDataLoss=false, a range of a topic that was deleted
     before the task began is empty.
     """
     from headrace.pipeline.cluster import ClusterClient
-    from headrace.pipeline.fetch import read_range
 
     if topic_id is None:
-        yield from read_range(piece, options)
+        yield from read(piece, options)
         return
     cluster = ClusterClient(options.client)
     before = {piece.topic: topic_id}
@@ -87,7 +91,7 @@ def read_of_topic(
                 piece.topic, piece.partition, piece.start, piece.end, topic_id,
             )  # fmt: skip
             return
-    yield from read_range(piece, options)
+    yield from read(piece, options)
     found = cluster.topic_id_or_none(piece.topic)
     if found != topic_id:
         raise recreated(

@@ -16,9 +16,9 @@ from typing import Any, Final
 from headrace.pipeline.errors import OptionInvalid
 
 FORMAT: Final = "headrace-delivery-certificate"  # do not change: stored
-VERSION: Final = 3  # do not change: stored
-VERSIONS: Final = (1, 2, VERSION)
-"""Version 1 had no groups with a journal, version 2 no copies."""
+VERSION: Final = 4  # do not change: stored
+VERSIONS: Final = (1, 2, 3, VERSION)
+"""Version 1 had no journals of groups, version 2 no copies, version 3 no idempotent producers."""
 PROVEN, FAILED, NOT_PROVEN = "proven", "failed", "not proven"
 _SEALS: Final = ("sha256", "hmac_sha256")
 _SHOWN_MAX: Final = 20
@@ -77,6 +77,8 @@ def judge(body: dict[str, Any]) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     not_proven: list[str] = list(body["limits"])
     _judge_producers(body, problems, not_proven)
+    if body.get("idempotent") is not None:
+        _judge_idempotent(body, problems, not_proven)
     _judge_table(body, problems, not_proven)
     for group in body["groups"]:
         if "journal" in group:
@@ -119,6 +121,52 @@ def _judge_producers(body: dict[str, Any], problems: list[str], not_proven: list
     )
     if not any(counts) and not body["producers"]:
         not_proven.append("the window holds no records")
+
+
+def _judge_idempotent(body: dict[str, Any], problems: list[str], not_proven: list[str]) -> None:
+    """By the sequences in the batches of idempotent producers."""
+    found = body["idempotent"]
+    totals, is_compacted = found["totals"], found["is_compacted"]
+    faults = ["never_stored", "repeated"] + ([] if is_compacted else ["absent"])
+    shown = 0
+    for run in found["runs"]:
+        name = (
+            f"{body['topic']}-{run['partition']}: producer {run['producer_id']}, epoch"
+            f" {run['producer_epoch']}"
+        )
+        gaps = f"sequences {_spans(run['gaps'])}"
+        if run["never_stored"]:
+            problems.append(f"{name}: {run['never_stored']} never stored (among {gaps})")
+        if run["absent"] and not is_compacted:
+            problems.append(
+                f"{name}: {run['absent']} absent from the log, at offsets between others, where its"
+                f" cleanup.policy deletes none (among {gaps})"
+            )
+        if run["repeated"]:
+            problems.append(f"{name}: {run['repeated']} sequences stored twice")
+        shown += sum(run[fault] for fault in faults)
+    if (rest := sum(totals[fault] for fault in faults) - shown) > 0:
+        problems.append(f"{rest} more faults of idempotent producers that are not listed")
+    if is_compacted and totals["absent"]:
+        not_proven.append(
+            f"whether {totals['absent']} records of idempotent producers were removed by"
+            " compaction, or lost"
+        )
+    if totals["earlier"]:
+        not_proven.append(
+            f"whether {totals['earlier']} records of idempotent producers were stored before the"
+            " window, or deleted at the log's begin, or lost"
+        )
+    if totals["runs"]:
+        not_proven.append(
+            "what idempotent producers sent in an epoch after the last sequence stored"
+            f" ({totals['runs']} producers, epochs and partitions)"
+        )
+    if found["without_producer"]:
+        not_proven.append(
+            f"{found['without_producer']} stored records have no producer id: whether all of their"
+            " kind were stored, and once"
+        )
 
 
 def _judge_table(body: dict[str, Any], problems: list[str], not_proven: list[str]) -> None:

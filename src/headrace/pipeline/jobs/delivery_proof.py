@@ -21,6 +21,7 @@ from headrace.pipeline.jobs.copies import Copy, compare
 from headrace.pipeline.jobs.identity import DEFAULT_PRODUCER, DEFAULT_SEQUENCE
 from headrace.pipeline.jobs.letters import read_letters
 from headrace.pipeline.jobs.outcomes import GroupJournal
+from headrace.pipeline.jobs.producer_sequences import read_sequences
 from headrace.pipeline.jobs.reconcile import Side, sides_by_offset
 from headrace.pipeline.jobs.spans import SPANS_MAX, spans_by_partition
 from headrace.pipeline.jobs.windows import (
@@ -83,6 +84,8 @@ class DeliveryConfig:
     copies: tuple[Copy, ...] = ()
     is_numbered: bool = True
     """Whether what was sent is proven by producers' sequences."""
+    is_idempotent: bool = False
+    """Whether it is proven by the sequences of idempotent producers, too."""
 
     def has_journal(self, group: GroupPosition) -> bool:
         """Whether what the group did with each record can be read."""
@@ -117,6 +120,9 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
             "unnumbered": records.where("producer IS NULL OR sequence IS NULL").count()
             if config.is_numbered
             else 0,
+            "idempotent": read_sequences(spark, config.connection, config.topic, window)
+            if config.is_idempotent
+            else None,
             "groups": groups,
             "copies": [
                 compare(each, config.connection, config.topic, window, spark=spark)

@@ -130,9 +130,11 @@ def resolve_window(cluster: ClusterClient, topics: tuple[str, ...], bounds: Boun
     return Window(start, end, dict(found.topic_ids))
 
 
-def read_window(spark: Any, connection: Connection, window: Window, **options: Any) -> Any:
+def read_window(
+    spark: Any, connection: Connection, window: Window, source: str = "headrace", **options: Any
+) -> Any:
     """The records of a window. Raises TopicRecreated when it is read, if a topic's id differs."""
-    reader = spark.read.format("headrace").options(**connection.options)
+    reader = spark.read.format(source).options(**connection.options)
     return (
         reader.option("subscribe", ",".join(sorted(window.end)))
         .option("startingOffsets", offsets_to_json(window.start))
