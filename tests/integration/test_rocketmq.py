@@ -99,7 +99,9 @@ def python_program(version: str = "") -> tuple[list[str], dict[str, str]]:
 def go_program(version: str = "") -> tuple[list[str], dict[str, str]]:
     source = SOURCES / "go"
     if not version:
-        return built_in_go("rocketmq-go", source, ("main.go", "recent.go", "go.mod", "go.sum"))
+        return built_in_go(
+            "rocketmq-go", source, ("main.go", "recent.go", "steady.go", "go.mod", "go.sum")
+        )
     own, of_mod = pins_of("go", version)
     sums = f"{CLIENT_OF_GO} {version} {own}\n{CLIENT_OF_GO} {version}/go.mod {of_mod}\n"
     texts = {

@@ -42,7 +42,7 @@ func config(group string) *rmq.Config {
 }
 
 func producer(options ...rmq.ProducerOption) rmq.Producer {
-	made := must(rmq.NewProducer(config(""), append(options, rmq.WithTopics(topic))...))
+	made := must(rmq.NewProducer(config(""), append([]rmq.ProducerOption{rmq.WithTopics(topic)}, options...)...))
 	check(made.Start())
 	return made
 }

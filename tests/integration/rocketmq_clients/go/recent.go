@@ -10,7 +10,7 @@ import (
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 )
 
-var more = map[string]func() map[string]any{"push": push, "push_fifo": pushFifo, "dead": dead}
+var more = map[string]func() map[string]any{"push": push, "push_fifo": pushFifo, "dead": dead, "steady": steady}
 
 func unstarted(topic, group string, filter *rmq.FilterExpression) rmq.SimpleConsumer {
 	return must(rmq.NewSimpleConsumer(config(group),

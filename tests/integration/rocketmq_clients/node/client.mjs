@@ -1,6 +1,7 @@
 // RocketMQ's official client for Node.js: ENDPOINT LANE TOPIC GROUP; see ../client.py.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { steady } from './steady.mjs';
 
 const require = createRequire(join(process.env.NODE_CLIENTS, 'x.js'));
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
@@ -16,8 +17,8 @@ const config = { endpoints, namespace: '', logger, sessionCredentials };
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
-async function producer(checker) {
-  const made = new Producer({ ...config, topic, checker });
+async function producer(checker, topics = [topic]) {
+  const made = new Producer({ ...config, topics, checker });
   await made.startup();
   return made;
 }
@@ -78,6 +79,8 @@ async function pushed(fails) {
 const failsFirst = (body, attempt) => body === '1' && attempt === 1;
 
 const lanes = {
+  steady: () => steady({ producer, consumer, message, topic, TransactionResolution, sleep, INVISIBLE_MS }),
+
   async normal() {
     const sending = await producer();
     for (let number = 0; number < 10; number++) {
@@ -173,5 +176,6 @@ const lanes = {
   },
 };
 
-console.log(JSON.stringify(await lanes[lane]()));
-process.exit(0); // what the client still does would take a while
+const shown = JSON.stringify(await lanes[lane]());
+// Not before all of it is written; what the client still does would take a while.
+process.stdout.write(`${shown}\n`, () => process.exit(0));
