@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenants import PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
-from headrace.coordination.quotas.tenant_limits import LIMITS, PARTITIONS, TOPICS, WHEN_FULL
+from headrace.coordination.quotas.tenant_limits import GROUPS, LIMITS, TOPICS, WHEN_FULL
 from headrace.errors import BrokerUnreachable, SecurityDisabled
 from headrace.http.operations import (
     DRY_RUN,
@@ -30,8 +30,6 @@ from headrace.http.problems import Contradiction
 from headrace.records.tenant_names import TENANT, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
@@ -97,38 +95,24 @@ class TenantOperations:
         return answer
 
     async def _get(self, call: Call) -> Json:
-        name = call.path["tenant"]
-        shown = _shown(self._tenants(), name)
-        shown |= await self._counts(name)
-        return shown | {"used": self._used(name, shown["limits"])}
-
-    def _used(self, tenant: str, limits: Mapping[str, int]) -> dict[str, int]:
-        """Of each limit, at most a second old."""
-        topics, rates = self._services.topics, self._services.quotas
-        names = [name for name in topics.names() if tenant_of(name) == tenant]
-        own = {
-            TOPICS: len(names),
-            PARTITIONS: sum(topics.get(name).fact.partition_count for name in names),
+        name, topics = call.path["tenant"], self._services.topics
+        shown, held = _shown(self._tenants(), name), topics.held_by(name)
+        used = self._services.quotas.of_tenant
+        shown["used"] = {
+            what: held[what] if what in held else round(used(name, what))
+            for what in shown["limits"]
         }
-        return {
-            what: own[what] if what in own else round(rates.of_tenant(tenant, what))
-            for what in limits
-        }
+        return shown | {TOPICS: held[TOPICS], GROUPS: await self._group_count(name)}
 
-    async def _counts(self, tenant: str) -> Json:
-        """How many topics and groups a tenant has. Raises BrokerUnreachable unless all brokers
-        list their groups."""
+    async def _group_count(self, tenant: str) -> int:
+        """Raises BrokerUnreachable unless all brokers list their groups."""
         listed = await self._services.all_groups.list()
         if listed.failed:
             raise BrokerUnreachable(
                 f"broker {min(listed.failed)} does not list its groups now, and may have some of"
                 " the tenant's"
             )
-        groups = (one.group_id for one in listed.groups)
-        return {
-            "topics": sum(tenant_of(name) == tenant for name in self._services.topics.names()),
-            "groups": sum(tenant_of(name) == tenant for name in groups),
-        }
+        return sum(tenant_of(one.group_id) == tenant for one in listed.groups)
 
     async def _create(self, call: Call) -> Json:
         given, tenants = call.body, self._tenants()
@@ -156,7 +140,11 @@ class TenantOperations:
         name, tenants = call.path["tenant"], self._tenants()
         tenants.require_deletable(name)
         principals, is_forced = tenants.principals(name), call.query.get("force", False)
-        held = await self._counts(name) | {"principals": len(principals)}
+        held = {
+            TOPICS: self._services.topics.held_by(name)[TOPICS],
+            GROUPS: await self._group_count(name),
+            "principals": len(principals),
+        }
         kept = [f"{count} {what}" for what, count in held.items() if count]
         if kept and not is_forced:
             raise Contradiction(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.topics.overrides import delay_max_ms, message_type
+from headrace.broker.topics.topic_checks import held_by
 from headrace.errors import (
     AssignmentInvalid,
     HeadraceError,
@@ -126,6 +127,10 @@ class TopicService:
         """A random id, which no topic has."""
         self.create_internal = topics.ensure_internal
         """An internal topic, created if it does not exist. Raises HeadraceError."""
+
+    def held_by(self, tenant: str) -> dict[str, int]:
+        """How many topics and partitions a tenant has."""
+        return held_by(tenant, self._topics.by_name.values())
 
     # --- look up -----------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
 from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.topic import Topic
@@ -35,6 +35,12 @@ REPLICATION_FACTOR_MAX = 9
 
 def _no_limits(_tenant: str) -> Mapping[str, float]:
     return {}
+
+
+def held_by(tenant: str, topics: Iterable[Topic]) -> dict[str, int]:
+    """How many topics and partitions a tenant has."""
+    own = [one.fact.partition_count for one in topics if tenant_of(one.name) == tenant]
+    return {TOPICS: len(own), PARTITIONS: sum(own)}
 
 
 class TopicChecks:
@@ -95,12 +101,9 @@ class TopicChecks:
         limits = self._limits_of(tenant_of(name))
         if TOPICS not in limits and PARTITIONS not in limits:
             return
-        tenant = tenant_of(name)
-        own = [topic for other, topic in topics.items() if tenant_of(other) == tenant]
-        wanted = {
-            TOPICS: len(own) + (name not in topics),
-            PARTITIONS: sum(topic.fact.partition_count for topic in own) + added,
-        }
+        wanted = held_by(tenant_of(name), topics.values())
+        wanted[TOPICS] += name not in topics
+        wanted[PARTITIONS] += added
         for what, count in wanted.items():
             limit = limits.get(what)
             if limit is not None and count > limit:
