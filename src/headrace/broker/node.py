@@ -659,6 +659,7 @@ def _count_of_tenants(node: Node, tenants: Tenants) -> None:
         return {one: found[one] for one in counted}
 
     def count_groups(counted: Collection[str]) -> Mapping[str, int]:
+        node.groups.load()
         found = Counter(map(tenant_of, node.groups.group_ids()))
         # Share groups are known to every broker: each is counted by one.
         if node.config.broker_id == min(one.id for one in node.cluster.brokers()):

@@ -12,6 +12,7 @@ from tests.unit.kafka.face_rig import Rig, batch, broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
 from headrace.broker.security.listener import TenantPlace
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
@@ -25,6 +26,7 @@ from headrace.coordination.quotas.tenant_limits import check_limits, share_of
 from headrace.errors import HeadraceError, PolicyViolation, RequestInvalid
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.runtime.randomness import SystemRandomness
 
 CONFIG = {"authorizer": "acl", "super_users": "User:root", "offsets_partition_count": 1}
 RATE = 1_000_000
@@ -422,3 +424,23 @@ async def test_nothing_is_dropped_where_that_makes_no_room():
         await storage.drop("acme", log.size_bytes)
         await storage.drop("acme", log.size_bytes)
         assert log.log_start_offset == 1
+
+
+async def test_what_a_tenant_has_counts_though_nobody_has_used_it_since_the_start():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await stored_of(rig, "reject")
+        await rig.node.access.tenants.change("acme", limits={"groups": 2})
+        await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
+        offsets = [OffsetToCommit("«acme»a", 0, 1, -1, "")]
+        command = CommitCommand("«acme»g", -1, "", None, offsets)
+        assert (await rig.node.groups.submit(command)).results[0].error is None
+        assert await write(rig, "«acme»a")
+        stored = rig.node.topics.get("«acme»a").partitions[0].size_bytes
+    config, randomness = BrokerConfig(**CONFIG), SystemRandomness()
+    node = Node(config, rig.store, rig.metadata, rig.clock, randomness)
+    await node.open()
+    try:
+        await until(lambda: node.tenant_rates.used("acme", "stored_bytes") >= stored > 0)
+        await until(lambda: node.tenant_rates.used("acme", "groups") == 1)
+    finally:
+        await node.close()

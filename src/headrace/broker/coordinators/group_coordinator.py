@@ -313,6 +313,11 @@ class GroupCoordinator:
         ):
             raise GroupIdInvalid("a group id must not be empty")
 
+    def load(self) -> None:
+        """Load the groups of this broker, which are otherwise once a client asks for one."""
+        for shard in self.shards.owned():
+            shard.load()
+
     def group_ids(self) -> Iterator[str]:
         """Of the groups that are loaded here."""
         for machine in self.shards.machines():

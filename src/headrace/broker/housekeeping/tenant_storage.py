@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
 from headrace.log.retention import close_open, drop_before
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOADS_MAX: Final = 100
+"""Partitions that one count has loaded."""
+
 
 class TenantStorage:
     """See the module."""
@@ -34,14 +37,20 @@ class TenantStorage:
 
     def measure(self, tenants: Collection[str]) -> Counter[str]:
         """The bytes that tenants store in this broker's partitions, with what belongs to these:
-        delayed records, and the journals of queues."""
+        delayed records, and the journals of queues. Partitions that nobody has used since the
+        broker started count once they are loaded, which begins here."""
         found: Counter[str] = Counter()
+        loads = 0
         for topic in self._topics.by_name.values():
             tenant = tenant_of(topic.name)
             if tenant in tenants:
                 for number, partition in topic.logs:
-                    if self._ownership.is_mine(topic, number):
-                        found[tenant] += partition.size_bytes
+                    if not self._ownership.is_mine(topic, number):
+                        continue
+                    if not partition.is_loaded and loads < LOADS_MAX:
+                        loads += 1
+                        partition.load()
+                    found[tenant] += partition.size_bytes
         for (topic_id, _), companion in self._topics.companions.items():
             of = self._topics.by_id.get(topic_id)
             if of is not None and (tenant := tenant_of(of.name)) in tenants:
