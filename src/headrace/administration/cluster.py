@@ -314,7 +314,10 @@ class ClusterAdmin:
     @asynccontextmanager
     async def _store(self, snapshot: ClusterSnapshot) -> AsyncIterator[BookKeeperLedgerStore]:
         cluster = BookKeeperSettings(
-            ledgers_root=self._settings.ledgers_root, cluster=snapshot.cluster_id
+            ledgers_root=self._settings.ledgers_root,
+            cluster=snapshot.cluster_id,
+            tls=self._settings.bookie_context(),
+            credential=self._settings.bookie_credential,
         )
         store = await BookKeeperLedgerStore.open(self._zookeeper, cluster, SystemClock())
         try:

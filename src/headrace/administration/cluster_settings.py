@@ -32,6 +32,8 @@ class ClusterSettings:
     """Trusted CA bundle and client certificate for TLS to the cluster's servers."""
     is_zookeeper_tls: bool = False
     is_bookie_tls: bool = False
+    bookie_credential: str | None = field(default=None, repr=False)
+    """`user:password` for bookies; a secret."""
 
     def zookeeper_context(self) -> ssl.SSLContext | None:
         """The TLS context for ZooKeeper. Raises RequestInvalid."""

@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.administration.cluster_settings import ClusterSettings
 from headrace.broker.settings.of_clusters import JOINING, TLS
@@ -17,6 +17,7 @@ from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.setting_options import CLUSTER_NAMES, setting_option, setting_options
 from headrace.errors import RequestInvalid
 from headrace.runtime.tls import TlsFiles, client_context
+from headrace.storage.bookkeeper.digest_login import check_credential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +36,15 @@ __all__ = (
 CREDENTIAL = setting_option("zookeeper-credential-file")
 """Never the credential itself: every user of the machine can see a process's options."""
 CREDENTIAL_VARIABLE = "HEADRACE_ZOOKEEPER_CREDENTIAL"
+BOOKIE_CREDENTIAL_VARIABLE = "HEADRACE_BOOKIE_CREDENTIAL"
 
 _TLS_NAMES = tuple(setting.option for setting in TLS)
 _NAMES = tuple(setting.option for setting in JOINING)
 
 
 def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options about TLS within a cluster to a command; it gets `tls`, for `with_tls`."""
+    """Add the options about TLS and logins within a cluster to a command; it gets `tls`, for
+    `with_tls`."""
 
     @wraps(command)
     def given(**values: Any) -> None:
@@ -50,10 +53,20 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return setting_options(_TLS_NAMES)(given)
 
 
-def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
+class Links(NamedTuple):
+    """How this process connects to the cluster's servers."""
+
+    tls: TlsFiles | None
+    is_zookeeper_tls: bool
+    is_bookie_tls: bool
+    bookie_credential: Path | None
+
+
+def tls_of(values: dict[str, Any]) -> Links:
     """Remove the TLS options from a command's values. Raises CommandFailed."""
     ca, cert, key = (values.pop(name) for name in ("cluster_ca", "cluster_cert", "cluster_key"))
     is_zookeeper, is_bookie = values.pop("zookeeper_tls"), values.pop("bookie_tls")
+    credential = values.pop("bookie_credential_file")
     files = None if ca is None else TlsFiles(ca, cert, key)
     if files is None and (is_zookeeper or is_bookie):
         raise CommandFailed(
@@ -62,21 +75,28 @@ def tls_of(values: dict[str, Any]) -> tuple[TlsFiles | None, bool, bool]:
         )
     if key is not None and cert is None:
         raise CommandFailed("--cluster-key requires --cluster-cert")
-    return files, is_zookeeper, is_bookie
+    return Links(files, is_zookeeper, is_bookie, credential)
 
 
-def with_tls(
-    settings: ClusterSettings | None, tls: tuple[TlsFiles | None, bool, bool]
-) -> ClusterSettings | None:
+def with_tls(settings: ClusterSettings | None, tls: Links) -> ClusterSettings | None:
     """The settings with the values of `tls_options`. Raises CommandFailed for unusable files."""
-    files, is_zookeeper, is_bookie = tls
-    if settings is None or files is None:
-        return settings
-    try:
-        client_context(files)  # now, so that the user sees the error
+    if settings is None:
+        return None
+    credential = _credential(tls.bookie_credential, BOOKIE_CREDENTIAL_VARIABLE)
+    try:  # now, so that the user sees the error
+        if tls.tls is not None:
+            client_context(tls.tls)
+        if credential is not None:
+            check_credential(credential)
     except RequestInvalid as error:
         raise CommandFailed(str(error)) from error
-    return replace(settings, tls=files, is_zookeeper_tls=is_zookeeper, is_bookie_tls=is_bookie)
+    return replace(
+        settings,
+        tls=tls.tls,
+        is_zookeeper_tls=tls.is_zookeeper_tls,
+        is_bookie_tls=tls.is_bookie_tls,
+        bookie_credential=credential,
+    )
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,15 +143,15 @@ def cluster_settings(
         ensemble=ensemble,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
-        credential=_credential(credential_file),
+        credential=_credential(credential_file, CREDENTIAL_VARIABLE),
     )
 
 
-def _credential(path: Path | None) -> str | None:
+def _credential(path: Path | None, variable: str) -> str | None:
     """`user:password` from the file or the environment. Raises CommandFailed, without the value."""
-    where = str(path) if path is not None else CREDENTIAL_VARIABLE
+    where = str(path) if path is not None else variable
     try:
-        text = os.environ.get(CREDENTIAL_VARIABLE) if path is None else path.read_text().strip()
+        text = os.environ.get(variable) if path is None else path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"{where} cannot be read: {type(error).__name__}") from error
     if text is None:

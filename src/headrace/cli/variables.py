@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PREFIX = "HEADRACE_"
-OTHERS = ("BOOTSTRAP", "CACHE", "COMPILED", "MAVEN", "TRACEBACK", "ZOOKEEPER_CREDENTIAL")
+OTHERS = (
+    "BOOKIE_CREDENTIAL",
+    "BOOTSTRAP",
+    "CACHE",
+    "COMPILED",
+    "MAVEN",
+    "TRACEBACK",
+    "ZOOKEEPER_CREDENTIAL",
+)
 """Variables that belong to no option of `serve`."""
 _NEAR = 0.8
 _OF_ONE_CALL = {"json"}

@@ -197,6 +197,7 @@ async def start_clustered(settings: Settings, cluster: ClusterSettings) -> Broke
                 quorum=quorum,
                 cluster=await ensure_cluster_id(metadata, randomness),
                 tls=cluster.bookie_context(),
+                credential=cluster.bookie_credential,
             ),
             clock,
             randomness,

@@ -29,6 +29,7 @@ CANARIES = tuple(
             "AZURE_STORAGE_ACCOUNT_KEY",
             "GOOGLE_SERVICE_ACCOUNT_KEY",
             "HEADRACE_PASSWORD",
+            "HEADRACE_BOOKIE_CREDENTIAL",
             "HEADRACE_ZOOKEEPER_CREDENTIAL",
         )
     )

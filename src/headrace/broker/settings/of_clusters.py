@@ -176,6 +176,14 @@ TLS = (
         **OF_CLUSTER,
     ),
     BrokerSetting(
+        "headrace.bookie.credential.file",
+        PathName(),
+        "File with USER:PASSWORD for bookies (SASL DIGEST-MD5); alternatively, set"
+        " HEADRACE_BOOKIE_CREDENTIAL. Use it with TLS, which alone encrypts.",
+        is_sensitive=True,
+        **OF_CLUSTER,
+    ),
+    BrokerSetting(
         "headrace.cluster.ca",
         PathName(),
         "File with the trusted CA certificates for ZooKeeper and bookies.",

@@ -19,7 +19,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.storage.bookkeeper.secure_channel import open_channel
+from headrace.storage.bookkeeper.secure_channel import LoginRefused, open_channel
 from headrace.storage.bookkeeper.wire import (
     ADD,
     ADD_RESPONSE_SIZE,
@@ -88,6 +88,7 @@ class BookieConnection:
         timeout_ms: int,
         bytes_max: int,
         tls: ssl.SSLContext | None = None,
+        credential: str | None = None,
         lost: Callable[[str], None] | None = None,
     ) -> None:
         """`lost` is called when an open connection breaks."""
@@ -99,7 +100,7 @@ class BookieConnection:
         self._tasks = tasks
         self._timeout_s = timeout_ms / 1000
         self._bytes_max = bytes_max
-        self._tls = tls
+        self._open = partial(open_channel, tls=tls, credential=credential)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_connecting = False
@@ -214,9 +215,10 @@ class BookieConnection:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 address = await self._resolve(self.bookie)
                 protocol = cast("asyncio.Protocol", self)
-                await open_channel(protocol, address.host, address.port, self._tls)
+                await self._open(protocol, address.host, address.port)
         except (OSError, TimeoutError) as error:
-            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG
+            is_refused = isinstance(error, ssl.SSLError | LoginRefused)
+            level = logging.WARNING if is_refused else logging.DEBUG
             log.log(level, "cannot connect to bookie %s: %s", self.bookie, repr(error))
             self._connect_failed()
         except BaseException:
@@ -381,6 +383,7 @@ class Bookies:
         timeout_ms: int,
         bytes_max: int,
         tls: ssl.SSLContext | None = None,
+        credential: str | None = None,
         lost: Callable[[str], None] | None = None,
     ) -> None:
         self._make = partial(
@@ -390,6 +393,7 @@ class Bookies:
             timeout_ms=timeout_ms,
             bytes_max=bytes_max,
             tls=tls,
+            credential=credential,
             lost=lost,
         )
         self._connections: dict[str, BookieConnection] = {}

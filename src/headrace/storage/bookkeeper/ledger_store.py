@@ -103,6 +103,7 @@ class BookKeeperLedgerStore:
             timeout_ms=settings.add_timeout_ms,
             bytes_max=settings.bookie_bytes_max,
             tls=settings.tls,
+            credential=settings.credential,
             lost=lambda bookie: self._health.failed(bookie, DISCONNECTED),
         )
         self._health = BookieHealth(

@@ -39,6 +39,8 @@ class BookKeeperSettings:
     """Password of the ledgers; stored as plaintext in their metadata, as in BookKeeper."""
     tls: ssl.SSLContext | None = None
     """TLS context for bookies (`secure_channel`); None: plaintext."""
+    credential: str | None = field(default=None, repr=False)
+    """`user:password` for bookies that require a login; a secret."""
     add_timeout_ms: int = 5_000
     """After this time without an answer, a bookie is replaced."""
     stall_ms: int = 5_000

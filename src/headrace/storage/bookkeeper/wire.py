@@ -54,7 +54,10 @@ _NAMES: Final = {
     NO_ENTRY: "does not have the entry",
     BAD_REQUEST: "rejected the request as malformed",
     IO_ERROR: "could not read or write its disk",
-    UNAUTHORIZED: "refused access to the ledger",
+    UNAUTHORIZED: (
+        "refused access: it requires a login (headrace.bookie.credential.file), or the ledger has"
+        " another password"
+    ),
     BAD_VERSION: "does not speak this version of the protocol",
     FENCED: "refused because the ledger is fenced",
     READ_ONLY: "is read-only: its disks are full or have failed",

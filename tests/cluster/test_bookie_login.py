@@ -1,0 +1,76 @@
+"""SASL DIGEST-MD5 to a real bookie that serves nobody without a login."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.cluster.fixtures import cluster
+
+from headrace.dev_cluster.settings import ServerPlace
+from headrace.errors import HeadraceError
+from headrace.runtime.clock import SystemClock
+from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from headrace.storage.bookkeeper.quorum import Quorum
+from headrace.storage.bookkeeper.settings import BookKeeperSettings
+from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
+
+CREDENTIAL = "headrace:canary-7f3a"
+
+
+@pytest.fixture(scope="module")
+def address(cluster_parts, tmp_path_factory):
+    """Of a ZooKeeper with such a bookie."""
+    jaas = tmp_path_factory.mktemp("jaas") / "jaas.conf"
+    user, _, password = CREDENTIAL.partition(":")
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    jaas.write_text(f'Bookie {{ {module} required user_{user}="{password}"; }};\n')
+    java = f"JAVA_TOOL_OPTIONS=-Djava.security.auth.login.config={jaas}"
+    factory = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+    with cluster(
+        cluster_parts,
+        bookie_count=1,
+        bookie_settings={
+            "bookieAuthProviderFactoryClass": factory,
+            "saslJaasClientAllowedIds": "headrace",
+        },
+        places={"bookie-1": ServerPlace(launch=("env", java))},
+    ) as started:
+        yield started.zookeeper_addresses
+
+
+async def stored(address: str, credential: str | None, value: bytes) -> bytes:
+    """Write `value` to a ledger, recover it, and read it."""
+    zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
+    settings = BookKeeperSettings(quorum=Quorum(1, 1, 1), credential=credential)
+    writer = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
+    reader = await BookKeeperLedgerStore.open(zookeeper, settings, SystemClock())
+    try:
+        ledger = await writer.create()
+        _position, completion = writer.append(ledger, [value], len(value), None)
+        await completion.wait()
+        info = await reader.recover(ledger)
+        return bytes(await reader.read(ledger, 0, info.end))
+    finally:
+        await writer.close()
+        await reader.close()
+        await zookeeper.close()
+
+
+def test_a_ledger_is_written_recovered_and_read_after_a_login(address):
+    assert asyncio.run(stored(address, CREDENTIAL, b"value" * 1000)) == b"value" * 1000
+
+
+@pytest.mark.parametrize("credential", ["headrace:canary-wrong", "other:canary-7f3a", None])
+def test_a_bookie_refuses_others_and_the_log_says_why_without_the_password(
+    address, credential, caplog
+):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(HeadraceError):
+        asyncio.run(stored(address, credential, b"value"))
+    if credential is not None:
+        user = credential.partition(":")[0]
+        assert f"the bookie refused the user '{user}' or the password" in caplog.text
+    assert "canary" not in caplog.text
+    assert "canary" not in repr(BookKeeperSettings(credential=credential))
