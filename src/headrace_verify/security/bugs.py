@@ -214,19 +214,54 @@ def let_rules_open_what_other_tenants_have(patch: Patch) -> None:
     patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
 
 
-def decode_names_in_http_once_more(patch: Patch) -> None:
-    """A name that becomes another tenant's key by it is taken for that key."""
+class _Decoding(str):
+    """A tenant's prefix, which decodes what it precedes once more: a name that becomes another
+    tenant's key by it is taken for that key."""
+
+    __slots__ = ()
+
+    def __add__(self, name: str) -> str:
+        plain = unquote(unicodedata.normalize("NFKC", unquote(name))).replace("\0", "")
+        return plain if tenant_of(plain) else super().__add__(name)
+
+
+def _believe_keys(patch: Patch) -> None:
     from headrace.broker.services import access_control
+
+    patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
+
+
+def decode_names_in_http_once_more(patch: Patch) -> None:
     from headrace.broker.services.tenant_view import TenantView
 
-    key = TenantView.key
+    patch(TenantView, "key", lambda self, name: _Decoding(self.prefix) + name)
+    _believe_keys(patch)
 
-    def decoded(self: Any, name: str) -> str:
-        plain = unquote(unicodedata.normalize("NFKC", unquote(name))).replace("\0", "")
-        return plain if tenant_of(plain) else key(self, name)
 
-    patch(TenantView, "key", decoded)
-    patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
+def decode_names_in_kafka_once_more(patch: Patch) -> None:
+    from headrace.kafka.tenancy import Tenancy
+
+    init = Tenancy.__init__
+
+    def decoding(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.prefix = _Decoding(self.prefix)
+
+    patch(Tenancy, "__init__", decoding)
+    _believe_keys(patch)
+
+
+def decode_names_in_rocketmq_once_more(patch: Patch) -> None:
+    from headrace.broker.services.tenant_view import view_of
+    from headrace.rocketmq import caller, names
+
+    def decoding(*arguments: Any) -> Any:
+        view = view_of(*arguments)
+        return view._replace(prefix=_Decoding(view.prefix))
+
+    patch(caller, "view_of", decoding)
+    patch(names, "is_topic_name", lambda _name: True)
+    _believe_keys(patch)
 
 
 def forget_the_limits_of_tenants(patch: Patch) -> None:
@@ -259,7 +294,9 @@ BUGS = (
         says="names another tenant's",
     ),
     Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
-    Hole(decode_names_in_http_once_more, ("encoded names",), says="twice encoded marks"),
+    Hole(decode_names_in_http_once_more, ("encoded names",), says="tells by HTTP"),
+    Hole(decode_names_in_kafka_once_more, ("encoded names",), says="tells by Kafka"),
+    Hole(decode_names_in_rocketmq_once_more, ("encoded names",), says="tells by RocketMQ"),
     Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(
