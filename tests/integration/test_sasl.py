@@ -7,6 +7,7 @@ before the broker starts, others by admin clients.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -34,6 +35,7 @@ from confluent_kafka.admin import (
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
+from kafka.net.compat import KafkaNetClient
 from tests.integration.broker import Broker
 from tests.integration.foreign import node_program
 from tests.integration.test_transactions import fresh
@@ -267,8 +269,15 @@ def test_librdkafka_reports_a_wrong_password_at_once(secured, mechanism):
 def test_kafka_python_reports_a_wrong_password(secured, mechanism, caplog):
     """The client itself tries again for as long as it may; each attempt gets the answer."""
     settings = of_python(secured, mechanism, "wrong")
-    with pytest.raises((SaslAuthenticationFailedError, KafkaTimeoutError)):
-        kafka.KafkaProducer(bootstrap_timeout_ms=500, **settings)
+    with contextlib.ExitStack() as stack:
+
+        def connections(**given: Any) -> KafkaNetClient:
+            return stack.enter_context(contextlib.closing(KafkaNetClient(**given)))
+
+        # A producer that cannot be made leaves them open.
+        settings |= {"bootstrap_timeout_ms": 500, "kafka_client": connections}
+        with pytest.raises((SaslAuthenticationFailedError, KafkaTimeoutError)):
+            kafka.KafkaProducer(**settings)
     assert "invalid credentials" in caplog.text
     assert "socket disconnected" not in caplog.text
 
