@@ -519,6 +519,7 @@ async def test_any_broker_says_where_a_group_stands_on_the_whole_topic(cluster):
                 "in_flight": 2,
                 "waiting_for_dead_letter_copy": 0,
                 "lag": 2,
+                "redelivered": 0,
             }
             for number in range(PARTITIONS)
         ]
