@@ -7,6 +7,7 @@ Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import logging
@@ -214,6 +215,40 @@ def let_rules_open_what_other_tenants_have(patch: Patch) -> None:
     patch(access_control, "is_of_another", lambda *_asked, **_settings: False)
 
 
+def refuse_absent_users_without_a_hash(patch: Patch) -> None:
+    from headrace.broker.security import logins
+    from headrace.errors import AuthenticationFailed
+
+    check = logins.Logins.check_password
+
+    async def hasty(self: Any, given: Any) -> Any:
+        if self.users.any_credential(given.user) is None:
+            raise AuthenticationFailed("wrong password, or no such user", user=given.user)
+        return await check(self, given)
+
+    patch(logins.Logins, "check_password", hasty)
+
+
+def look_at_topics_before_the_rights_to_them(patch: Patch) -> None:
+    """The look costs what a few reads of metadata do."""
+    from headrace.broker.security.tenants import is_of_another
+    from headrace.broker.services import access_control
+
+    create, created = topics.Topics.create, set()
+
+    async def noting(self: Any, name: str, *arguments: Any, **settings: Any) -> Any:
+        created.add(name)
+        return await create(self, name, *arguments, **settings)
+
+    def looking(kind: Any, name: str, *asked: Any, **settings: Any) -> bool:
+        if name in created:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 8_192)
+        return is_of_another(kind, name, *asked, **settings)
+
+    patch(topics.Topics, "create", noting)
+    patch(access_control, "is_of_another", looking)
+
+
 class _Decoding(str):
     """A tenant's prefix, which decodes what it precedes once more: a name that becomes another
     tenant's key by it is taken for that key."""
@@ -297,6 +332,10 @@ BUGS = (
     Hole(decode_names_in_http_once_more, ("encoded names",), says="tells by HTTP"),
     Hole(decode_names_in_kafka_once_more, ("encoded names",), says="tells by Kafka"),
     Hole(decode_names_in_rocketmq_once_more, ("encoded names",), says="tells by RocketMQ"),
+    Hole(refuse_absent_users_without_a_hash, ("work does not tell",), says="a wrong password"),
+    Hole(
+        look_at_topics_before_the_rights_to_them, ("work does not tell",), says="/v1/topics/hidden"
+    ),
     Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(

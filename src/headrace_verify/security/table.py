@@ -21,6 +21,7 @@ from headrace_verify.security import (
     source,
     tenants,
     web,
+    work,
 )
 from headrace_verify.wire import batches, frames, grammar
 from headrace_verify.wire import web as burdens
@@ -144,6 +145,8 @@ THREATS = (
     Threat(MACHINE, encoded_names.encoded_names_reach_no_other_tenant,
            "CVE-2025-30215, CVE-2014-9650",
            "the same answer in every encoding whether another tenant has it or nobody"),
+    Threat(MACHINE, work.work_does_not_tell_what_exists, "CVE-2026-41115",
+           "the same CPU time whether a user or another tenant's topic or group exists or not"),
     Threat(MACHINE, tenants.a_tenant_takes_no_more_than_its_limits, "CVE-2026-66067",
            "403 for topics and partitions above its limits"),
     Threat(MACHINE, tenants.a_tenant_does_not_fill_the_disk_of_others, "CVE-2026-66067",
