@@ -1,8 +1,9 @@
 """A transport that sends each write together with the next one, or at the end of the turn.
 
-Invariants: the order of bytes is that of the writes; closing sends what was written before. Knows
-no protocol. The head and the body of a response are two writes, each of which was a system call
-that woke the client: a tenth of a broker's CPU while messages are received over HTTP.
+Invariants: the order of bytes is that of the writes; closing sends what was written before, and
+what is written after the connection was lost is dropped. Knows no protocol. The head and the body
+of a response are two writes, each of which was a system call that woke the client: a tenth of a
+broker's CPU while messages are received over HTTP.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ class JoinedWrites(asyncio.Transport):
         parts = self._parts
         if not parts:
             return
-        if self._size > JOIN_BYTES_MAX:
+        size = self._size
+        self._parts, self._size = [], 0
+        if self._transport.is_closing():
+            return  # nobody reads it; uvloop's transports raise once the connection is lost
+        if size > JOIN_BYTES_MAX:
             self._transport.writelines(parts)
         else:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._parts, self._size = [], 0
 
     def close(self) -> None:
         """See asyncio.BaseTransport."""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+
+import pytest
+import uvloop
 
 from headrace.http.joined_writes import JOIN_BYTES_MAX, JoinedWrites
 
@@ -20,6 +25,9 @@ class Wire(asyncio.Transport):
 
     def writelines(self, list_of_data) -> None:
         self.sent += [bytes(data) for data in list_of_data]
+
+    def is_closing(self) -> bool:
+        return self.is_over
 
     def close(self) -> None:
         self.is_over = True
@@ -79,3 +87,47 @@ def test_writes_before_an_abort_are_dropped():
         assert wire.is_over
 
     assert run(test) == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_writes_after_the_connection_was_lost_are_dropped(new_loop):
+    errors: list[dict[str, object]] = []
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport) -> None:
+            self.joined = JoinedWrites(transport, asyncio.get_running_loop())
+            self.is_lost = asyncio.Event()
+
+        def connection_lost(self, _error) -> None:
+            self.is_lost.set()
+
+    async def scenario() -> None:
+        loop, protocols = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _loop, context: errors.append(context))
+        made = asyncio.Event()
+
+        def protocol() -> Server:
+            protocols.append(Server())
+            loop.call_soon(made.set)
+            return protocols[-1]
+
+        server = await loop.create_server(protocol, "127.0.0.1", 0)
+        try:
+            client = socket.create_connection(server.sockets[0].getsockname())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await made.wait()
+            client.close()  # a reset
+            (served,) = protocols
+            await asyncio.wait_for(served.is_lost.wait(), 30)
+            served.joined.write(b"head")
+            served.joined.write(b"body")
+            served.joined.write(b"next")
+            await asyncio.sleep(0)
+            served.joined.close()
+        finally:
+            server.close()
+            await server.wait_closed()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+    assert errors == []
