@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.administration.cluster import ClusterSnapshot
+    from headrace.administration.snapshot import ClusterSnapshot
     from headrace.metadata.facts import PartitionFact, PartitionKey
     from headrace.storage.ledger import LedgerRecord
 

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from headrace.administration.cluster import ClusterAdmin, ClusterSnapshot
+    from headrace.administration.cluster import ClusterAdmin
     from headrace.administration.cluster_settings import ClusterSettings
     from headrace.administration.replication_report import UnderReplicated
+    from headrace.administration.snapshot import ClusterSnapshot
     from headrace.cli.output import Cell
     from headrace.metadata.facts import BrokerFact
 

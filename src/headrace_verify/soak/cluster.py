@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.administration.cluster import Findings
+    from headrace.administration.verification import Findings
 
 BROKER_COUNT, BOOKIE_COUNT = 2, 3
 UNTIDY = 1.25
