@@ -145,7 +145,12 @@ async def _log_in(handshake: _Handshake, credential: str) -> None:
     except RequestInvalid as error:
         raise LoginRefused(str(error)) from error
     handshake.send(auth_frame(b""))
-    challenge = auth_payload(await handshake.response("its login"))
+    first = await handshake.response("its login")
+    if not is_auth(first):
+        # After a TLS handshake, a bookie says that this client has not logged in yet.
+        start_tls_status(memoryview(first))
+        first = await handshake.response("its login")
+    challenge = auth_payload(first)
     if challenge is not None:  # else the bookie requires no login, as before it is configured
         handshake.send(auth_frame(login.answer(challenge)) + _PROBE)
         first = await handshake.response("its login")
