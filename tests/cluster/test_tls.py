@@ -10,28 +10,19 @@ import sys
 from typing import NamedTuple
 
 import pytest
+from tests.cluster.bookie_tls import tls_of_bookie, with_tls
 from tests.cluster.certificates import ROLE, Authority, Identity
 from tests.cluster.fixtures import cluster
 from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
 
-from headrace.dev_cluster.parts import Parts
 from headrace.errors import HeadraceError, MetadataUnavailable
-from headrace.java.jars import Jar, JarUnavailable, ensure_jars
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tls import TlsFiles, client_context
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
-
-BOUNCY_CASTLE = Jar(
-    "org.bouncycastle",
-    "bcprov-jdk18on",
-    "1.83",
-    "82cf3a2af766c3bc874f6d36b9f20a8b99a8f09762dc776e8a227a45d8daaafb",
-)
-"""BookKeeper's TLS does not load without it; without TLS nothing needs it."""
 
 
 class Parties(NamedTuple):
@@ -88,14 +79,8 @@ def of_zookeeper(server: Identity) -> dict[str, str]:
 def of_bookie(server: Identity) -> dict[str, str]:
     """What has a bookie serve nobody but those whose certificates name a role."""
     return {
-        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-        "tlsProvider": "JDK",
+        **tls_of_bookie(server),
         "tlsClientAuthentication": "true",
-        "tlsKeyStoreType": "PEM",
-        "tlsKeyStore": str(server.key),
-        "tlsCertificatePath": str(server.certificate),
-        "tlsTrustStoreType": "PEM",
-        "tlsTrustStore": str(server.authority),
         "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.tls.BookieAuthZFactory",
         "authorizedRoles": ROLE,
     }
@@ -112,14 +97,9 @@ def zookeeper(cluster_parts, parties):
 @pytest.fixture(scope="module")
 def secure(cluster_parts, parties):
     """A ZooKeeper and a bookie."""
-    try:
-        paths = ensure_jars([BOUNCY_CASTLE])
-    except JarUnavailable as error:
-        pytest.skip(f"NO BOUNCY CASTLE, WITHOUT WHICH BOOKIES HAVE NO TLS: {str(error)[:200]}")
-    classpath = os.pathsep.join([cluster_parts.classpath, *map(str, paths)])
     settings = of_zookeeper(parties.server)
     with cluster(
-        Parts(cluster_parts.java, classpath),
+        with_tls(cluster_parts),
         bookie_count=1,
         bookie_settings=of_bookie(parties.server),
         zookeeper_settings=settings,
@@ -282,8 +262,9 @@ def test_a_broker_serves_over_a_cluster_that_speaks_tls_alone(secure, tmp_path):
         *("--cluster-ca", str(broker_files.authority)),
         *("--cluster-cert", str(broker_files.certificate)),
         *("--cluster-key", str(broker_files.key)),
+        *("--bookie-tls", "--quorum", "1,1,1"),
     ]
-    broker = Broker(tmp_path, *where, "--bookie-tls", "--quorum", "1,1,1")
+    broker = Broker(tmp_path, *where)
     broker.start()
     try:
         create_topic(broker.kafka, "t")

@@ -25,6 +25,7 @@ from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
 from headrace.cli.progress import counting
+from headrace.cli.setting_options import setting_option
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.runtime.log_text import one_line
 
@@ -74,6 +75,7 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
             help="ZooKeeper servers of the cluster.",
         ),
         CREDENTIAL,
+        setting_option("quorum"),  # that of brokers: without it, theirs may seem to be missed
         config_option(None, CLUSTER_NAMES),
     ):
         command = option(command)
@@ -83,10 +85,10 @@ def where(command: Callable[..., Any]) -> Callable[..., Any]:
         zookeeper: str,
         zookeeper_root: str,
         zookeeper_credential_file: Path | None,
+        quorum: tuple[int, int, int],
         tls: Any,
         **more: Any,
     ) -> None:
-        quorum = (3, 3, 2)  # nothing is written that would need another value
         settings = cluster_settings(
             zookeeper, zookeeper_root, SESSION_TIMEOUT_MS, quorum, zookeeper_credential_file
         )
