@@ -434,7 +434,7 @@ def test_the_list_of_topics_shows_rates_and_which_group_is_furthest_behind(brows
     with browser.page("topics") as page:
         row = page.locator("tbody tr", has_text="orders").first
         row.get_by_role("link", name="workers").wait_for()
-        assert "and 1 more" in row.inner_text()  # billing has committed
+        assert re.search(r"and \d+ more", row.inner_text())  # billing has committed, at least
         assert re.search(r"\d/s", row.inner_text())
 
 
