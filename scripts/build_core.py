@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -138,8 +139,11 @@ def main() -> None:
         wrong = [line for line in told.splitlines() if "rror:" in line]
         said = (wrong[-1] if wrong else str(error))[:300]
         log = ROOT / ".cache" / "build_core.log"
-        log.parent.mkdir(exist_ok=True)
-        log.write_text(f"{error}\n{told}")
+        if options.must:  # the folder may be one that goes away, as of a build of a package
+            print(told, file=sys.stderr)
+        with suppress(OSError):
+            log.parent.mkdir(exist_ok=True)
+            log.write_text(f"{error}\n{told}")
         print(
             f"fast: not compiled, pure Python does the work ({said}); all: {log}", file=sys.stderr
         )

@@ -157,6 +157,8 @@ def try_out(own: str, made: Path, bill: Path, tools: Path) -> None:
         bom = [tools, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
         run(*bom, "--output-file", bill, folder / "venv")
         bill.write_text(without_files(bill.read_text()))
+        if str(folder) in bill.read_text() or str(ROOT) in bill.read_text():
+            raise ReleaseError(f"{bill} names folders of this machine: it differs in the next run")
         run(*pip, "uninstall", "--quiet", "--yes", "headrace")
         left = [path for path in site.rglob("headrace*") if path.exists()]
         if headrace.exists() or left:

@@ -364,6 +364,26 @@ def test_links_between_pages_lead_somewhere():
     assert not broken
 
 
+NAMED_FILE = re.compile(
+    r"`((?:tests|scripts|benchmarks|src|packages)/[\w/.-]+\.(?:py|sh))(?:::\w+)?`"
+)
+NAMED_MODULE = re.compile(r"`([a-z_]+/[\w/]+\.py)`")
+
+
+def test_files_that_pages_name_exist():
+    source = ROOT / "src" / "headrace"
+    rooms = {path.name for path in source.iterdir() if path.is_dir()}
+    missing = []
+    for page in pages():
+        text = page.read_text()
+        named = [ROOT / name for name in NAMED_FILE.findall(text)]
+        named += [
+            source / name for name in NAMED_MODULE.findall(text) if name.split("/")[0] in rooms
+        ]
+        missing += [f"{page.relative_to(ROOT)}: {file}" for file in named if not file.exists()]
+    assert not missing
+
+
 def test_an_afternoons_reading_stays_one():
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     section = text.partition("## An afternoon's reading")[2].partition("## ")[0]

@@ -41,7 +41,8 @@ def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_
                 await asyncio.to_thread(consumer.unassign)
                 answer.set()
                 with contextlib.suppress(TimeoutError):
-                    await until(lambda: one.topics.get("t").partitions[0].traffic.out_bytes)
+                    async with asyncio.timeout(QUIET_S):
+                        await until(lambda: one.topics.get("t").partitions[0].traffic.out_bytes)
                 assert not await asyncio.to_thread(consumer.assignment)
                 fetched_bytes = one.topics.get("t").partitions[0].traffic.out_bytes
             assert not fetched_bytes

@@ -321,7 +321,7 @@ def test_a_transaction_that_never_ends_is_aborted_in_time(shared_broker):
     plain = Producer({"bootstrap.servers": shared_broker.kafka})
     plain.produce(topic, b"after")
     plain.flush(TIMEOUT_S)
-    wait_until(lambda: read_all(shared_broker, topic) == [b"after"])
+    wait_until(lambda: read_all(shared_broker, topic) == [b"after"], 10)
     with pytest.raises(KafkaException):
         producer.commit_transaction(TIMEOUT_S)
 

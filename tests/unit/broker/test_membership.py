@@ -6,7 +6,7 @@ import asyncio
 
 from tests.waiting import until
 
-from headrace.broker.ownership.membership import Membership
+from headrace.broker.ownership.membership import CONFLICT_LOG_INTERVAL_S, Membership
 from headrace.metadata.facts import BrokerFact, broker_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 
@@ -31,7 +31,8 @@ async def test_a_broker_that_waits_for_its_id_says_so_at_once(caplog):
     waiting = asyncio.ensure_future(
         Membership(BrokerFact(1, "host-b", 9092, "", 0, 0), mine, 60_000).join()
     )
-    await until(lambda: "host-a:9092" in caplog.text)
+    async with asyncio.timeout(CONFLICT_LOG_INTERVAL_S - 1):
+        await until(lambda: "host-a:9092" in caplog.text)
     assert "--broker-id" in caplog.text
     assert caplog.text.count("is registered by") == 1, "it polls more often than it logs"
     await other.close()
