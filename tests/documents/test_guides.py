@@ -53,7 +53,9 @@ headrace topic alter orders --set headrace.message.attributes=read
 for number in 17 18 19; do
     printf 1 | headrace produce orders -H headrace-half=shop -H headrace-message-id=order-$number
 done
-printf 1 | headrace produce orders -H headrace-delay=3600000 -H headrace-message-id=order-17
+for id in order-17 order-18; do
+    printf 1 | headrace produce orders -H headrace-delay=3600000 -H headrace-message-id=$id
+done
 """
 
 
