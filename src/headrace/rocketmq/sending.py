@@ -16,7 +16,7 @@ from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.coordination.quotas.entities import PRODUCER
-from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid, Retriable
+from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.records.tenant_names import name_in
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
@@ -56,11 +56,8 @@ class Sending:
 
     def start(self, caller: Caller, request: Any, ended: Ended) -> bool:
         """Begin to store messages of one topic. Returns False if the topic is not known here, so
-        that it has to be looked up first, or the bodies take long to decompress, or the client is
-        slowed. Raises Refused."""
+        that it has to be looked up first, or the bodies take long to decompress. Raises Refused."""
         self._check(caller, request)
-        if self._services.quotas.slowed_ms(caller.session, PRODUCER):
-            return False
         topic = caller.known_topic(request.messages[0].topic)
         if topic is None:
             return False
@@ -76,7 +73,6 @@ class Sending:
     async def send(self, caller: Caller, request: Any, response: Any) -> None:
         """Store messages as `start`, which could not begin at once."""
         self._check(caller, request)
-        await self._wait_slowed(caller)
         topic = await caller.topic(request.messages[0].topic)
         bodies = await self._unpacked(caller, topic, Bodies(request.messages))
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -109,15 +105,6 @@ class Sending:
             raise Refused(
                 codes.MESSAGE_CORRUPTED, "a request sends one or more messages of one topic"
             )
-
-    async def _wait_slowed(self, caller: Caller) -> None:
-        """Raises Retriable if the client has gone meanwhile: it may have sent the messages anew."""
-        quotas = self._services.quotas
-        if quotas.slowed_ms(caller.session, PRODUCER):
-            caller.watch()
-            await quotas.wait_slowed(caller.session, PRODUCER)
-            if caller.has_gone():
-                raise Retriable("the client did not wait: nothing was stored, send it again")
 
     def _body_bytes_max(self, topic: Topic, given: Bodies) -> int:
         """What a compressed body of this topic may have, decompressed."""

@@ -74,8 +74,8 @@ class TenantRates:
         if self._access is None or key not in RATES:
             return 0
         tenant = self._access.tenant(session)
-        # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks, and what
-        # `is_stored` has waited for it (`slowed_ms`).
+        # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks. No
+        # answer throttles a client whose write `is_stored`: over HTTP it has waited (`slowed_ms`).
         is_slowed = key == PRODUCER and amount and not is_stored
         slowed_ms = self.counts.slowed_ms(tenant) if is_slowed else 0
         rate = self._access.tenants.limits(tenant).get(key)
