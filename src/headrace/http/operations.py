@@ -485,7 +485,7 @@ class _Resource:
                 quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)
             call = await _call(self._services, operation, request, session)
-            call.rights.check(call.path, call.body)
+            call.check_again()  # it may have waited, for its body, too
             await self._look_up(call)
             found = await _handled(operation, call)
         except HeadraceError as error:

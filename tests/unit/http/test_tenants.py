@@ -32,7 +32,8 @@ from headrace.errors import (
     FormatUnsupported,
     PolicyViolation,
 )
-from headrace.http.connection import CONNECTION
+from headrace.http.connection import CONNECTION, LOGIN
+from headrace.http.logins import HttpLogin
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.tenant_facts import TenantFact, TenantPrincipal, tenant_key
@@ -321,8 +322,32 @@ async def test_a_slowed_tenants_write_waits_once_before_it_is_stored(monkeypatch
         slowed_ms = 3_600_000
         waiting = asyncio.ensure_future(web.ask("POST", path, write))
         await until(lambda: throttled.count == 2)
+        assert throttled.time_ms == 1 + 5_000, "its connection is not read meanwhile"
         assert log.high_watermark == 1
         waiting.cancel()
+
+
+async def test_a_login_that_ends_while_a_write_waits_stores_nothing(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.ask("POST", "/v1/tenants", ACME)
+        await web.node.services.topics.create(NewTopic("«acme»a", 1, -1, {}))
+        limits = {"limits": {"stored_bytes": 1_000_000}, "when_full": "slow"}
+        assert (await web.ask("PATCH", "/v1/tenants/acme", limits))[0] == 200
+        monkeypatch.setattr(web.node.tenant_rates.counts, "slowed_ms", lambda _tenant: 1)
+        throttled, served = web.node.quotas.throttled[PRODUCER], web.app
+        login = HttpLogin(Principal("alice"), "password", lambda: not throttled.count)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["state"] = {LOGIN: login}
+            await served(scope, receive, send)
+
+        web.app, web.principal = app, "alice"
+        write = {"records": [{"value": "v"}]}
+        status, _ = await web.ask("POST", "/v1/topics/a/records", write)
+        assert throttled.count == 1
+        assert status == 401
+        assert web.node.topics.get("«acme»a").partitions[0].high_watermark == 0
 
 
 async def test_a_connection_above_its_tenants_limit_is_not_served(monkeypatch):

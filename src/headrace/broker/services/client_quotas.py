@@ -66,6 +66,11 @@ class ThrottleFigures:
     time_ms: int = 0
 
 
+SLOWED_MS_MAX: Final = 5_000
+"""Of a write that waits before it is stored: its connection is not read meanwhile, and clients that
+wait longer for an answer are few."""
+
+
 class ClientQuotas:
     """See the module. Also `sessions.Quotas`."""
 
@@ -209,7 +214,7 @@ class ClientQuotas:
 
     async def wait_slowed(self, session: ClientSession, key: str) -> None:
         """Wait `slowed_ms`, once, before a write is stored: no answer throttles the client."""
-        slowed_ms = self._note(key, self.slowed_ms(session, key))
+        slowed_ms = self._note(key, min(self.slowed_ms(session, key), SLOWED_MS_MAX))
         if slowed_ms:
             session.throttled_ms += slowed_ms
             await asyncio.sleep(slowed_ms / 1000)
