@@ -383,14 +383,62 @@ async def test_what_is_dropped_follows_from_what_is_stored_then():
     counts.measure()
     asked: list[float] = []
 
-    async def drop(_tenant: str, size_bytes: float) -> None:
+    async def drop(_tenant: str, size_bytes: float) -> bool:
         asked.append(size_bytes)
+        return True
 
     stored["acme"] = 110
     await counts.drop_oldest(drop)
     stored["acme"] = 90
     await counts.drop_oldest(drop)
     assert asked == [10]
+
+
+@pytest.mark.parametrize(("has_dropped", "counts_made"), [(False, 1), (True, 3)])
+async def test_all_tenants_are_counted_at_once_and_again_after_a_drop(has_dropped, counts_made):
+    cluster, names = Cluster(1), ("a", "b", "c")
+    counts, counted = cluster.rates[0].counts, []
+    for name in names:
+        await cluster.access.tenants.create(name, [])
+        limits = {"stored_bytes": 100}
+        await cluster.access.tenants.change(name, limits=limits, when_full="drop-oldest")
+
+    def measure(tenants: object) -> dict[str, int]:
+        counted.append(tenants)
+        return dict.fromkeys(names, 130)
+
+    async def drop(tenant: str, _size_bytes: float) -> bool:
+        asked.append(tenant)
+        return has_dropped
+
+    asked: list[str] = []
+    counts.add("stored_bytes", measure)
+    counts.measure()
+    counted.clear()
+    await counts.drop_oldest(drop)
+    assert tuple(asked) == names
+    assert len(counted) == counts_made
+
+
+async def test_after_a_drop_brokers_wait_for_what_the_others_have_dropped():
+    """Or each would drop the others' excess once more."""
+    cluster = Cluster(2)
+    await cluster.limit({"stored_bytes": 100})
+    await cluster.access.tenants.change("acme", when_full="drop-oldest")
+    for one in cluster.rates:
+        one.counts.add("stored_bytes", lambda _tenants: {"acme": 80})
+    for one in reversed(cluster.rates):
+        await one._exchange(cluster, range(2))
+    counts, asked_ms = cluster.rates[0].counts, []
+
+    async def drop(_tenant: str, _size_bytes: float) -> bool:
+        asked_ms.append(cluster.now_ms)
+        return True
+
+    while cluster.now_ms < 7_000:
+        await counts.drop_oldest(drop)
+        cluster.now_ms += 1_000
+    assert asked_ms == [0, 3_000, 6_000]
 
 
 async def test_counting_for_refusals_takes_a_hundredth_of_the_time_at_most():

@@ -66,13 +66,14 @@ class TenantStorage:
                     if is_served and partition.config.is_deleted_by_retention:
                         yield partition
 
-    async def drop(self, tenant: str, size_bytes: float) -> None:
+    async def drop(self, tenant: str, size_bytes: float) -> bool:
         """Drop the oldest that a tenant stores here, at least so many bytes; nothing if there are
         not so many that may be dropped, since that would lose them and make no room. If that takes
-        what an open ledger holds, the largest one is closed: it is dropped the next time."""
+        what an open ledger holds, the largest one is closed: it is dropped the next time. Returns
+        whether something was dropped."""
         logs = list(self._logs(tenant))
         if sum(partition.size_bytes for partition in logs) < size_bytes:
-            return
+            return False
         closed: list[tuple[int, int, int, int]] = []
         for at, partition in enumerate(logs):
             newest_ms = 0
@@ -91,6 +92,7 @@ class TenantStorage:
             sizes = [0 if one.active is None else one.active.end_position for one in logs]
             largest = logs[max(range(len(logs)), key=sizes.__getitem__)]
             await self._each(largest, close_open(largest))
+        return bool(starts)
 
     @staticmethod
     async def _each(partition: PartitionLog, change: Awaitable[int | None]) -> None:

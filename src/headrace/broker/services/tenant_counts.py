@@ -23,7 +23,7 @@ from headrace.coordination.quotas.tenant_limits import (
     full_from,
     slowed_ms,
 )
-from headrace.coordination.quotas.token_bucket import WAIT_MS_MAX
+from headrace.coordination.quotas.token_bucket import NS_PER_S, WAIT_MS_MAX
 from headrace.errors import PolicyViolation, WriteDeferred
 from headrace.records.tenant_names import DEFAULT, tenant_of
 
@@ -40,6 +40,8 @@ AGAIN_NS: Final = 100_000_000
 PART_MAX: Final = 100
 """Of the time, a hundredth at most is spent on that."""
 PERIOD_S: Final = 1.0
+REST_NS: Final = 3 * int(PERIOD_S * NS_PER_S)
+"""After a drop: what other brokers have said of a tenant is from before their own drops."""
 
 
 def _above(what: str, count: float, limit: float) -> PolicyViolation:
@@ -76,6 +78,8 @@ class TenantCounts:
         """When each is counted again at the earliest, if tenants are refused meanwhile."""
         self.refused: dict[str, Callable[[], HeadraceError]] = {}
         """Tenants that may write nothing now, and the error that says why."""
+        self._drops_from_ns: dict[str, int] = {}
+        """Of tenants of which something was dropped here."""
 
     def add(self, what: str, measure: Callable[[Collection[str]], Mapping[str, int]]) -> None:
         """`measure` counts what this broker has of tenants."""
@@ -161,25 +165,38 @@ class TenantCounts:
             return 0
         return slowed_ms(self.total(tenant, STORED), limit)
 
-    async def drop_for_ever(self, drop: Callable[[str, float], Awaitable[None]]) -> None:
+    async def drop_for_ever(self, drop: Callable[[str, float], Awaitable[bool]]) -> None:
         """Do so each second, beside what divides rates: a drop may take long."""
         while True:
             await asyncio.sleep(PERIOD_S)
             await self.drop_oldest(drop)
 
-    async def drop_oldest(self, drop: Callable[[str, float], Awaitable[None]]) -> None:
+    async def drop_oldest(self, drop: Callable[[str, float], Awaitable[bool]]) -> None:
         """Drop this broker's part of what tenants store above their limits, if they want that.
-        `drop` drops the oldest that a tenant stores here: so many bytes."""
+        `drop` drops the oldest that a tenant stores here, so many bytes; whether there was any."""
         if self._access is None:
             return
-        tenants = self._access.tenants
+        tenants, is_counted = self._access.tenants, False
         for tenant in sorted(tenants.with_count(STORED)):
-            if tenants.when_full(tenant) != DROP_OLDEST or self._excess(tenant) <= 0:
+            if tenants.when_full(tenant) != DROP_OLDEST or not self._has_excess(tenant):
                 continue
-            self._count(STORED)  # something may have been dropped since
+            if not is_counted:  # something may have been dropped since
+                self._count(STORED)
+                is_counted = True
             if (excess := self._excess(tenant)) > 0:
                 own = self._own.get((tenant, STORED), 0)
-                await drop(tenant, excess * own / self.total(tenant, STORED))
+                if await drop(tenant, excess * own / self.total(tenant, STORED)):
+                    is_counted = False
+                    if self._others((tenant, STORED)):
+                        self._drops_from_ns[tenant] = self._now_ns() + REST_NS
+            await asyncio.sleep(0)
+
+    def _has_excess(self, tenant: str) -> bool:
+        """Whether a tenant stored too much when it was counted, and is not at rest."""
+        if self._now_ns() < self._drops_from_ns.get(tenant, 0):
+            return False
+        self._drops_from_ns.pop(tenant, None)
+        return self._excess(tenant) > 0
 
     def _excess(self, tenant: str) -> float:
         """The bytes that a tenant stores above its limit."""
