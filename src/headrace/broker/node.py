@@ -600,7 +600,6 @@ def _services_of(node: Node, machine: Machine) -> Services:
     tracer = Tracer(topics, search, node.shares, node.timers, ledgers)
     tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce
-    exceeded_by = node.tenant_rates.counts.check_connection
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
@@ -636,7 +635,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=authentication,
-        connections=ConnectionLimits(node.config, node.clock.now_ns, exceeded_by),
+        connections=ConnectionLimits(node.config, node.clock.now_ns, node.tenant_rates.counts),
         issuers=issuers,
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,

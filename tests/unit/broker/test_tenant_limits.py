@@ -13,6 +13,7 @@ from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
+from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.listener import TenantPlace
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
@@ -272,6 +273,30 @@ async def test_connections_are_counted_over_all_brokers(cluster):
     assert connect(third, "carol"), "others are not limited"
     one.services.connections.close(first)
     await until(lambda: connect(third, "alice"))
+
+
+async def test_a_connection_that_leaves_a_tenant_or_stays_in_it_counts_once():
+    """At once, not from the next count on."""
+    cluster = Cluster(1)
+    await cluster.limit({"connections": 2})
+    await cluster.access.tenants.change("acme", ["User:ann"])
+    counts = cluster.rates[0].counts
+    counts.add("connections", lambda _tenants: {})
+    counts.measure()
+    limits = ConnectionLimits(BrokerConfig(), cluster.now_ns, counts)
+    for connection in range(4):
+        assert limits.open(connection, "HTTP", "127.0.0.1") == ""
+    for connection, name in ((0, "alice"), (1, "alice"), (0, "ann"), (1, "ann"), (0, "alice")):
+        limits.join(connection, session(name))
+    with pytest.raises(PolicyViolation):
+        limits.join(2, session())
+    limits.close(2)
+    limits.close(0)
+    limits.join(3, session())
+    assert counts.total("acme", "connections") == 2
+    limits.join(1, session("carol"))
+    limits.close(1)
+    assert counts.total("acme", "connections") == 1
 
 
 async def test_a_tenant_has_no_more_groups_than_its_limit():

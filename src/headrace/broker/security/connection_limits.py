@@ -38,6 +38,19 @@ class BrokerLimits(Protocol):
     connection_rate_max: int
 
 
+class TenantConnections(Protocol):
+    """Counts the connections of tenants."""
+
+    def tenant(self, session: ClientSession) -> str:
+        """The tenant of a client."""
+
+    def check_connection(self, tenant: str) -> None:
+        """Count one more. Raises PolicyViolation if the tenant has as many as it may."""
+
+    def end_connection(self, tenant: str) -> None:
+        """One that was counted is the tenant's no more."""
+
+
 class ListenerLimits(NamedTuple):
     """The limits of one listener."""
 
@@ -50,13 +63,15 @@ class ListenerLimits(NamedTuple):
 class _Counted:
     """One connection."""
 
-    __slots__ = ("client", "host", "listener", "user")
+    __slots__ = ("client", "host", "listener", "tenant", "user")
 
     def __init__(self, listener: str, host: str) -> None:
         self.listener = listener
         self.host = host
         self.user = ""
         self.client: Client | None = None
+        self.tenant: str | None = None
+        """For which it is counted."""
 
 
 def parse_overrides(text: str) -> Mapping[str, int]:
@@ -78,10 +93,9 @@ class ConnectionLimits:
         self,
         config: BrokerLimits,
         now_ns: Callable[[], int],
-        check_tenant: Callable[[ClientSession], None] = lambda _: None,
+        tenants: TenantConnections | None = None,
     ) -> None:
-        """`config` may change: each new connection is compared with its values of that time.
-        `check_tenant` counts one more connection of a client's tenant; raises PolicyViolation."""
+        """`config` may change: each new connection is compared with its values of that time."""
         self._config = config
         self._now_ns = now_ns
         self.of_listeners: dict[str, ListenerLimits] = {}
@@ -96,7 +110,7 @@ class ConnectionLimits:
         self.of_clients: dict[Client, int] = {}
         """How many connections those that `join` have."""
         self.refused_total = 0
-        self._check_tenant = check_tenant
+        self._tenants = tenants
 
     def __len__(self) -> int:
         return len(self._open)
@@ -168,14 +182,26 @@ class ConnectionLimits:
         counted = self._open.get(connection)
         if counted is None or counted.client == client:
             return
-        try:
-            self._check_tenant(session)
-        except PolicyViolation:
-            self.refused_total += 1
-            raise
+        if self._tenants is not None:
+            self._join_tenant(counted, self._tenants, session)
         self._leave_client(counted)
         counted.client = client
         _add(self.of_clients, client, 1)
+
+    def _join_tenant(
+        self, counted: _Counted, tenants: TenantConnections, session: ClientSession
+    ) -> None:
+        tenant = tenants.tenant(session)
+        if tenant == counted.tenant:
+            return
+        try:
+            tenants.check_connection(tenant)
+        except PolicyViolation:
+            self.refused_total += 1
+            raise
+        if counted.tenant is not None:
+            tenants.end_connection(counted.tenant)
+        counted.tenant = tenant
 
     def close(self, connection: object) -> None:
         """A connection has ended; it need not have been counted."""
@@ -185,6 +211,8 @@ class ConnectionLimits:
             _add(self._of_listeners, counted.listener, -1)
             self._leave_user(counted)
             self._leave_client(counted)
+            if self._tenants is not None and counted.tenant is not None:
+                self._tenants.end_connection(counted.tenant)
 
     def _leave_client(self, counted: _Counted) -> None:
         if counted.client is not None:

@@ -128,10 +128,19 @@ class TenantCounts:
         if tenant != DEFAULT:
             self.check(tenant, GROUPS)
 
-    def check_connection(self, session: ClientSession) -> None:
-        """A client has connected, or logged in. Raises PolicyViolation."""
-        if self._access is not None:
-            self.check(self._access.tenant(session), CONNECTIONS)
+    def tenant(self, session: ClientSession) -> str:
+        """See TenantConnections."""
+        return DEFAULT if self._access is None else self._access.tenant(session)
+
+    def check_connection(self, tenant: str) -> None:
+        """See TenantConnections."""
+        self.check(tenant, CONNECTIONS)
+
+    def end_connection(self, tenant: str) -> None:
+        """See TenantConnections."""
+        place = tenant, CONNECTIONS
+        if self._own.get(place, 0) > 0:
+            self._own[place] -= 1
 
     # --- stored bytes ------------------------------------------------------------------------
 
