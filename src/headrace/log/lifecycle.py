@@ -234,6 +234,11 @@ class Lifecycle:
         return isinstance(self.failure, Suspended)
 
     @property
+    def can_load(self) -> bool:
+        """Whether a load would begin, and what it loads be served."""
+        return self.state is State.UNLOADED and self.failure is None and not self.is_deleted
+
+    @property
     def accepts_appends(self) -> bool:
         """Whether appends may be released."""
         return self.failure is None and self.state in {State.OPEN, State.EMPTY}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tests.unit.kafka.face_rig import Rig, batch, broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.housekeeping import tenant_storage
 from headrace.broker.node import Node
 from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.listener import TenantPlace
@@ -24,7 +26,14 @@ from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.coordination.quotas.tenant_limits import check_limits, share_of
-from headrace.errors import HeadraceError, PolicyViolation, RequestInvalid
+from headrace.errors import (
+    DataCorrupt,
+    HeadraceError,
+    MetadataUnavailable,
+    PolicyViolation,
+    RequestInvalid,
+)
+from headrace.log.lifecycle_host import LifecycleHost
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.randomness import SystemRandomness
@@ -517,3 +526,29 @@ async def test_what_a_tenant_has_counts_though_nobody_has_used_it_since_the_star
         await until(lambda: node.tenant_rates.used("acme", "groups") == 1)
     finally:
         await node.close()
+
+
+async def test_partitions_that_cannot_be_loaded_hold_up_no_others(monkeypatch):
+    monkeypatch.setattr(tenant_storage, "LOADS_MAX", 1)
+    load, begun = LifecycleHost._load, Counter()
+
+    async def loaded(host: LifecycleHost) -> None:
+        begun[host._log] += 1
+        if host._log is failing:
+            raise MetadataUnavailable("it is away")
+        await load(host)
+
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await rig.node.services.topics.create(NewTopic("«acme»a", 3, -1, {}))
+        damaged, failing, good = rig.node.topics.get("«acme»a").partitions
+        monkeypatch.setattr(LifecycleHost, "_load", loaded)
+        damaged.lifecycle_host.fail(DataCorrupt("it is damaged"))
+        storage = rig.node.tenant_storage
+
+        def is_loaded() -> bool:
+            storage.measure(["acme"])
+            return good.is_loaded
+
+        await until(is_loaded)
+        assert begun == {failing: 1, good: 1}
+        await until(lambda: storage.measure(["acme"]) is None or begun[failing] == 2)

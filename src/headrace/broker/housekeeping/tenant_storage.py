@@ -16,7 +16,7 @@ from headrace.log.retention import close_open, drop_before
 from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterator
+    from collections.abc import Awaitable, Collection, Iterator, Sequence
 
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topics import Topics
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LOADS_MAX: Final = 100
 """Partitions that one count has loaded."""
+COUNTS_TO_RETRY: Final = 30
+"""After so many counts a load is tried again; until then others have their turn."""
 
 
 class TenantStorage:
@@ -34,28 +36,45 @@ class TenantStorage:
     def __init__(self, topics: Topics, ownership: Ownership) -> None:
         self._topics = topics
         self._ownership = ownership
+        self._counts = 0
+        self._loads_again: dict[PartitionLog, int] = {}
+        """Of those whose load was begun and which are not loaded, from which count on."""
 
     def measure(self, tenants: Collection[str]) -> Counter[str]:
         """The bytes that tenants store in this broker's partitions, with what belongs to these:
         delayed records, and the journals of queues. Partitions that nobody has used since the
         broker started count once they are loaded, which begins here."""
         found: Counter[str] = Counter()
-        loads = 0
+        waiting: list[PartitionLog] = []
         for topic in self._topics.by_name.values():
             tenant = tenant_of(topic.name)
             if tenant in tenants:
                 for number, partition in topic.logs:
                     if not self._ownership.is_mine(topic, number):
                         continue
-                    if not partition.is_loaded and loads < LOADS_MAX:
-                        loads += 1
-                        partition.load()
+                    if not partition.is_loaded:
+                        waiting.append(partition)
                     found[tenant] += partition.size_bytes
         for (topic_id, _), companion in self._topics.companions.items():
             of = self._topics.by_id.get(topic_id)
             if of is not None and (tenant := tenant_of(of.name)) in tenants:
                 found[tenant] += companion.size_bytes
+        self._load(waiting)
         return found
+
+    def _load(self, waiting: Sequence[PartitionLog]) -> None:
+        """Begin to load some of these: those that can be, and have not just failed."""
+        self._counts += 1
+        known, loads = self._loads_again, 0
+        self._loads_again = {one: known[one] for one in waiting if one in known}
+        for partition in waiting:
+            is_due = self._loads_again.get(partition, 0) <= self._counts
+            if is_due and partition.lifecycle.can_load:
+                self._loads_again[partition] = self._counts + COUNTS_TO_RETRY
+                partition.load()
+                loads += 1
+                if loads == LOADS_MAX:
+                    break
 
     def _logs(self, tenant: str) -> Iterator[PartitionLog]:
         for topic in list(self._topics.by_name.values()):
