@@ -109,11 +109,12 @@ class Telemetry:
         stream.call.send(answer.SerializeToString())
 
     async def _caller(self, stream: _Stream) -> Caller:
-        """Raises AuthenticationFailed, Refused."""
+        """Raises AuthenticationFailed, PolicyViolation, Refused."""
         session = stream.session or session_of(self._services, stream.call)
         if session is None:
             session = await check_session(stream.call)
         stream.session = session
+        self._services.connections.join(stream.call.connection, session)
         caller = Caller(self._services, stream.call, "Telemetry", session)
         caller.require_still(())
         return caller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.unit.kafka.face_rig import broker
@@ -205,3 +206,25 @@ async def test_a_connection_above_its_tenants_limit_is_not_served():
             answer = await rocket.ask("QueryRoute", topic=wire.Resource(name=TOPIC))
             codes_of.append(answer.status.code)
         assert codes_of == [codes.OK, codes.FORBIDDEN]
+
+
+async def test_the_stream_of_a_client_counts_as_a_connection_of_its_tenant():
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice")) as rig:
+        await rig.node.access.tenants.change("acme", limits={"connections": 1})
+        rocket, connections = Rocket(rig), rig.node.services.connections
+
+        async def open_stream() -> int:
+            session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("alice"))
+            assert connections.open(session, "ROCKETMQ", "10.0.0.7") == ""
+            call = rocket.stream_call("Telemetry", session, {})
+            handler: Any = rocket.messaging.methods[call.path].handler
+            settings = wire.TelemetryCommand()
+            settings.settings.client_type = wire.PRODUCER
+            settings.settings.publishing.SetInParent()
+            handler(call).message(settings.SerializeToString())
+            await asyncio.wait_for(call.arrived.wait(), 30)
+            return int(wire.TelemetryCommand.FromString(call.sent[0]).status.code)
+
+        assert await open_stream() == codes.OK
+        assert dict(connections.of_clients) == {("User:alice", None): 1}
+        assert await open_stream() == codes.FORBIDDEN
