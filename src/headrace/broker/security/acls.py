@@ -433,7 +433,7 @@ def explain(
     found = _explain(index, asked, super_users, tenants, is_open_without_acl=is_open_without_acl)
     if not tenants.has_any or asked.principal in super_users:
         return found
-    note = "at a listener or server name of a tenant, only principals of that tenant have rights"
+    note = "at a listener or server name of a tenant the answer may differ (docs/TENANTS.md)"
     return found._replace(reason=f"{found.reason} ({note})")
 
 
