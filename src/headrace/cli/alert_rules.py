@@ -65,7 +65,8 @@ RULES: Final = (
          'sum by (instance) (rate(headrace_logins_total{outcome="failure"}[5m])) > 1', "5m",
          "warning", "{{ $value }} logins per second fail on {{ $labels.instance }}."),
     Rule("HeadraceCertificateExpires", "headrace_certificate_expires_seconds < 14 * 24 * 3600",
-         "1h", "warning", "The certificate of listener {{ $labels.listener }} expires soon."),
+         "1h", "warning", "The certificate of listener {{ $labels.listener }}"
+         "{{ with $labels.server_name }} for {{ . }}{{ end }} expires soon."),
     Rule("HeadraceCannotWrite", "headrace_can_write == 0", "1m", "critical",
          "{{ $labels.instance }} has not enough bookies to write."),
     Rule("HeadraceUnderReplicated", "headrace_partitions_under_replicated > 0", "30m", "warning",

@@ -113,3 +113,9 @@ def test_an_export_overwrites_nothing_without_force(tmp_path) -> None:
     assert (folder / "headrace-topic.json").read_text() == "mine"
     assert runner.invoke(cli, ["dashboards", "export", "--force", str(folder)]).exit_code == 0
     assert json.loads((folder / "headrace-topic.json").read_text())["uid"] == "headrace-topic"
+
+
+def test_the_alert_of_a_certificate_names_the_server_name_that_it_is_for():
+    (rule,) = (one for one in RULES if one.name == "HeadraceCertificateExpires")
+    assert "$labels.listener" in rule.summary
+    assert "$labels.server_name" in rule.summary
