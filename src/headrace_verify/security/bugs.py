@@ -230,7 +230,8 @@ def refuse_absent_users_without_a_hash(patch: Patch) -> None:
 
 
 def look_at_topics_before_the_rights_to_them(patch: Patch) -> None:
-    """The look costs what a few reads of metadata do."""
+    """The look costs milliseconds, as reads of stored metadata may; the attack does not see what
+    costs microseconds."""
     from headrace.broker.security.tenants import is_of_another
     from headrace.broker.services import access_control
 
