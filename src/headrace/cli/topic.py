@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed")
-_FIGURES = (
-    "name", "partitions", "records", "size_bytes", "records_in_per_s", "bytes_out_per_s",
-    "lag_records",
-)  # fmt: skip
+_FIGURES = "records", "size_bytes", "records_in_per_s", "bytes_out_per_s", "lag_records"
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
 
@@ -190,8 +187,12 @@ def _list_figures(
         ["topic", "partitions", "records", "bytes", "records in/s", "bytes out/s", "lag", "groups"],
         [
             [
-                *(row[name] for name in _FIGURES),
-                ", ".join(f"{one['group']} {one['records']}" for one in row["lags"]),
+                *(row[name] for name in ("name", "partitions")),
+                *(_at_least(row["is_partial"], row[name]) for name in _FIGURES),
+                ", ".join(
+                    f"{one['group']} {_at_least(row['is_partial'], one['records'])}"
+                    for one in row["lags"]
+                ),
             ]
             for row in rows
         ],
@@ -200,6 +201,10 @@ def _list_figures(
     failed = sorted({one["broker"] for answer in pages for one in answer.get("failed", [])})
     if failed:
         click.echo(f"without the figures of brokers {failed}, which do not answer", err=True)
+
+
+def _at_least(is_partial: bool, figure: float) -> Any:
+    return f">={figure}" if is_partial else figure
 
 
 def _config_of(session: CliSession, name: str) -> list[dict[str, Any]]:

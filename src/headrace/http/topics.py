@@ -242,6 +242,7 @@ def _details(totals: TopicTotals) -> Json:
     ordered = sorted(totals.lags.items(), key=lambda one: (-one[1], one[0]))
     return {
         "partitions_shown": len(totals.partitions),
+        "is_partial": totals.is_partial,
         "records": totals.records,
         "size_bytes": totals.size_bytes,
         "records_in_per_s": totals.rates.records_in,

@@ -78,6 +78,30 @@ async def test_any_broker_lists_the_figures_of_all_partitions_and_groups(cluster
         assert (one["partitions_shown"], one["records"]) == (COUNT, 4 * COUNT)
         assert one["records_in_per_s"] > 0
         assert (one["lag_records"], one["lags"]) == (6 * COUNT, lags)
+        assert not one["is_partial"]
+
+
+@with_brokers(2)
+async def test_lag_in_partitions_of_a_broker_that_does_not_answer_is_not_counted_as_none(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    await webs[0].node.services.groups.ensure_offsets_topic()
+    owners, committed = cluster.owners(), {}
+    for index in range(40):
+        group = f"group-{index}"
+        await until(lambda group=group: coordinator_of(cluster, group) is not None)
+        if coordinator_of(cluster, group) is webs[0].node and len(committed) < 2:
+            committed[group] = owner = len(committed) + 1
+            offsets = [OffsetToCommit(TOPIC, owners.index(owner), 0)]
+            commit = CommitCommand(group, NO_GENERATION, "", None, offsets)
+            await webs[0].node.services.groups.commit(commit)
+    here, _there = committed
+    await cluster.brokers[2].face.close()
+    answer = await webs[0].ok("GET", "/v1/topics?details=true")
+    assert [one["broker"] for one in answer["failed"]] == [2]
+    (one,) = answer["topics"]
+    assert (one["lag_records"], one["lags"]) == (1, [{"group": here, "records": 1}])
+    assert one["is_partial"]
 
 
 @with_brokers(3)

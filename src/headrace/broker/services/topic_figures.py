@@ -54,6 +54,8 @@ class TopicTotals:
     rates: Rates = field(default_factory=Rates)
     lags: dict[str, int] = field(default_factory=dict)
     """Records, by group."""
+    is_partial: bool = False
+    """Partitions or brokers are missing: all figures are lower bounds."""
 
     @property
     def records(self) -> int:
@@ -123,7 +125,7 @@ class TopicFigures:
     ) -> tuple[dict[str, TopicTotals], dict[int, HeadraceError]]:
         """(the figures of these topics, the brokers whose part is missing)."""
         found, failed = split(await self._calls.ask_brokers("topics.figures", [[*names]]))
-        totals = {name: TopicTotals() for name in names}
+        totals = {name: TopicTotals(is_partial=bool(failed)) for name in names}
         for partitions, rates, _offsets, _shares in found.values():
             for name, number, start, end, size_bytes in partitions:
                 one = totals[name]
@@ -134,10 +136,16 @@ class TopicFigures:
                 totals[name].rates = totals[name].rates.plus(Rates(*rate))
         for _partitions, _rates, offsets, shares in found.values():
             for group, name, number, offset in offsets:
-                start, end = totals[name].partitions.get(number, (0, 0))
-                _add(totals[name].lags, group, max(end - max(offset, start), 0))
+                bounds = totals[name].partitions.get(number)
+                if bounds is not None:  # otherwise its lag is not known, rather than 0
+                    start, end = bounds
+                    _add(totals[name].lags, group, max(end - max(offset, start), 0))
             for group, name, records in shares:
                 _add(totals[name].lags, group, records)
+        for name, one in totals.items():
+            topic = self._topics.by_name.get(name)
+            if topic is not None and len(one.partitions) < len(topic.partitions):
+                one.is_partial = True
         return totals, failed
 
     async def redelivered(self, topic: Topic, group_id: str) -> dict[int, int | HeadraceError]:

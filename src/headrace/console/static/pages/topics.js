@@ -45,25 +45,26 @@ function List({ query }) {
         { name: t("Partitions"), isNumber: true, cell: (one) => count(one.partitions) },
         { name: t("Records"), isNumber: true, cell: (one) => partly(one, count(one.records)) },
         { name: t("Size"), isNumber: true, cell: (one) => partly(one, bytes(one.size_bytes)) },
-        { name: t("Records in"), isNumber: true, cell: (one) => perSecond(count(one.records_in_per_s)) },
-        { name: t("Out"), isNumber: true, cell: (one) => perSecond(bytes(one.bytes_out_per_s)) },
+        { name: t("Records in"), isNumber: true, cell: (one) => partly(one, perSecond(count(one.records_in_per_s))) },
+        { name: t("Out"), isNumber: true, cell: (one) => partly(one, perSecond(bytes(one.bytes_out_per_s))) },
         { name: t("Lag of groups"), isNumber: true, cell: lagOf },
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />
-      ${rows.some((one) => one.partitions_shown < one.partitions) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer.")}</p>`}`;
+      ${rows.some((one) => one.is_partial) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer.")}</p>`}`;
     }}<//>
     <${PageForms} cli="headrace topic list --figures" path="/v1/topics?details=true" />
     ${dialog}`;
 }
 
-const partly = (one, text) => (one.partitions_shown < one.partitions ? `≥ ${text}` : text);
+const partly = (one, text) => (one.is_partial ? `≥ ${text}` : text);
 
 const perSecond = (text) => `${text}/s`;
 
 // The group that is furthest behind, of those that the reader may see.
-function lagOf({ lags, lag_records }) {
-  if (lags.length === 0) return lag_records > 0 ? count(lag_records) : "–";
+function lagOf(one) {
+  const { lags, lag_records } = one;
+  if (lags.length === 0) return lag_records > 0 ? partly(one, count(lag_records)) : "–";
   const [{ group, records }] = lags;
-  return html`${count(records)} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
+  return html`${partly(one, count(records))} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
 }
 
 function Create({ start, after }) {
