@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed")
-_FIGURES = "records", "size_bytes", "records_in_per_s", "bytes_out_per_s", "lag_records"
+_FIGURES = "records", "size_bytes", "records_in_per_s", "bytes_out_per_s"
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 
 
@@ -189,8 +189,9 @@ def _list_figures(
             [
                 *(row[name] for name in ("name", "partitions")),
                 *(_at_least(row["is_partial"], row[name]) for name in _FIGURES),
+                _at_least(row["lag_is_partial"], row["lag_records"]),
                 ", ".join(
-                    f"{one['group']} {_at_least(row['is_partial'], one['records'])}"
+                    f"{one['group']} {_at_least(row['lag_is_partial'], one['records'])}"
                     for one in row["lags"]
                 ),
             ]

@@ -61,6 +61,7 @@ ANSWERS: Final[dict[str, Any]] = {
                     "internal": False,
                     "partitions_shown?": 3,
                     "is_partial?": False,
+                    "lag_is_partial?": False,
                     "records?": 1_200,
                     "size_bytes?": 52_000,
                     "records_in_per_s?": 12.5,

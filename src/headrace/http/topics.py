@@ -243,6 +243,7 @@ def _details(totals: TopicTotals) -> Json:
     return {
         "partitions_shown": len(totals.partitions),
         "is_partial": totals.is_partial,
+        "lag_is_partial": totals.is_lag_partial,
         "records": totals.records,
         "size_bytes": totals.size_bytes,
         "records_in_per_s": totals.rates.records_in,

@@ -10,6 +10,7 @@ from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
+from headrace.broker.services import topic_figures
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import CoordinatorUnavailable
 from headrace.http.app import path_of_parts
@@ -78,7 +79,7 @@ async def test_any_broker_lists_the_figures_of_all_partitions_and_groups(cluster
         assert (one["partitions_shown"], one["records"]) == (COUNT, 4 * COUNT)
         assert one["records_in_per_s"] > 0
         assert (one["lag_records"], one["lags"]) == (6 * COUNT, lags)
-        assert not one["is_partial"]
+        assert (one["is_partial"], one["lag_is_partial"]) == (False, False)
 
 
 @with_brokers(2)
@@ -101,7 +102,43 @@ async def test_lag_in_partitions_of_a_broker_that_does_not_answer_is_not_counted
     assert [one["broker"] for one in answer["failed"]] == [2]
     (one,) = answer["topics"]
     assert (one["lag_records"], one["lags"]) == (1, [{"group": here, "records": 1}])
-    assert one["is_partial"]
+    assert (one["is_partial"], one["lag_is_partial"]) == (True, True)
+
+
+@with_brokers(2)
+async def test_lags_that_are_cut_are_said_to_be_a_lower_bound(cluster):
+    cluster.patch.setattr(topic_figures, "LAGS_MAX", 3)
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    await webs[0].node.services.groups.ensure_offsets_topic()
+    await until(lambda: coordinator_of(cluster, "billing") is not None)
+    for count in (3, 4):
+        offsets = [OffsetToCommit(TOPIC, number, 0) for number in range(count)]
+        commit = CommitCommand("billing", NO_GENERATION, "", None, offsets)
+        await coordinator_of(cluster, "billing").services.groups.commit(commit)
+        (one,) = (await webs[0].ok("GET", "/v1/topics?details=true"))["topics"]
+        lags = one["lag_records"], one["lag_is_partial"], one["is_partial"]
+        assert lags == (3, count > 3, False)
+
+
+@on_the_web
+async def test_the_figures_of_a_topic_walk_neither_logs_nor_groups_of_others(web):
+    for name in ("orders", "others"):
+        await web.ask("POST", "/v1/topics", {"name": name, "partitions": 2})
+        records = [{"value": "x", "partition": number} for number in range(2)]
+        await web.ask("POST", f"/v1/topics/{name}/records", {"records": records})
+    figures, asked = web.node.services.topic_figures, []
+    describe = web.node.shares.describe_loaded
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(web.node.shares),
+            "describe_loaded",
+            lambda _self, topic, number: asked.append(topic.name) or describe(topic, number),
+        )
+        totals, _ = await figures.of(["orders"])
+        assert ([*totals], asked) == (["orders"], ["orders"] * 2)
+        patch.setattr(type(figures._calls), "ask_brokers", None)
+        assert await figures.of([]) == ({}, {})
 
 
 @with_brokers(3)

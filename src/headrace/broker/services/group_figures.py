@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.timers.timer_partitions import TimerPartitions
     from headrace.broker.topics.ownership import Ownership
+    from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
@@ -78,16 +79,18 @@ def consumer_lags(groups: GroupCoordinator, topics: Topics) -> Iterator[Lag]:
             yield Lag(group_id, one.topic, one.partition, records, log, one.offset)
 
 
-def share_lags(shares: SharePartitions, topics: Topics, ownership: Ownership) -> Iterator[Lag]:
+def share_lags(
+    shares: SharePartitions, topics: Iterable[Topic], ownership: Ownership
+) -> Iterator[Lag]:
     """Of share groups on partitions that this broker serves and whose state is loaded."""
-    for name, topic in list(topics.by_name.items()):
+    for topic in list(topics):
         for number, log in list(topic.logs):
             if not log.is_loaded or not ownership.is_mine(topic, number):
                 continue
             for one in shares.describe_loaded(topic, number):
                 records = max(log.high_watermark - one.start - one.finished_records, 0)
                 held = one.acquired_records
-                yield Lag(one.group_id, name, number, records, log, one.start, held)
+                yield Lag(one.group_id, topic.name, number, records, log, one.start, held)
 
 
 def consumer_group_figures(
@@ -118,7 +121,7 @@ def share_group_figures(
     lag, ages = Figures("headrace_share_group_lag_records"), Ages(clock)
     in_flight: dict[tuple[str, ...], int] = {}
     oldest_s: dict[tuple[str, ...], float] = {}
-    for one in islice(share_lags(shares, topics, ownership), LAGS_MAX):
+    for one in islice(share_lags(shares, topics.by_name.values(), ownership), LAGS_MAX):
         lag.add([one.group, one.topic, str(one.partition)], one.records)
         queue = one.group, one.topic
         in_flight[queue] = in_flight.get(queue, 0) + one.acquired_records
@@ -165,4 +168,5 @@ def measured_lags(
     groups: GroupCoordinator, topics: Topics, shares: SharePartitions, ownership: Ownership
 ) -> list[Lag]:
     """Of all groups on the partitions served here, as far as they are loaded."""
-    return [*consumer_lags(groups, topics), *share_lags(shares, topics, ownership)]
+    of_shares = share_lags(shares, topics.by_name.values(), ownership)
+    return [*consumer_lags(groups, topics), *of_shares]

@@ -11,13 +11,13 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from headrace.broker.services.group_figures import LAGS_MAX, share_lags
 from headrace.broker.services.owner_calls import checked, split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
 
+_T = TypeVar("_T")
 SPAN_S: Final = 30
 """A rate is that of the last one to two spans."""
 
@@ -56,6 +57,8 @@ class TopicTotals:
     """Records, by group."""
     is_partial: bool = False
     """Partitions or brokers are missing: all figures are lower bounds."""
+    is_lag_partial: bool = False
+    """Lags are lower bounds: for that reason, or because a broker had more than LAGS_MAX."""
 
     @property
     def records(self) -> int:
@@ -124,9 +127,13 @@ class TopicFigures:
         self, names: Sequence[str]
     ) -> tuple[dict[str, TopicTotals], dict[int, HeadraceError]]:
         """(the figures of these topics, the brokers whose part is missing)."""
+        if not names:
+            return {}, {}
         found, failed = split(await self._calls.ask_brokers("topics.figures", [[*names]]))
         totals = {name: TopicTotals(is_partial=bool(failed)) for name in names}
-        for partitions, rates, _offsets, _shares in found.values():
+        is_cut = False
+        for partitions, rates, *_lags, is_one_cut in found.values():
+            is_cut = is_cut or is_one_cut
             for name, number, start, end, size_bytes in partitions:
                 one = totals[name]
                 if number not in one.partitions:  # an owner that changes now answers twice
@@ -134,7 +141,7 @@ class TopicFigures:
                     one.size_bytes += size_bytes
             for name, rate in rates:
                 totals[name].rates = totals[name].rates.plus(Rates(*rate))
-        for _partitions, _rates, offsets, shares in found.values():
+        for _partitions, _rates, offsets, shares, _is_cut in found.values():
             for group, name, number, offset in offsets:
                 bounds = totals[name].partitions.get(number)
                 if bounds is not None:  # otherwise its lag is not known, rather than 0
@@ -146,6 +153,7 @@ class TopicFigures:
             topic = self._topics.by_name.get(name)
             if topic is not None and len(one.partitions) < len(topic.partitions):
                 one.is_partial = True
+            one.is_lag_partial = one.is_partial or is_cut
         return totals, failed
 
     async def redelivered(self, topic: Topic, group_id: str) -> dict[int, int | HeadraceError]:
@@ -158,28 +166,36 @@ class TopicFigures:
         return sum(one.redelivered_records for one in found)
 
     async def _here(self, asked: Any) -> Any:
-        """[partitions, rates, offsets of consumer groups, lags of share groups] on this broker."""
+        """[partitions, rates, offsets of consumer groups, lags of share groups, whether there are
+        more of either] on this broker."""
         (names,) = checked(asked, list)
-        topics, wanted = self._topics, set(names)
+        topics = self._topics
+        wanted = {name: topic for name in names if (topic := topics.by_name.get(name)) is not None}
         partitions = [
             (name, number, log.log_start_offset, log.high_watermark, log.size_bytes)
-            for name in names
-            if (topic := topics.by_name.get(name)) is not None
+            for name, topic in wanted.items()
             for number, log in topic.logs
             if log.is_loaded and topics.ownership.is_mine(topic, number)
         ]
         rates = [(name, self.rates.of(name)) for name in names if name in topics.traffic]
-        offsets = (
+        all_offsets = (
             (group_id, one.topic, one.partition, one.offset)
             for group_id, one in self._groups.loaded_offsets()
-            if one.topic in wanted and one.topic_id in {None, topics.ids.get(one.topic)}
+            if one.topic in wanted and one.topic_id in {None, wanted[one.topic].id}
         )
+        offsets, is_cut = _first(all_offsets)
+        found, is_cut_too = _first(share_lags(self._shares, wanted.values(), topics.ownership))
         shares: dict[tuple[str, str], int] = defaultdict(int)
-        for lag in islice(share_lags(self._shares, topics, topics.ownership), LAGS_MAX):
-            if lag.topic in wanted:
-                shares[lag.group, lag.topic] += lag.records
+        for lag in found:
+            shares[lag.group, lag.topic] += lag.records
         lags = [(*queue, records) for queue, records in shares.items()]
-        return partitions, rates, [*islice(offsets, LAGS_MAX)], lags
+        return partitions, rates, offsets, lags, is_cut or is_cut_too
+
+
+def _first(items: Iterable[_T]) -> tuple[list[_T], bool]:
+    """(LAGS_MAX of the items, whether there are more)."""
+    found = [*islice(items, LAGS_MAX + 1)]
+    return found[:LAGS_MAX], len(found) > LAGS_MAX
 
 
 def _add(lags: dict[str, int], group: str, records: int) -> None:

@@ -349,7 +349,7 @@ export const words = {
   "{n} would stay dead letters": "{n} 条将仍为死信",
   "{part} after": "修改后的{part}",
   "{part} before": "修改前的{part}",
-  "≥: without partitions that were not used since their broker's start, or whose broker does not answer.": "≥：不含自其 Broker 启动以来未使用的分区，以及 Broker 没有应答的分区。",
+  "≥: without partitions that were not used since their broker's start, or whose broker does not answer, or without the lag of some groups, because they are too many.": "≥：不含自其 Broker 启动以来未使用的分区，以及 Broker 没有应答的分区；或因消费组过多，不含部分组的积压。",
   "Out": "读出",
   "Lag of groups": "消费组积压",
   "and {n} more": "另有 {n} 个",

@@ -49,22 +49,23 @@ function List({ query }) {
         { name: t("Out"), isNumber: true, cell: (one) => partly(one, perSecond(bytes(one.bytes_out_per_s))) },
         { name: t("Lag of groups"), isNumber: true, cell: lagOf },
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />
-      ${rows.some((one) => one.is_partial) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer.")}</p>`}`;
+      ${rows.some((one) => one.lag_is_partial) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer, or without the lag of some groups, because they are too many.")}</p>`}`;
     }}<//>
     <${PageForms} cli="headrace topic list --figures" path="/v1/topics?details=true" />
     ${dialog}`;
 }
 
-const partly = (one, text) => (one.is_partial ? `≥ ${text}` : text);
+const atLeast = (isPartial, text) => (isPartial ? `≥ ${text}` : text);
+
+const partly = (one, text) => atLeast(one.is_partial, text);
 
 const perSecond = (text) => `${text}/s`;
 
 // The group that is furthest behind, of those that the reader may see.
-function lagOf(one) {
-  const { lags, lag_records } = one;
-  if (lags.length === 0) return lag_records > 0 ? partly(one, count(lag_records)) : "–";
+function lagOf({ lags, lag_records, lag_is_partial }) {
+  if (lags.length === 0) return lag_records > 0 ? atLeast(lag_is_partial, count(lag_records)) : "–";
   const [{ group, records }] = lags;
-  return html`${partly(one, count(records))} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
+  return html`${atLeast(lag_is_partial, count(records))} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
 }
 
 function Create({ start, after }) {
