@@ -124,7 +124,7 @@ class OverviewOperations:
 
     # --- overview ----------------------------------------------------------------------------
 
-    async def _overview(self, _call: Call) -> Json:
+    async def _overview(self, call: Call) -> Json:
         services = self._services
         topics = [services.topics.get(name) for name in services.topics.names()]
         problems = self._problems()
@@ -138,7 +138,7 @@ class OverviewOperations:
             "topics": sum(not topic.is_internal for topic in topics),
             "partitions": sum(len(topic.partitions) for topic in topics if not topic.is_internal),
             "lag_records": sum(one["records"] for one in lags),
-            "lags": lags[:LAGS_MAX],
+            "lags": call.rights.shown(lags, "lags")[:LAGS_MAX],
             "dead_letters": {
                 "copied": services.dead_letters.copied_total,
                 "failed": services.dead_letters.failed_total,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
     from headrace.broker.services.topic_figures import TopicTotals
     from headrace.broker.services.topic_service import PartitionState
+    from headrace.http.authorization import Rights
     from headrace.http.schemas import Schema
 
 PARTITIONS_MAX: Final = 10_000
@@ -166,7 +167,7 @@ class TopicOperations:
             names = [one["name"] for one in answer["topics"]]
             totals, failed = await self._services.topic_figures.of(names)
             for one in answer["topics"]:
-                one.update(_details(totals[one["name"]]))
+                one.update(_details(totals[one["name"]], call.rights))
             answer |= failed_brokers(failed)
         return answer
 
@@ -238,8 +239,10 @@ class TopicOperations:
         return tagged(answer, version_of(overrides))
 
 
-def _details(totals: TopicTotals) -> Json:
+def _details(totals: TopicTotals, rights: Rights) -> Json:
     ordered = sorted(totals.lags.items(), key=lambda one: (-one[1], one[0]))
+    known: list[Json] = [{"group": group, "records": count} for group, count in ordered]
+    lags = rights.shown(known, "topics.lags")  # before they are cut and added up
     return {
         "partitions_shown": len(totals.partitions),
         "is_partial": totals.is_partial,
@@ -249,8 +252,8 @@ def _details(totals: TopicTotals) -> Json:
         "records_in_per_s": totals.rates.records_in,
         "bytes_in_per_s": totals.rates.bytes_in,
         "bytes_out_per_s": totals.rates.bytes_out,
-        "lag_records": sum(totals.lags.values()),
-        "lags": [{"group": group, "records": count} for group, count in ordered[:LAGS_MAX]],
+        "lag_records": sum(one["records"] for one in lags),
+        "lags": lags[:LAGS_MAX],
     }
 
 

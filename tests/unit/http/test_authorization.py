@@ -22,7 +22,7 @@ from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.shares.membership import ShareHeartbeat
-from headrace.http import operations
+from headrace.http import operations, overview, topics
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.keys import KeyOperations
 from headrace.http.records import FOLLOWERS_MAX
@@ -214,6 +214,33 @@ async def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_
             status, answer = await web.call("getGroup")
             assert status == 200
             assert [sorted(one["topics"]) for one in answer["members"]] == [topics]
+
+
+async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monkeypatch):
+    monkeypatch.setattr(topics, "LAGS_MAX", 1)
+    monkeypatch.setattr(overview, "LAGS_MAX", 1)
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.topics.ensure_internal(OFFSETS_TOPIC)
+        web.principal = "root"
+        records = {"records": [{"value": "x"}] * 3}
+        assert (await web.ask("POST", f"/v1/topics/{TOPIC}/records", records))[0] == 200
+        for group, offset in ((GROUP, 0), ("seen", 1)):
+            await web.node.services.all_groups.commit(group, TOPIC, 0, offset)
+        seen = [
+            (ResourceType.GROUP, "seen"),
+            (ResourceType.TOPIC, TOPIC),
+            (ResourceType.CLUSTER, CLUSTER_NAME),
+        ]
+        entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
+        await web.node.access.create([Acl(Pattern(*one), entry) for one in seen])
+        web.history.take()
+        for web.principal, lag, group in (("nobody", 2, "seen"), ("root", 5, GROUP)):
+            _, answer = await web.ask("GET", "/v1/topics?details=true")
+            (one,) = answer["topics"]
+            assert (one["lag_records"], [each["group"] for each in one["lags"]]) == (lag, [group])
+            _, answer = await web.ask("GET", "/v1/overview")
+            assert [each["group"] for each in answer["lags"]] == [group]
 
 
 async def test_taking_back_names_only_groups_that_the_client_may_see(monkeypatch):

@@ -62,8 +62,8 @@ const partly = (one, text) => atLeast(one.is_partial, text);
 const perSecond = (text) => `${text}/s`;
 
 // The group that is furthest behind, of those that the reader may see.
-function lagOf({ lags, lag_records, lag_is_partial }) {
-  if (lags.length === 0) return lag_records > 0 ? atLeast(lag_is_partial, count(lag_records)) : "–";
+function lagOf({ lags, lag_is_partial }) {
+  if (lags.length === 0) return "–";
   const [{ group, records }] = lags;
   return html`${atLeast(lag_is_partial, count(records))} <a href=${link(["groups", group])}><bdi>${visible(group, 60)}</bdi></a>${lags.length > 1 && ` ${t("and {n} more", { n: lags.length - 1 })}`}`;
 }
