@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @AS_JSON
 @click.pass_obj
 def ledgers(session: CliSession, /, topic: str, partition: int | None, as_json: bool) -> None:
-    """List the newest 200 ledgers of each partition, oldest first.
+    """List the newest ledgers of each partition, oldest first.
+
+    200 of each, or 5,000 of all together.
 
     \b
     Examples:

@@ -159,6 +159,30 @@ async def test_a_trace_ends_reading_a_journal_after_its_time_and_says_so(web: We
 
 
 @on_the_web
+async def test_a_store_that_does_not_say_where_a_ledger_is_delays_no_trace(web: Web) -> None:
+    await create(web)
+    await configure(web)
+    await send(web, message(1), message(1))
+    await settle(web, nack=[await receive(web)])
+    node = web.node
+
+    async def place(*_asked: Any) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    search = Search(node.topics, node.shares, node.timers, set)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.services.ledgers, "place", place)
+        tracer = Tracer(node.topics, search, node.shares, node.timers, node.services.ledgers)
+        told = Trace()
+        async with asyncio.timeout(20):
+            await tracer.by_id("orders", "id-1", 2_000, told)
+    assert [one.event for one in told.events if one.event == "stored"] == ["stored"] * 2
+    assert "delivery_failed" in {one.event for one in told.events}
+    assert sum("ledger" in one for one in told.unknown) == 1
+
+
+@on_the_web
 async def test_a_trace_that_names_no_message_is_refused(web: Web) -> None:
     await create(web)
     await send(web, message(1))

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
+    from headrace.storage.ledger import LedgerId
 
 LEDGERS_MAX: Final = 200
 """Of one partition, in one answer: the newest."""
+LEDGERS_OF_TOPIC_MAX: Final = 5_000
+"""Of all partitions of a topic, in one answer, but at least one of each."""
+LOOKUPS_MAX: Final = 64
+"""Ledgers whose metadata is read from the store at the same time."""
 
 
 class Ledger(NamedTuple):
@@ -62,8 +67,10 @@ class LedgerMap:
         calls.offer("ledgers.of_partition", self._here)
 
     async def of_topic(self, topic: Topic) -> dict[int, LedgersOfPartition | HeadraceError]:
-        """The ledgers of each partition, without their machines, or why they are not known."""
-        answers = await self._calls.ask_partitions("ledgers.of_partition", topic, [False])
+        """The newest ledgers of each partition, without their machines, or why they are not
+        known."""
+        count = max(1, min(LEDGERS_MAX, LEDGERS_OF_TOPIC_MAX // max(1, len(topic.partitions))))
+        answers = await self._calls.ask_partitions("ledgers.of_partition", topic, [False, count])
         return {
             number: one if isinstance(one, HeadraceError) else _decoded(one)
             for number, one in answers.items()
@@ -71,8 +78,9 @@ class LedgerMap:
 
     async def of_partition(self, topic: Topic, number: int) -> LedgersOfPartition:
         """The ledgers of one partition with their machines. Raises HeadraceError."""
+        asked = [True, LEDGERS_MAX]
         return _decoded(
-            await self._calls.ask_partition("ledgers.of_partition", topic, number, [True])
+            await self._calls.ask_partition("ledgers.of_partition", topic, number, asked)
         )
 
     async def place(self, log: PartitionLog, offset: int) -> dict[str, Any]:
@@ -89,17 +97,14 @@ class LedgerMap:
         return found
 
     async def _here(self, topic: Topic, number: int, asked: Any) -> Any:
-        (with_machines,) = checked(asked, bool)
+        with_machines, count = checked(asked, bool, int)
         log = topic.require_log(number)
         if not log.is_loaded:
             return False, 0, []
-        replication = self._replication
-        missing = {} if replication is None else replication.lacking
-        shown = log.segments[-LEDGERS_MAX:]
-        machines: Sequence[Sequence[str]] = [()] * len(shown)
-        if with_machines and replication is not None:
-            asking = (replication.ledgers.machines(one.ledger) for one in shown)
-            machines = await asyncio.gather(*asking)
+        missing = {} if self._replication is None else self._replication.lacking
+        shown = log.segments[-max(1, min(count, LEDGERS_MAX)) :]
+        local = [one.ledger for one in shown if one.is_local]
+        machines = await self._machines(local) if with_machines else {}
         ledgers = [
             Ledger(
                 one.ledger,
@@ -111,11 +116,21 @@ class LedgerMap:
                 one.is_local,
                 one.is_offloaded,
                 missing.get(one.ledger, 0),
-                [*names] if one.is_local else [],
+                machines.get(one.ledger, []),
             )
-            for one, names in zip(shown, machines, strict=True)
+            for one in shown
         ]
         return True, len(log.segments), ledgers
+
+    async def _machines(self, ledgers: Sequence[LedgerId]) -> dict[LedgerId, list[str]]:
+        """Where each of the ledgers is stored. Raises StorageUnavailable."""
+        found: dict[LedgerId, list[str]] = {}
+        if self._replication is not None:
+            for first in range(0, len(ledgers), LOOKUPS_MAX):
+                part = ledgers[first : first + LOOKUPS_MAX]
+                names = await asyncio.gather(*map(self._replication.ledgers.machines, part))
+                found |= {one: [*some] for one, some in zip(part, names, strict=True)}
+        return found
 
 
 def _decoded(answer: Any) -> LedgersOfPartition:

@@ -165,21 +165,34 @@ class Tracer:
 
     async def _add_events(self, topic: Topic, trace: Trace, deadline_s: float) -> None:
         by_partition: dict[int, list[FoundMessage]] = {}
+        stored: list[TraceEvent] = []
         for found in trace.messages:
-            stored = _stored(found)
-            trace.events.append(stored)
+            trace.events.append(_stored(found))
             if found.state == LOG:
-                stored.details |= await self._place(topic, found)
+                stored.append(trace.events[-1])
                 by_partition.setdefault(found.partition, []).append(found)
         for number, some in sorted(by_partition.items()):
             async with self._search.running:
                 await self._add_deliveries(topic, number, some, trace, deadline_s)
+        await self._add_places(topic, stored, trace, deadline_s)
         sort_events(trace)
 
-    async def _place(self, topic: Topic, found: FoundMessage) -> dict[str, Any]:
+    async def _add_places(
+        self, topic: Topic, stored: list[TraceEvent], trace: Trace, deadline_s: float
+    ) -> None:
         try:
-            log = topic.require_log(found.partition)
-            return await self._ledgers.place(log, found.record.offset)
+            async with asyncio.timeout_at(deadline_s):
+                for event in stored:
+                    event.details |= await self._place(topic, event.partition, event.offset)
+        except TimeoutError:
+            trace.unknown.append(
+                f"the ledgers of messages in {topic.name}, or their bookies: the time limit expired"
+                " before the store said where they are"
+            )
+
+    async def _place(self, topic: Topic, number: int, offset: int) -> dict[str, Any]:
+        try:
+            return await self._ledgers.place(topic.require_log(number), offset)
         except HeadraceError:
             return {}  # it moves to another broker, or the store does not answer
 

@@ -38,12 +38,18 @@ function Map({ topic, partitions }) {
     { name: t("Partition"), isNumber: true, cell: (one) => html`<a href=${link(["topics", topic, "ledgers"], { partition: one.partition })}>${one.partition}</a>` },
     { name: t("Owner"), isNumber: true, cell: (one) => (one.broker < 0 ? t("none") : one.broker) },
     { name: t("Ledgers"), isNumber: true, cell: (one) => (one.is_loaded ? count(one.ledger_count) : "–") },
-    { name: t("Size"), isNumber: true, cell: (one) => (one.is_loaded ? bytes(one.ledgers.reduce((sum, ledger) => sum + ledger.size_bytes, 0)) : "–") },
+    { name: t("Size"), isNumber: true, cell: (one) => (one.is_loaded ? sizeOf(one) : "–") },
     { name: t("From oldest to newest"), cell: (one) => (one.is_loaded ? html`<${Strip} ledgers=${one.ledgers} largest=${largest} />` : t("not used since its broker's start")) },
   ];
   const names = kinds();
   return html`<${Table} label=${t("Ledgers")} rows=${partitions} keyOf=${(one) => one.partition} columns=${columns} />
     <p class="legend">${Object.keys(names).map((kind) => html`<span><svg class="key" viewBox=${`0 0 ${HEIGHT} ${HEIGHT}`} aria-hidden="true"><${Box} kind=${kind} x="0" width=${HEIGHT} /></svg> ${names[kind]}</span>`)}</p>`;
+}
+
+// Of the newest ledgers, which the broker has listed.
+function sizeOf({ ledgers, ledger_count }) {
+  const size = bytes(ledgers.reduce((sum, ledger) => sum + ledger.size_bytes, 0));
+  return ledgers.length < ledger_count ? `≥ ${size}` : size;
 }
 
 const WIDTH = 1000;
