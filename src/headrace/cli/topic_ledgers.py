@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "--partition", "-p", type=click.IntRange(0), help="Only this one, also with its bookies."
+    "--partition",
+    "-p",
+    type=click.IntRange(0),
+    help="Only this one, also with its bookies, for those who may DESCRIBE the cluster.",
 )
 @HTTP
 @AS_JSON

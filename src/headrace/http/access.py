@@ -52,18 +52,25 @@ def _shown(operation: Operation, kind: ResourceType, *places: str) -> tuple[Need
     return tuple(Need(operation, kind, place, How.SHOWN) for place in places)
 
 
+def _bookies(place: str) -> tuple[Need, ...]:
+    """Addresses of machines of the cluster, as `listBrokers` shows."""
+    return _shown(DESCRIBE, ResourceType.CLUSTER, f"{place}.bookies")
+
+
 _QUEUE = needs(_group(READ), _topic(READ))
 _SEE_QUEUE = needs(_group(DESCRIBE), _topic(DESCRIBE))
 _MESSAGES = needs(
     _topic(READ),
     *_shown(READ, ResourceType.TOPIC, "messages.topic", "events.topic"),
     *_shown(DESCRIBE, ResourceType.GROUP, "messages.groups.group", "events.group"),
+    *_bookies("events"),
 )
 _RESULTS = needs(
     *_shown(READ, ResourceType.TOPIC, "results.topic", "results.messages.topic"),
     *_shown(READ, ResourceType.TOPIC, "results.events.topic"),
     *_shown(DESCRIBE, ResourceType.GROUP, "results.groups.group", "results.events.group"),
     *_shown(DESCRIBE, ResourceType.GROUP, "results.messages.groups.group"),
+    *_bookies("results.events"),
 ).by("owner")
 _OWN = public("a client sees and cancels its own tasks alone").by("owner")
 
@@ -98,7 +105,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     ),
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),
-    "listLedgers": needs(_topic(DESCRIBE)),
+    "listLedgers": needs(_topic(DESCRIBE), *_bookies("partitions.ledgers")),
     "growTopic": needs(_topic(Operation.ALTER)),
     "deleteTopic": needs(_topic(Operation.DELETE, unless=Operation.DELETE)),
     "getTopicConfig": needs(_topic(SEE_SETTINGS)),

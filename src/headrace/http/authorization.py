@@ -102,6 +102,10 @@ class Rights:
         ]
 
     def _is_shown(self, need: Need, item: Json, field: str) -> bool:
+        if need.kind is ResourceType.CLUSTER:  # a fact about the cluster: the item lacks it
+            if not self.may(need.operation, need.kind):
+                item.pop(field, None)
+            return True
         name = item.get(field)
         if isinstance(name, list):  # an item is shown with those that it may show
             item[field] = [one for one in name if self.may(need.operation, need.kind, one)]

@@ -25,7 +25,7 @@ class LedgerOperations:
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/ledgers", "listLedgers",
                       "List the newest ledgers of a topic's partitions, with `partition` also the"
-                      " bookies that store them.",
+                      " bookies that store them, for clients that may DESCRIBE the cluster.",
                       self._list, {"topic": TOPIC, "partition": PARTITION}),
         ]  # fmt: skip
 

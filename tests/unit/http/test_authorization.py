@@ -243,6 +243,47 @@ async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monke
             assert [each["group"] for each in answer["lags"]] == [group]
 
 
+async def test_addresses_of_bookies_are_shown_to_those_who_may_see_the_cluster(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        ledgers = web.node.services.ledgers
+
+        async def place(*_asked: Any) -> dict[str, Any]:
+            return {"ledger": 1, "bookies": ["10.0.0.7:3181"]}
+
+        async def machines(asked: Any) -> dict[Any, list[str]]:
+            return {one: ["10.0.0.7:3181"] for one in asked}
+
+        monkeypatch.setattr(ledgers, "place", place)
+        monkeypatch.setattr(ledgers, "_machines", machines)
+        rules = [
+            Acl(
+                Pattern(ResourceType.TOPIC, TOPIC),
+                Entry("User:nobody", "*", right, Permission.ALLOW),
+            )
+            for right in (Operation.READ, Operation.DESCRIBE)
+        ]
+        await web.node.access.create(rules)
+        web.principal = "root"
+        sent = {"records": [{"value": "x", "headers": [["headrace-message-id", "x"]]}]}
+        assert (await web.ask("POST", f"/v1/topics/{TOPIC}/records", sent))[0] == 200
+        for web.principal, is_shown in (("nobody", False), ("root", True)):
+            asked = {"topic": TOPIC, "partition": 0, "offset": 0}
+            _, task = await web.ask("POST", "/v1/traces", asked)
+            while task["state"] == "running":
+                await asyncio.sleep(0.01)
+                _, task = await web.ask("GET", f"/v1/traces/{task['id']}")
+            _, followed = await web.raw("GET", f"/v1/traces/{task['id']}/events", b"")
+            found = [
+                task["results"],
+                followed.decode(),
+                await web.ask("GET", f"/v1/topics/{TOPIC}/ledgers?partition=0"),
+                await web.ask("GET", f"/v1/topics/{TOPIC}/trace?partition=0&offset=0"),
+            ]
+            assert ["ledger" in str(one) for one in found] == [True] * 4
+            assert ["10.0.0.7" in str(one) for one in found] == [is_shown] * 4
+
+
 async def test_taking_back_names_only_groups_that_the_client_may_see(monkeypatch):
     async with guarded(monkeypatch) as web:
         assert web.node.access is not None

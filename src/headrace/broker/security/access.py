@@ -43,7 +43,8 @@ class Need(NamedTuple):
     of: str = ""
     """Where the resource's name is. Kafka: a field of the request (`group_id`), a list of names
     (`group_ids`), or a field of a list's items (`topics.name`). HTTP: `path.topic`, `body.to`. With
-    SHOWN, a field of the answer. Empty: the cluster."""
+    SHOWN, a field of the answer; if the resource is the cluster, the field is left out. Empty: the
+    cluster."""
     how: How = How.WHOLE
     unless: Operation | None = None
     """An operation on the cluster that suffices instead."""
