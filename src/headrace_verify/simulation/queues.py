@@ -171,7 +171,8 @@ class QueueSender:
         context = self._context
 
         async def cancel(node: Node, topic: Topic) -> int:
-            return await node.timers.delayed.cancel_by_id(topic, message.part, message.id)
+            _, (count,) = await node.timers.delayed.cancel(topic, message.part, [], [message.id])
+            return count
 
         fields = {"topic": message.topic, "part": message.part, "value": message.value}
         try:

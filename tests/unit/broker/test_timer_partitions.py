@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +17,7 @@ from headrace.broker.timers import timer_host, timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import ScheduleEntry
 from headrace.metadata.memory import MemoryMetadata
+from headrace.records.attributes import MESSAGE_ID
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
 from headrace.storage.memory import MemoryLedgerStore
@@ -174,7 +176,8 @@ async def test_space_of_what_was_delivered_is_freed_and_what_waits_is_kept(monke
         node.timers.host.hosted.resign(topic, 0)
         (again,) = await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
         assert again == shown
-        assert await node.timers.delayed.cancel(topic, 0, shown.due_ms, shown.number)
+        receipt = 0, shown.due_ms, shown.number
+        assert await node.services.timers.cancel(topic, [receipt], []) == ([True], [], {})
         assert not await node.timers.delayed.list_delayed(topic, 0, ScheduleEntry(-1, -1), 10)
 
 
@@ -219,3 +222,67 @@ async def test_listings_are_bounded_by_bytes_and_complete():
             seen += [int(one.body.value[:2]) for one in some]
             after = ScheduleEntry(some[-1].due_ms, some[-1].offset)
         assert seen == sorted(range(24), key=lambda n: (n * 7) % 24)
+
+
+@pytest.mark.parametrize("name", ["cancel", "deliver"])
+async def test_records_that_are_named_in_one_call_share_reads_and_syncs(name, monkeypatch):
+    async with alone() as node:
+        topic, now_ms = node.topics.get("t"), node.clock.now_ms()
+        values = [b"%d" % n for n in range(200)]
+        await add(node, values, now_ms + 30_000)  # soon: their bodies are in memory
+        await add(node, values, now_ms + YEAR_MS)
+        hosted, counted = hosted_of(node), Counter()
+        assert len(hosted.bodies._cached) == 200
+
+        def count(owner, method):
+            call = getattr(owner, method)
+
+            def counting(*arguments):
+                counted[method] += 1
+                return call(*arguments)
+
+            monkeypatch.setattr(owner, method, counting)
+
+        count(hosted.bodies, "_read")
+        count(hosted.shard._log, "append")
+        waiting = [(0, *one) for one in hosted.state.schedule.after(ScheduleEntry(-1, -1))]
+        gone = (0, now_ms + YEAR_MS, 10**6)
+        asked = [waiting[0], gone, *waiting, gone]
+        done, _, failed = await getattr(node.services.timers, name)(topic, asked, [])
+        assert done == [True, False, False, *[True] * 399, False]
+        assert not failed
+        assert counted["append"] <= 4
+        assert counted["_read"] <= 12
+        if name == "deliver":
+            assert await until_delivered(node, 400) == values + values
+        assert hosted.state.schedule.count == 0
+
+
+@pytest.mark.parametrize("name", ["cancel", "deliver"])
+async def test_records_of_many_message_ids_share_a_sync_and_count_once(name, monkeypatch):
+    async with alone() as node:
+        due_ms, ids = node.clock.now_ms() + YEAR_MS, [f"id-{n}" for n in range(30)]
+        log = node.topics.get("t").require_log(0)
+        await log.wait_loaded()
+        records = [
+            DelayedRecord(due_ms, n, Record(0, 1, None, b"%d" % n, [(MESSAGE_ID, one.encode())]))
+            for n, one in enumerate([*ids, ids[0]])
+        ]
+        await node.timers.delayed.add(log, DelayedBatch(records, None)).completion.wait()
+        hosted, appended, reads = hosted_of(node), [], []
+        read = hosted.bodies._read
+        monkeypatch.setattr(hosted.bodies, "_read", lambda *some: reads.append(1) or read(*some))
+        append = hosted.shard._log.append
+
+        def counting(written, *more):
+            appended.append(len(written))
+            return append(written, *more)
+
+        monkeypatch.setattr(hosted.shard._log, "append", counting)
+        change, topic = getattr(node.services.timers, name), node.topics.get("t")
+        first = next(iter(hosted.state.schedule.after(ScheduleEntry(-1, -1))))
+        done, counts, _ = await change(topic, [(0, *first)], [*ids, "id-1", "none"])
+        assert done == [True]
+        assert counts == [1] * 30 + [0, 0], "the first was named by its receipt, too"
+        assert len(appended) <= 3
+        assert len(reads) <= 6

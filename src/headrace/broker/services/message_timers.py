@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import BrokerFact
     from headrace.runtime.tasks import Tasks
 
-    ByReceipt = Callable[[Topic, int, int, int], Awaitable[bool]]
-    ById = Callable[[Topic, int, str], Awaitable[int]]
+    Change = Callable[
+        [Topic, int, Sequence[ScheduleEntry], Sequence[str]],
+        Awaitable[tuple[list[bool], list[int]]],
+    ]
 
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of the keys of one page; the last one may go beyond."""
@@ -95,12 +97,8 @@ class MessageTimers:
         self._check_backs = CheckBacks(calls, timers.halves, brokers, broker_id, tasks)
         calls.offer("delayed.list", self._list_here)
         calls.offer("delayed.refused", self._refused_here)
-        delayed = timers.delayed
-        calls.offer(
-            "delayed.cancel", partial(self._each_here, delayed.cancel, delayed.cancel_by_id)
-        )
-        deliver = partial(self._each_here, delayed.deliver, delayed.deliver_by_id)
-        calls.offer("delayed.deliver", deliver)
+        calls.offer("delayed.cancel", partial(self._each_here, timers.delayed.cancel))
+        calls.offer("delayed.deliver", partial(self._each_here, timers.delayed.deliver))
         calls.offer("halves.list", self._halves_here)
         calls.offer("halves.settle", self._settle_here)
 
@@ -206,18 +204,14 @@ class MessageTimers:
         return outcome
 
     @staticmethod
-    async def _each_here(
-        by_receipt: ByReceipt, by_id: ById, topic: Topic, number: int, asked: Any
-    ) -> Any:
+    async def _each_here(change: Change, topic: Topic, number: int, asked: Any) -> Any:
         receipts, message_ids = checked(asked, list, list)
-        done: list[bool] = []
-        for one in receipts[:ITEMS_MAX]:
-            partition, due_ms, timer = checked(one, int, int, int)
-            is_here = partition == number
-            done.append(is_here and await by_receipt(topic, number, due_ms, timer))
         checked(message_ids, *[str] * len(message_ids))
-        counts = [await by_id(topic, number, one) for one in message_ids[:ITEMS_MAX]]
-        return done, counts
+        rows = [checked(one, int, int, int) for one in receipts[:ITEMS_MAX]]
+        here = [ScheduleEntry(*row[1:]) for row in rows if row[0] == number]
+        done, counts = await change(topic, number, here, message_ids[:ITEMS_MAX])
+        outcomes = iter(done)
+        return [row[0] == number and next(outcomes) for row in rows], counts
 
     # --- half messages -----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.delays import Kept
@@ -33,7 +33,7 @@ from headrace.records.bodies import encode_body
 from headrace.runtime.completion import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
     from headrace.broker.timers.deliveries import RefusedRecord
@@ -130,60 +130,54 @@ class DelayedRecords:
         hosted = await self._host.hosted_or_none(topic, number)
         return [] if hosted is None else list(hosted.deliveries.refused)
 
-    async def cancel(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
-        """Cancel the record with this due time and number; False if it is not waiting."""
-        hosted, found = await self._by_receipt(topic, number, due_ms, timer_number)
-        return hosted is not None and await self._cancel(hosted, found) > 0
+    async def cancel(
+        self,
+        topic: Topic,
+        number: int,
+        receipts: Sequence[ScheduleEntry],
+        message_ids: Sequence[str],
+    ) -> tuple[list[bool], list[int]]:
+        """Cancel the records with these due times and numbers, and those with these message ids.
 
-    async def deliver(self, topic: Topic, number: int, due_ms: int, timer_number: int) -> bool:
-        """Let the same record be due now."""
-        hosted, found = await self._by_receipt(topic, number, due_ms, timer_number)
-        return hosted is not None and await self._deliver(hosted, found) > 0
+        (for each of the former whether it was waiting, for each id how many were); a record counts
+        where it is named first.
+        """
+        return await self._change(_cancel, topic, number, receipts, message_ids)
 
-    async def _by_receipt(
-        self, topic: Topic, number: int, due_ms: int, timer_number: int
-    ) -> tuple[HostedTimers | None, list[ScheduleEntry]]:
-        hosted = await self._host.hosted_or_none(topic, number)
-        state = None if hosted is None else hosted.state
-        if hosted is None or state is None:
-            return None, []
-        entries = [ScheduleEntry(due_ms, timer_number)]
-        if not state.schedule.has(due_ms, timer_number):  # it may have been stored again
-            same = []
-            for entry in state.schedule.after(ScheduleEntry(due_ms, timer_number)):
-                if entry.due_ms != due_ms:
-                    break
-                same.append(entry)
-            entries = [
-                ScheduleEntry(due_ms, one.offset)
-                async for one in listing.each(hosted, same)
-                if one.number == timer_number
-            ]
-        return hosted, entries
-
-    async def cancel_by_id(self, topic: Topic, number: int, message_id: str) -> int:
-        """Cancel the waiting records that carry this message id; returns how many."""
-        hosted, found = await self._by_id(topic, number, message_id)
-        return 0 if hosted is None else await self._cancel(hosted, found)
-
-    async def deliver_by_id(self, topic: Topic, number: int, message_id: str) -> int:
+    async def deliver(
+        self,
+        topic: Topic,
+        number: int,
+        receipts: Sequence[ScheduleEntry],
+        message_ids: Sequence[str],
+    ) -> tuple[list[bool], list[int]]:
         """Let the same records be due now."""
-        hosted, found = await self._by_id(topic, number, message_id)
-        return 0 if hosted is None else await self._deliver(hosted, found)
+        return await self._change(self._deliver, topic, number, receipts, message_ids)
 
-    async def _by_id(
-        self, topic: Topic, number: int, message_id: str
-    ) -> tuple[HostedTimers | None, list[ScheduleEntry]]:
+    async def _change(
+        self,
+        change: Callable[[HostedTimers, Sequence[ScheduleEntry]], Awaitable[set[ScheduleEntry]]],
+        topic: Topic,
+        number: int,
+        receipts: Sequence[ScheduleEntry],
+        message_ids: Sequence[str],
+    ) -> tuple[list[bool], list[int]]:
         hosted = await self._host.hosted_or_none(topic, number)
         if hosted is None:
-            return None, []
-        candidates = await listing.tagged(hosted, message_id)
-        found = [
-            ScheduleEntry(one.due_ms, one.offset)
-            async for one in listing.each(hosted, candidates)
-            if one.has_id(message_id)
-        ]
-        return hosted, found
+            return [False] * len(receipts), [0] * len(message_ids)
+        by_id = await listing.by_id(hosted, message_ids)
+        by_receipt = await listing.by_receipt(hosted, receipts)
+        named = [one for one in by_receipt if one is not None]
+        uncounted = await change(hosted, list(dict.fromkeys([*named, *chain(*by_id)])))
+
+        def counts(entry: ScheduleEntry | None) -> bool:
+            if entry not in uncounted:
+                return False
+            uncounted.remove(entry)
+            return True
+
+        done = [counts(one) for one in by_receipt]
+        return done, [sum(map(counts, entries)) for entries in by_id]
 
     async def find_by_id(
         self, topic: Topic, number: int, message_id: str, after: ScheduleEntry
@@ -202,29 +196,47 @@ class DelayedRecords:
                     break
         return found
 
-    @staticmethod
-    async def _cancel(hosted: HostedTimers, entries: list[ScheduleEntry]) -> int:
-        cancelled = 0
-        for entry in entries:
-            reply = await hosted.ask(CancelCommand(*entry))
-            cancelled += reply.is_done
-        return cancelled
-
-    async def _deliver(self, hosted: HostedTimers, entries: list[ScheduleEntry]) -> int:
-        delivered = 0
-        async for one in listing.each(hosted, entries):
+    async def _deliver(
+        self, hosted: HostedTimers, entries: Sequence[ScheduleEntry]
+    ) -> set[ScheduleEntry]:
+        done: set[ScheduleEntry] = set()
+        async for part in listing.parts(hosted, entries):
             now_ms = self._host.environment.clock.now_ms()
-            message_id = (find_header(one.body.headers, MESSAGE_ID) or b"").decode()
-            # A record that is forwarded with a time to come would be delayed once more.
-            headers = [
-                (name, b"%d" % now_ms if name == DELIVER_AT else content)
-                for name, content in one.body.headers
-            ]
-            body = encode_body(one.body.key, one.body.value, headers)
-            timer = NewTimer(now_ms, one.timestamp_ms, tag_of(message_id), body)
-            reply = await hosted.ask(AdvanceCommand(one.due_ms, one.offset, timer))
-            delivered += reply.is_done
-        return delivered
+            done |= await _ask_all(hosted, [_advance(one, now_ms) for one in part])
+        return done
+
+
+async def _cancel(hosted: HostedTimers, entries: Sequence[ScheduleEntry]) -> set[ScheduleEntry]:
+    done: set[ScheduleEntry] = set()
+    for at in range(0, len(entries), SHOWN_AT_ONCE):
+        some = entries[at : at + SHOWN_AT_ONCE]
+        done |= await _ask_all(hosted, [CancelCommand(*one) for one in some])
+    return done
+
+
+async def _ask_all(
+    hosted: HostedTimers, commands: Sequence[CancelCommand | AdvanceCommand]
+) -> set[ScheduleEntry]:
+    """Those of the records that no longer wait as they did."""
+    # Side by side they share a sync.
+    replies = await asyncio.gather(*(hosted.ask(one) for one in commands))
+    return {
+        ScheduleEntry(one.due_ms, one.offset)
+        for one, reply in zip(commands, replies, strict=True)
+        if reply.is_done
+    }
+
+
+def _advance(delayed: Delayed, now_ms: int) -> AdvanceCommand:
+    body = delayed.body
+    message_id = (find_header(body.headers, MESSAGE_ID) or b"").decode()
+    # A record that is forwarded with a time to come would be delayed once more.
+    headers = [
+        (name, b"%d" % now_ms if name == DELIVER_AT else content) for name, content in body.headers
+    ]
+    stored = encode_body(body.key, body.value, headers)
+    timer = NewTimer(now_ms, delayed.timestamp_ms, tag_of(message_id), stored)
+    return AdvanceCommand(delayed.due_ms, delayed.offset, timer)
 
 
 def _new_timer(delayed: DelayedRecord) -> NewTimer:

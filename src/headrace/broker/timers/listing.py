@@ -14,7 +14,7 @@ from headrace.records.attributes import MESSAGE_ID, find_header
 from headrace.records.bodies import Body, decode_body
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from headrace.broker.timers.hosted_timers import HostedTimers
 
@@ -53,15 +53,54 @@ async def shown(hosted: HostedTimers, entries: list[ScheduleEntry]) -> list[Dela
     ]
 
 
-async def each(hosted: HostedTimers, entries: list[ScheduleEntry]) -> AsyncIterator[Delayed]:
+async def parts(
+    hosted: HostedTimers, entries: Sequence[ScheduleEntry]
+) -> AsyncIterator[list[Delayed]]:
     """All of these that still wait, a bounded part in memory at a time."""
     state = hosted.state
     while entries and state is not None:
         first = [entry for entry in entries[:SHOWN_AT_ONCE] if state.schedule.has(*entry)]
         some = await shown(hosted, first)
-        for one in some:
+        yield some
+        entries = [*first[len(some) :], *entries[SHOWN_AT_ONCE:]]
+
+
+async def each(hosted: HostedTimers, entries: Sequence[ScheduleEntry]) -> AsyncIterator[Delayed]:
+    """The same, one by one."""
+    async for part in parts(hosted, entries):
+        for one in part:
             yield one
-        entries = first[len(some) :] + entries[SHOWN_AT_ONCE:]
+
+
+async def by_receipt(
+    hosted: HostedTimers, receipts: Sequence[ScheduleEntry]
+) -> list[ScheduleEntry | None]:
+    """Where the records with these due times and numbers wait; None: such a one does not."""
+    state = hosted.state
+    if state is None:
+        return [None] * len(receipts)
+    found = {one: one for one in receipts if state.schedule.has(*one)}
+    missing = {*receipts} - found.keys()
+    firsts = dict(sorted(missing, reverse=True))
+    for due_ms, first in firsts.items():  # they may have been stored again, further back
+        same = [ScheduleEntry(due_ms, at) for at in state.schedule.due_at(due_ms, first)]
+        async for one in each(hosted, same):
+            if (receipt := ScheduleEntry(due_ms, one.number)) in missing:
+                found[receipt] = ScheduleEntry(due_ms, one.offset)
+    return [found.get(one) for one in receipts]
+
+
+async def by_id(hosted: HostedTimers, message_ids: Sequence[str]) -> list[list[ScheduleEntry]]:
+    """Where records with each of these message ids wait, by due time."""
+    found: dict[bytes, list[ScheduleEntry]] = {one.encode(): [] for one in message_ids}
+    candidates: set[ScheduleEntry] = set()
+    for text in dict.fromkeys(message_ids):
+        candidates.update(await tagged(hosted, text))
+    async for one in each(hosted, sorted(candidates)):
+        message_id = find_header(one.body.headers, MESSAGE_ID)
+        if message_id in found:
+            found[message_id].append(ScheduleEntry(one.due_ms, one.offset))
+    return [found[one.encode()] for one in message_ids]
 
 
 async def tagged(hosted: HostedTimers, message_id: str) -> list[ScheduleEntry]:
