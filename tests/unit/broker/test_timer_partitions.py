@@ -251,6 +251,7 @@ async def test_records_that_are_named_in_one_call_share_reads_and_syncs(name, mo
         done, _, failed = await getattr(node.services.timers, name)(topic, asked, [])
         assert done == [True, False, False, *[True] * 399, False]
         assert not failed
+        assert (hosted.bodies._cached, hosted.bodies._cached_bytes) == ({}, 0)
         assert counted["append"] <= 4
         assert counted["_read"] <= 12
         if name == "deliver":

@@ -220,11 +220,13 @@ async def _ask_all(
     """Those of the records that no longer wait as they did."""
     # Side by side they share a sync.
     replies = await asyncio.gather(*(hosted.ask(one) for one in commands))
-    return {
+    done = {
         ScheduleEntry(one.due_ms, one.offset)
         for one, reply in zip(commands, replies, strict=True)
         if reply.is_done
     }
+    hosted.bodies.forget([entry.offset for entry in done])
+    return done
 
 
 def _advance(delayed: Delayed, now_ms: int) -> AdvanceCommand:
