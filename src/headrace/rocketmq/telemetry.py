@@ -55,9 +55,10 @@ class Telemetry:
         if request.client_type not in CONSUMERS | {wire.PRODUCER, wire.UNSPECIFIED_CLIENT}:
             raise Refused(UNRECOGNIZED_CLIENT_TYPE, f"client type {request.client_type} is unknown")
         client = self._clients.seen(caller)
-        if request.client_type != wire.UNSPECIFIED_CLIENT:
-            # After a restart, this may come before the settings of the client's new stream.
-            client.is_lite = request.client_type in LITE
+        if request.client_type in LITE:
+            # After a restart, this may come before the settings of the client's new stream. Only
+            # settings say that it is none: a lite consumer's heartbeat may name the plain type.
+            client.is_lite = True
 
     async def terminate(self, caller: Caller, request: Any, response: Any) -> None:
         """The client ends."""
