@@ -9,7 +9,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from headrace.cli.pipeline_proof import equation
 from headrace.pipeline.batches_source import SCHEMA
+from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.certificate import judge, verify
 from headrace.pipeline.jobs.delivery_proof import DeliveryConfig, prove_delivery
 from headrace.pipeline.jobs.producer_sequences import compare_sequences
@@ -108,6 +110,7 @@ def test_sent_equals_stored_for_each_producer_without_headers(broker, stored, sp
     wrong = json.loads(json.dumps(found))
     wrong["idempotent"]["totals"]["earlier"] = 3
     assert verify(wrong) != []
+    assert "of which batches lack" not in equation(found)
     # records deleted at the log's begin cannot be told from lost ones
     admin = AdminClient({"bootstrap.servers": broker})
     deleted = [TopicPartition(topic, 0, 10), TopicPartition(topic, 1, 30)]
@@ -162,6 +165,30 @@ def test_batches_lost_from_a_real_log_are_found_exactly(broker, stored, spark):
         f"whether {len(missing)} records of idempotent producers were removed by compaction, or"
         " lost" in not_proven
     )
+
+
+def test_records_that_their_batches_lack_are_not_proven(broker, topic, spark):
+    """A delayed record leaves an empty batch where it was sent; here, it never comes."""
+    name = f"{topic}-delayed"
+    create_topic(broker, name, 1, {"headrace.message.attributes": "true"})
+    client, refused = Producer({"bootstrap.servers": broker, "enable.idempotence": True}), []
+    for number in range(8):
+        headers = {"headrace-delay": "86400000"} if number >= 5 else None
+        client.produce(
+            name, b"%d" % number, headers=headers,
+            on_delivery=lambda error, _: refused.append(error) if error else None,
+        )  # fmt: skip
+    assert client.flush(60) == 0
+    assert not refused
+    config = DeliveryConfig(Connection(broker), name, is_numbered=False, is_idempotent=True)
+    found = prove_delivery(config, spark=spark)
+    totals = found["idempotent"]["totals"]
+    assert (totals["sent"], totals["stored"], totals["removed"]) == (8, 8, 3)
+    assert found["problems"] == []
+    assert found["not_proven"][0].startswith(
+        "whether 3 records of idempotent producers are stored that their batches do not hold"
+    )
+    assert "sent by idempotent producers 8, stored 8, of which batches lack 3" in equation(found)
 
 
 def simulated(chance, partition, first_offset, starts, faults):

@@ -243,8 +243,8 @@ def _key(path: Path | None) -> bytes | None:
 
 
 _RUN_COLUMNS = (
-    "partition", "producer_id", "producer_epoch", "sent", "stored", "never_stored", "absent",
-    "earlier", "repeated",
+    "partition", "producer_id", "producer_epoch", "sent", "stored", "removed", "never_stored",
+    "absent", "earlier", "repeated",
 )  # fmt: skip
 """Of an idempotent producer's epoch in a partition."""
 
@@ -280,8 +280,9 @@ def equation(found: dict[str, Any]) -> str:
     parts.append(f"stored {numbered:,}")
     if (by_id := found.get("idempotent")) is not None:
         totals = by_id["totals"]
+        lacking = f", of which batches lack {totals['removed']:,}" if totals["removed"] else ""
         parts.append(
-            f"sent by idempotent producers {totals['sent']:,}, stored {totals['stored']:,}"
+            f"sent by idempotent producers {totals['sent']:,}, stored {totals['stored']:,}{lacking}"
         )
     for one in found.get("copies", ()):
         there = one["records"] - one["missing"] - one["differing"]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headrace.cli.failures import CommandFailed
-from headrace.cli.pipeline_proof import conclude
+from headrace.cli.pipeline_proof import conclude, equation
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.certificate import load, sealed, verify
 
@@ -47,6 +47,21 @@ def test_records_that_were_never_compared_with_a_copy_are_not_proven():
     found = sealed(body(copies=[COPY | {"records": 7, "unidentified": 1}]))
     assert found["verdict"] == "not proven"
     assert found["not_proven"][0].startswith("topic mirror: whether 2 records are there")
+
+
+def test_records_that_their_batches_lack_are_not_proven():
+    """Whether they are delivered, or were duplicates or compacted, the sequences do not tell."""
+    counts = dict.fromkeys(("never_stored", "absent", "repeated", "earlier", "removed"), 0)
+    totals = counts | {"runs": 0, "sent": 8, "stored": 8}
+    by_id = {"runs": [], "totals": totals, "is_compacted": False, "without_producer": 0}
+    whole = sealed(body(idempotent=by_id, numbered_by=None))
+    assert whole["verdict"] == "proven"
+    assert "stored 8 |" in equation(whole)
+    found = sealed(body(idempotent=by_id | {"totals": totals | {"removed": 3}}, numbered_by=None))
+    assert found["verdict"] == "not proven"
+    (line,) = found["not_proven"]
+    assert line.startswith("whether 3 records of idempotent producers are stored that their batch")
+    assert "sent by idempotent producers 8, stored 8, of which batches lack 3" in equation(found)
 
 
 def test_the_next_step_after_a_failed_copy_is_not_to_send_again():

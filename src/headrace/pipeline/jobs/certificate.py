@@ -152,6 +152,12 @@ def _judge_idempotent(body: dict[str, Any], problems: list[str], not_proven: lis
             f"whether {totals['absent']} records of idempotent producers were removed by"
             " compaction, or lost"
         )
+    if totals["removed"]:
+        not_proven.append(
+            f"whether {totals['removed']} records of idempotent producers are stored that their"
+            " batches do not hold: they were delayed (and count again where they are delivered),"
+            " were duplicates of named sequences, or were removed by compaction"
+        )
     if totals["earlier"]:
         not_proven.append(
             f"whether {totals['earlier']} records of idempotent producers were stored before the"
