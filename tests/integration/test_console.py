@@ -438,6 +438,30 @@ def test_the_list_of_topics_shows_rates_and_which_group_is_furthest_behind(brows
         assert re.search(r"\d/s", row.inner_text())
 
 
+def test_ledgers_are_shown_as_far_as_they_are_known(browser):
+    ledger = {
+        "ledger": 17, "base_offset": 0, "end_offset": 4, "size_bytes": 9, "newest_ms": None,
+        "is_open": False, "is_local": True, "is_offloaded": False, "copies_missing": 0,
+    }  # fmt: skip
+    part = {"partition": 1, "broker": 1, "is_loaded": False, "ledger_count": 0, "ledgers": []}
+    loaded = part | {"is_loaded": True, "ledger_count": 2, "ledgers": [ledger]}
+    with browser.page("topics/orders/ledgers?partition=0") as page:
+        page.locator("h2", has_text="Ledgers of partition").wait_for()
+        answers = [part, loaded]
+        page.route(
+            re.compile(r"/v1/topics/orders/ledgers"),
+            lambda route: route.fulfill(json={"topic": "orders", "partitions": [answers.pop(0)]}),
+        )
+        page.get_by_role("button", name="Read again").click()
+        page.get_by_text("which ledgers it has is not known").wait_for()
+        assert "no ledger yet" not in page.locator("main").inner_text()
+        page.get_by_role("button", name="Read again").click()
+        page.locator("h2", has_text="Ledgers of partition 1").wait_for()
+        assert "≥ 9" in page.locator("main").inner_text()
+        assert page.get_by_text("this broker's disk").count() == 0
+        assert page.get_by_role("columnheader", name="Bookies").count() == 0
+
+
 def test_delayed_messages_are_shown_by_day_and_delivered_now(browser, console_broker):
     config = {"headrace.message.attributes": "read", "headrace.delay.max.ms": "864000000"}
     ask(console_broker, "POST", "/v1/topics", {"name": "later", "config": config})

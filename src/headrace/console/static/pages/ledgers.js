@@ -79,8 +79,9 @@ const Box = ({ kind, x, width, title }) => html`<g>${title && html`<title>${titl
   <rect class=${`ledger ${kind}`} x=${x} y="0" width=${width} height=${HEIGHT} />
   ${kind === "both" && html`<rect class="ledger remote" x=${x} y=${HEIGHT / 2} width=${width} height=${HEIGHT / 2} />`}</g>`;
 
-function OfPartition({ of: { partition, ledgers } }) {
+function OfPartition({ of: { partition, is_loaded, ledgers } }) {
   const names = kinds();
+  if (!is_loaded) return html`<${Empty} text=${t("The partition was not used since its broker's start: which ledgers it has is not known yet.")} />`;
   if (ledgers.length === 0) return html`<${Empty} text=${t("The partition has no ledger yet: it gets one with its first record.")} />`;
   return html`<h2>${t("Ledgers of partition {n}", { n: partition })}</h2>
     <${Table} label=${t("Ledgers of partition {n}", { n: partition })} rows=${[...ledgers].reverse()} keyOf=${(one) => one.ledger} columns=${[
@@ -91,6 +92,6 @@ function OfPartition({ of: { partition, ledgers } }) {
       { name: t("Newest record"), cell: (one) => time(one.newest_ms) },
       { name: t("State"), cell: (one) => names[kindOf(one)] },
       { name: t("Copies missing"), isNumber: true, cell: (one) => count(one.copies_missing) },
-      { name: t("Bookies"), cell: (one) => (one.bookies ? one.bookies.map((name) => html`<div><bdi>${name}</bdi></div>`) : one.is_local ? t("this broker's disk") : "–") },
+      ...(ledgers.some((one) => one.bookies) ? [{ name: t("Bookies"), cell: (one) => one.bookies?.map((name) => html`<div><bdi>${name}</bdi></div>`) ?? "–" }] : []),
     ]} />`;
 }
