@@ -18,6 +18,7 @@ import pytest
 from starlette.responses import Response
 from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
 
+from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation
 from headrace.broker.security.tenants import OF_TENANTS
@@ -36,7 +37,7 @@ TENANTS = "acme=User:alice;beta=User:carol"
 OF_CLUSTER = {
     name
     for name, access in ACCESS.items()
-    if any(need.kind not in OF_TENANTS for need in access.needs)
+    if any(need.kind not in OF_TENANTS and need.how is not How.SHOWN for need in access.needs)
 }
 READS = [name for name in NAMED if re.match("get|list|find|read|trace|explain|queue|summ", name)]
 TOGETHER = [READS, *([name] for name in NAMED if name not in READS)]
