@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.cli.pipeline_proof import equation
 from headrace.pipeline.batches_source import SCHEMA
 from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.jobs import producer_sequences
 from headrace.pipeline.jobs.certificate import judge, verify
 from headrace.pipeline.jobs.delivery_proof import DeliveryConfig, prove_delivery
 from headrace.pipeline.jobs.producer_sequences import compare_sequences
@@ -257,3 +258,13 @@ def test_each_kind_of_fault_is_counted_in_simulated_logs(spark):
             assert (one["earlier"] > 0) == (partition == 1)
             assert one["stored"] == count - missing - one["earlier"]
     assert found["without_producer"] == 5
+
+
+def test_what_lies_before_the_window_takes_no_room_of_ranges_of_faults(spark, monkeypatch):
+    monkeypatch.setattr(producer_sequences, "SPANS_MAX", 3)
+    rows = [Batch("t", 0, 900 + n, 900 + n, 1, 99, n, 0, 7) for n in range(8)]
+    rows += [Batch("t", 1, at, at, 1, 99, 50, 0, n) for at, n in enumerate((0, 4, 5, 9))]
+    window = Window({"t": {"0": 900, "1": 0}}, {"t": {"0": 908, "1": 4}}, {})
+    found = compare_sequences(spark.createDataFrame(rows, SCHEMA), "t", window)
+    assert (found["totals"]["earlier"], found["totals"]["never_stored"]) == (56, 6)
+    assert [run["gaps"] for run in found["runs"]] == [[[1, 3], [6, 8]], [], []]

@@ -66,7 +66,7 @@ def compare_sequences(batches: Any, topic: str, window: Window) -> dict[str, Any
             expr(f"count_if({faults} > 0) AS faulty"),
             *(expr(f"coalesce(sum({name}), 0) AS {name}") for name in _COUNTS),
         ).first()
-        shown = runs.orderBy(expr(f"{faults} DESC"), *_RUN).limit(SPANS_MAX).collect()
+        shown = runs.orderBy(expr(faults).desc(), *_RUN).limit(SPANS_MAX).collect()
         return {
             "runs": _with_spans([row.asDict() for row in shown], numbered),
             "totals": totals.asDict(),
@@ -131,10 +131,11 @@ def _numbered(batches: Any, window_begin: str) -> Any:
 
 
 def _with_spans(runs: list[dict[str, Any]], numbered: Any) -> list[dict[str, Any]]:
-    """Each run with its `gaps`, ranges of sequences (inclusive); `SPANS_MAX` in all."""
+    """Each run with the `gaps` in which its faults are, ranges of sequences (inclusive);
+    `SPANS_MAX` in all. A gap that may all lie before the window takes none of their room."""
     found: dict[tuple[int, ...], list[list[int]]] = {}
     if any(_faults(run) for run in runs):
-        gaps = numbered.where("gap > 0").orderBy(*_RUN, "begin").limit(SPANS_MAX)
+        gaps = numbered.where("gap > before").orderBy(*_RUN, "begin").limit(SPANS_MAX)
         for row in gaps.select(*_RUN, "covered", "begin").collect():
             found.setdefault(tuple(row[:3]), []).append([row["covered"], row["begin"] - 1])
     return [run | {"gaps": found.get(_key(run), [])} for run in runs]
