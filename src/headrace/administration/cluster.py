@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import PartitionKey
 
 CONNECT_TIMEOUT_MS = 5_000
-POLL_S = 0.2
 
 
 class ClusterAdmin:
