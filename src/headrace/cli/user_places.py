@@ -16,7 +16,7 @@ from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.errors import HeadraceError
-from headrace.runtime.scram import HASHES, is_password, new_credential, salt_text
+from headrace.runtime.scram import HASHES, SALT_BITS, is_password, new_credential, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,8 +31,11 @@ Found = dict[str, dict[str, int]]
 _IDS: Final[Mapping[str, int]] = {name: number for number, name in enumerate(HASHES, 1)}
 """Kafka's `ScramMechanism.type`."""
 _NAMES: Final = {number: name for name, number in _IDS.items()}
-_SALT_BITS: Final = 140
 _OWNER_ONLY_UMASK: Final = 0o077
+
+
+def _new_salt() -> bytes:
+    return salt_text(secrets.randbits(SALT_BITS))
 
 
 class UserPlace(Protocol):
@@ -102,9 +105,8 @@ class StoredUsers:
         self, user: str, password: str, mechanisms: Sequence[str], iterations: int
     ) -> None:
         """See UserPlace."""
-        salt = salt_text(secrets.randbits(_SALT_BITS))
         self._change(
-            CredentialChange(user, one, new_credential(one, password, salt, iterations))
+            CredentialChange(user, one, new_credential(one, password, _new_salt(), iterations))
             for one in mechanisms
         )
 
@@ -154,7 +156,6 @@ class BrokerUsers:
     ) -> None:
         """See UserPlace."""
         admin: Any = kafka_admin()
-        salt = salt_text(secrets.randbits(_SALT_BITS))
         self._alter(
             user,
             [
@@ -162,7 +163,7 @@ class BrokerUsers:
                     user,
                     admin.ScramCredentialInfo(admin.ScramMechanism(_IDS[one]), iterations),
                     password.encode(),
-                    salt,
+                    _new_salt(),
                 )
                 for one in mechanisms
             ],

@@ -1,9 +1,10 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), for servers and clients.
 
 Invariants: no I/O, no clock; chance comes in as a nonce. Proofs are compared in constant time. A
-user that does not exist gets a salt that is always the same, and fails at the same step as a wrong
-password: names cannot be probed. Iterations are bounded in both roles, so that neither side makes
-the other compute for long or weakens what is stored. No channel binding (`n` only), as in Kafka.
+user that does not exist gets a salt that is always the same and looks like another user's, and
+fails at the same step as a wrong password: names cannot be probed. Iterations are bounded in both
+roles, so that neither side makes the other compute for long or weakens what is stored. No channel
+binding (`n` only), as in Kafka.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ HASHES: Final[Mapping[str, str]] = {SHA_256: "sha256", SHA_512: "sha512"}
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 """Kafka's bounds (`ScramMechanism`)."""
 ITERATIONS: Final = 4_096
-"""Of new credentials, and of those that do not exist: they must not differ."""
+"""Of new credentials."""
 MESSAGE_BYTES_MAX: Final = 8_192
 NONCE_LENGTH_MAX: Final = 1_024
-SALT_LENGTH: Final = 26
-"""Characters of a salt: as `kafka-configs.sh` makes them (130 random bits in base 36)."""
+SALT_BITS: Final = 130
+"""Of a new salt, which is a number in base 36, as `kafka-configs.sh` makes them."""
+_SALT_DIGITS_MIN: Final = 20
+"""Such a number has fewer digits once in 10^8 times."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -90,23 +93,68 @@ def is_password(mechanism: str, credential: ScramCredential, password: str) -> b
 
 
 def salt_text(number: int) -> bytes:
-    """A salt made of the low bits of `number`, of which 135 are used."""
-    digits = []
-    for _ in range(SALT_LENGTH):
+    """A salt made of the low bits of `number`, of which SALT_BITS are used."""
+    number &= (1 << SALT_BITS) - 1
+    digits: list[str] = []
+    while number or not digits:
         number, digit = divmod(number, len(_DIGITS))
         digits.append(_DIGITS[digit])
-    return "".join(digits).encode()
+    return "".join(reversed(digits)).encode()
 
 
-def absent_credential(mechanism: str, secret: bytes, user: str) -> ScramCredential:
+class CredentialForm(NamedTuple):
+    """How a credential looks to whoever begins a login: who made it can be told from that."""
+
+    iterations: int = ITERATIONS
+    salt_length: int | None = None
+    """None: it is as `salt_text` makes it."""
+    has_digits: bool = True
+    """Whether the salt has digits of base 36 alone; otherwise any bytes."""
+    is_salt_shared: bool = False
+    """Whether the user's credential for the other mechanism has the same salt."""
+
+
+NEW_FORM: Final = CredentialForm()
+"""That of new credentials."""
+
+
+def form_of(credential: ScramCredential, *, is_salt_shared: bool = False) -> CredentialForm:
+    """The form of a credential."""
+    salt = credential.salt
+    length: int | None = len(salt)
+    has_digits = all(one in _DIGITS.encode() for one in salt)
+    if has_digits and len(salt) >= _SALT_DIGITS_MIN and int(salt, 36) >> SALT_BITS == 0:
+        length = None
+    return CredentialForm(credential.iterations, length, has_digits, is_salt_shared)
+
+
+def absent_credential(
+    mechanism: str, secret: bytes, user: str, form: CredentialForm = NEW_FORM
+) -> ScramCredential:
     """The credential of a user that does not exist: no password fits, and the salt looks like that
-    of another user and is the same on every broker that has the secret."""
+    of a user with the form and is the same on every broker that has the secret. With another form
+    it is another one, as if the user had got another password."""
     name = HASHES[mechanism]
-    keys = [
+    of_salt = (form.salt_length, "shared") if form.is_salt_shared else (mechanism, form)
+    seed = hmac.digest(secret, f"salt:{of_salt}:{user}".encode(), "sha256")
+    stored_key, server_key = (
         hmac.digest(secret, f"{use}:{mechanism}:{user}".encode(), name)
-        for use in ("salt", "stored", "server")
-    ]
-    return ScramCredential(salt_text(int.from_bytes(keys[0])), keys[1], keys[2], ITERATIONS)
+        for use in ("stored", "server")
+    )
+    return ScramCredential(_absent_salt(seed, form), stored_key, server_key, form.iterations)
+
+
+def _absent_salt(seed: bytes, form: CredentialForm) -> bytes:
+    if form.salt_length is None:
+        return salt_text(int.from_bytes(seed))
+    expanded = hashlib.shake_256(seed)
+    if not form.has_digits:
+        return expanded.digest(form.salt_length)
+    numbers = expanded.digest(4 * form.salt_length)
+    return bytes(
+        ord(_DIGITS[int.from_bytes(numbers[at : at + 4]) % len(_DIGITS)])
+        for at in range(0, len(numbers), 4)
+    )
 
 
 class ScramLogin:

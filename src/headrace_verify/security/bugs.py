@@ -164,13 +164,19 @@ def take_names_that_collide_for_one(patch: Patch) -> None:
 
 
 def give_absent_users_a_new_salt_each_time(patch: Patch) -> None:
-    from headrace.broker.security import logins
+    from headrace.broker.security import user_forms
     from headrace.runtime.scram import absent_credential as absent
 
-    def changing(mechanism: str, _secret: bytes, user: str) -> Any:
-        return absent(mechanism, os.urandom(16), user)
+    def changing(mechanism: str, _secret: bytes, user: str, form: Any) -> Any:
+        return absent(mechanism, os.urandom(16), user, form)
 
-    patch(logins, "absent_credential", changing)
+    patch(user_forms, "absent_credential", changing)
+
+
+def take_all_absent_users_for_new_ones(patch: Patch) -> None:
+    from headrace.broker.security.user_forms import UserForms
+
+    patch(UserForms, "count", lambda _self, _credentials, _step: None)
 
 
 def keep_sessions_that_were_signed_out(patch: Patch) -> None:
@@ -321,6 +327,7 @@ BUGS = (
     Hole(
         give_absent_users_a_new_salt_each_time, ("errors do not tell",), says="the salt of nobody"
     ),
+    Hole(take_all_absent_users_for_new_ones, ("errors do not tell",), says="nobody is asked for"),
     Hole(keep_sessions_that_were_signed_out, ("sessions are new",), says="still holds"),
     Hole(take_sessions_from_any_page, ("other sites cannot",), says="another site"),
     Hole(believe_a_header_of_a_proxy, ("headers do not smuggle",), says="X-Forwarded-User"),

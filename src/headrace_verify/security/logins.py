@@ -22,6 +22,7 @@ from headrace_verify.security.secured import (
     ADMIN,
     AUDIENCE,
     ISSUER,
+    ITERATIONS,
     KEY,
     MALLORY,
     PASSWORD,
@@ -234,6 +235,8 @@ def errors_do_not_tell_what_exists(abuse: Abuse) -> None:
             text = "" if found is None else bytes(found.auth_bytes).decode()
             salts.add(text.partition(",s=")[2])
         abuse.expect(len(salts) == 1, f"the salt of {user} changes: users can be told apart")
+        count = "".join(salts).rpartition(",i=")[2]
+        abuse.expect(count == str(ITERATIONS), f"{user} is asked for {count} iterations")
     paths = "/v1/topics/{}", "/v1/topics/{}/records?partition=0", "/v1/topics/{}/config"
     for path in paths:
         both = [

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ADMIN, PASSWORD = "admin", "canary-of-the-secured-broker"  # of a broker of our own
 MALLORY: Final = "mallory"
 ISSUER, AUDIENCE = "https://issuer.example", "headrace"
+ITERATIONS: Final = 8_192
+"""Of its users: other than by default, so that absent users may be told by it."""
 TIMEOUT_S: Final = 20
 KEY: Final = RSAKey.generate_key(2048, {"kid": "one"})
 
@@ -128,6 +130,7 @@ def basic(user: str, password: str = PASSWORD) -> dict[str, str]:
 def _add_user(broker: RealBroker, user: str) -> None:
     command = [sys.executable, "-m", "headrace.cli.main", "user", "add", user]
     command += ["--password-file", "-", "--data-dir", str(broker.data_dir)]
+    command += ["--iterations", str(ITERATIONS)]
     subprocess.run(  # noqa: S603 - our own command
         command,
         input=f"{PASSWORD}\n".encode(),

@@ -33,7 +33,7 @@ Found = tuple[ScramCredential, bool]
 def users(mechanism: str, **passwords: str) -> Callable[[str], Found]:
     """The credentials of these users; others do not exist."""
     known = {
-        name: new_credential(mechanism, password, salt_text(sum(name.encode())))
+        name: new_credential(mechanism, password, salt_text(2**129 + sum(name.encode())))
         for name, password in passwords.items()
     }
 

@@ -155,17 +155,22 @@ class Logins:
     def _credential(
         self, mechanism: str, user: str, *, is_enabled: bool
     ) -> tuple[ScramCredential, bool]:
-        """A user's credential, and whether it exists. `is_enabled`: whether users may log in by the
-        mechanism. Raises AuthenticationFailed if they may not, which is the same for all users, and
-        for a helper's login that no longer holds."""
+        """A user's credential, and whether it exists; with the same work either way. `is_enabled`:
+        whether users may log in by the mechanism. Raises AuthenticationFailed if they may not,
+        which is the same for all users."""
+        secret = self._absent_secret
         if is_helper(user):
             helper = self.helpers.find(user) if mechanism == HELPER_MECHANISM else None
             found = None if helper is None else helper.credential
+            absent = absent_credential(mechanism, secret, user)
         elif is_enabled:
             found = self.users.credential(user, mechanism)
+            forms = self.users.forms
+            has_user = found is None and self.users.has_user(user)
+            absent = (forms.lacking if has_user else forms.absent)(mechanism, secret, user)
         else:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
-        return (self._absent(mechanism, user), False) if found is None else (found, True)
+        return (absent, False) if found is None else (found, True)
 
     def _credential_of_token(
         self, mechanism: str, id_: str, *, is_enabled: bool
@@ -174,10 +179,18 @@ class Logins:
         if not is_enabled:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
         found = self._delegation.login(id_, mechanism)
-        return (self._absent(mechanism, id_), False) if found is None else (found[1], True)
+        absent = absent_credential(mechanism, self._absent_secret, id_)
+        return (absent, False) if found is None else (found[1], True)
 
-    def _absent(self, mechanism: str, user: str) -> ScramCredential:
-        return absent_credential(mechanism, self.secret.derived(b"absent users"), user)
+    @property
+    def _absent_secret(self) -> bytes:
+        return self.secret.derived(b"absent users")
+
+    def _of_password(self, user: str) -> tuple[str, ScramCredential]:
+        """The mechanism and credential against which a user's password is checked; one that no
+        password fits, of the same cost, if the user does not exist."""
+        found = self.users.any_credential(user)
+        return found or self.users.forms.absent_password(self._absent_secret, user)
 
     def is_remembered(self, given: NamedPassword) -> bool:
         """Whether the password is known to be right: `check_password` takes microseconds."""
@@ -190,8 +203,7 @@ class Logins:
     async def check_password(self, given: NamedPassword) -> Identity:
         """The user whose password this is. Raises AuthenticationFailed."""
         user, password = given
-        found = self.users.any_credential(user)
-        mechanism, credential = found or (SHA_256, self._absent(SHA_256, user))
+        mechanism, credential = self._of_password(user)
         digest = hmac.digest(self._memory_key, password.encode(), "sha256")
         known, known_digest = self._remembered.get(user, (None, b""))
         if known != credential or not hmac.compare_digest(digest, known_digest):

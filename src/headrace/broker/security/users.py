@@ -11,6 +11,7 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.security.user_forms import UserForms
 from headrace.errors import (
     CredentialInvalid,
     CredentialUnknown,
@@ -24,8 +25,6 @@ from headrace.runtime.scram import (
     HASHES,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
-    SHA_256,
-    SHA_512,
     ScramCredential,
 )
 
@@ -88,6 +87,7 @@ class Users:
         self._versions: dict[str, int] = {}
         self._users: dict[str, Credentials] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self.forms = UserForms()
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener(user)` after each change of a user's credentials."""
@@ -113,8 +113,11 @@ class Users:
             self._set(user, credentials)
 
     def _set(self, user: str, credentials: Credentials) -> None:
-        if credentials == self._users.get(user, {}):
+        before = self._users.get(user, {})
+        if credentials == before:
             return
+        self.forms.count(before, -1)
+        self.forms.count(credentials, 1)
         if credentials:
             self._users[user] = credentials
         else:
@@ -128,7 +131,7 @@ class Users:
 
     def any_credential(self, user: str) -> tuple[str, ScramCredential] | None:
         """A credential against which a password can be checked, and its mechanism."""
-        for mechanism in (SHA_256, SHA_512):
+        for mechanism in HASHES:
             found = self.credential(user, mechanism)
             if found is not None:
                 return mechanism, found
