@@ -204,6 +204,7 @@ def test_settings_of_brokers_are_changed_while_they_run(user):
             ("num.partitions=0", "from 1 to 10000"),
             ("listeners=127.0.0.1:1", "--kafka"),
             ("none.such=1", "unknown configuration"),
+            ("num.partition=1", "did you mean num.partitions?"),
         ):
             refused = user.types("config", "set", change)
             assert refused.code == 1
@@ -447,7 +448,7 @@ def test_a_record_without_a_key_is_refused_by_a_compacted_topic_in_words(user, t
 def test_a_bad_line_is_named_and_the_ones_before_it_are_stored(user, topic):
     ran = user.types("produce", topic, "-f", "json", stdin='{"value": "good"}\nbad\n')
     assert ran.code == 1
-    assert "line 2 of stdin cannot be read" in ran.err
+    assert "line 2 of stdin is not valid JSON: Expecting value at column 1" in ran.err
     assert user.types("consume", topic).lines() == ["good"]
 
 
@@ -475,7 +476,7 @@ def test_the_life_of_a_group(user, topic):
     assert 0 <= group["lag_s"] <= time.time() - sent_s + 0.1
     one = next(p for p in group["partitions"] if p["partition"] == 1)
     assert (one["committed"], one["latest"], one["lag"]) == (5, 6, 1)
-    assert "1 messages behind" in user.types("group", "describe", "life").out
+    assert "1 message behind" in user.types("group", "describe", "life").out
 
     tried = user.types("group", "reset", "life", "--to", "earliest", "--dry-run", "--json").json()
     assert [p["after"] for p in tried["partitions"]] == [0, 0]

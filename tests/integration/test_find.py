@@ -88,6 +88,7 @@ def test_a_message_is_found_on_whichever_worker_it_is(workers) -> None:
     missing = headrace(workers, "find", "orders", "--id", "id-99")
     assert missing.returncode != 0
     assert "no message of orders matches" in missing.stderr
+    assert missing.stdout == ""
     later = str(int(time.time() * 1000) + 60_000)
     assert headrace(workers, "find", "orders", "--since", f"@{later}").returncode != 0
 

@@ -21,7 +21,7 @@ from headrace.cli.failures import no_group
 from headrace.cli.group_listing import list_groups, type_of
 from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
-from headrace.cli.output import AS_JSON, print_json, print_table, say
+from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -94,7 +94,7 @@ def list_(session: CliSession, /, groups: tuple[str, ...], is_all: bool, as_json
     if left == 0:
         return
     oldest_s = max((lag.lag_s or 0.0 for lag in lags), default=0.0)
-    say(f"{left:,} messages left, the oldest {oldest_s:,.1f} s old")
+    say(f"{counted(left, 'message')} left, the oldest {oldest_s:,.1f} s old")
 
 
 def _lags(session: CliSession, group: str, kind: str) -> list[Lag]:

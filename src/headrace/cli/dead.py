@@ -18,7 +18,7 @@ from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table, say
+from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, say
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
@@ -92,7 +92,11 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table([*names], rows, empty=f"{topic} has no dead letters")
+    shown = [[cell or None for cell in row] for row in rows]
+    print_table([*names], shown, empty=f"{topic} has no dead letters")
+    strangers = sum(count for *_, kind, count in rows if not kind)
+    if strangers:
+        say(f"without the headers of a dead letter: {counted(strangers, 'record')}")
 
 
 @dead.command()
@@ -352,14 +356,14 @@ def _run(
 
 
 def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
-    would = "would be" if is_dry_run else "were"
+    total = sum(outcome.sent.values())
+    would = "would be" if is_dry_run else "was" if total == 1 else "were"
     if outcome.sent:
         print_table(["topic", "records"], sorted(outcome.sent.items()))
     if outcome.failed:
         print_table(["dead letter", "error"], [[*one.values()] for one in outcome.failed])
-    total = sum(outcome.sent.values())
     edited = f", {outcome.edited:,} of them edited" if outcome.edited else ""
-    click.echo(f"{total:,} dead letters {would} sent back{edited}, {outcome.kept:,} kept")
+    click.echo(f"{counted(total, 'dead letter')} {would} sent back{edited}, {outcome.kept:,} kept")
     if outcome.unsure:
         say(unverified(outcome.unsure))
 

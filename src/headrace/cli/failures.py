@@ -88,7 +88,10 @@ _MEANINGS = {
         "Try again with a longer --timeout; see the broker's log for the cause",
     ),
     "_TRANSPORT": _Meaning(
-        UNREACHABLE, "the connection to the broker was lost", "Is the broker still running?"
+        UNREACHABLE,
+        "the connection to the broker was lost",
+        "Check that the broker is still running, and that the address is that of a Kafka listener"
+        " which needs no TLS: if it does, use a context (headrace context add --ca ...)",
     ),
     "_ALL_BROKERS_DOWN": _Meaning(
         UNREACHABLE, "no broker can be reached", "Is `headrace serve` still running?"
@@ -133,6 +136,20 @@ _MEANINGS = {
     "INVALID_CONFIG": _Meaning(
         FAILED, "the broker refused the setting", "Check its name and value"
     ),
+    **{
+        f"{kind}_AUTHORIZATION_FAILED": _Meaning(
+            FAILED,
+            f"the user has no right to this {noun}",
+            "An administrator can allow it: headrace acl add --help. What was denied to whom is in"
+            " the broker's log",
+        )
+        for kind, noun in (
+            ("TOPIC", "topic"),
+            ("GROUP", "group"),
+            ("CLUSTER", "operation on the cluster"),
+            ("TRANSACTIONAL_ID", "transactional id"),
+        )
+    },
     "TOPIC_EXCEPTION": _Meaning(
         USAGE, "invalid topic name", "Use at most 249 letters, digits, '.', '_' and '-'"
     ),

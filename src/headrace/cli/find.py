@@ -15,7 +15,7 @@ import click
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, counted, iso_time, print_json, print_table, say
 from headrace.cli.pipeline_session import (
     MASTER,
     WAREHOUSE_OR_NONE,
@@ -96,10 +96,11 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
     if options["as_json"]:
         print_json(found)
     else:
-        columns = ["state", "place", "time", "id", "key", "value"]
-        print_table(columns, [_row(one) for one in found["messages"]])
         searched = found["searched"]
-        say(f"{len(found['messages']):,} found, {searched['records']:,} records searched")
+        if found["messages"]:
+            columns = ["state", "place", "time", "id", "key", "value"]
+            print_table(columns, [_row(one) for one in found["messages"]])
+        say(f"{len(found['messages']):,} found, {counted(searched['records'], 'record')} searched")
     if count := found["searched"].get("not_evaluated"):
         reason = found["searched"]["not_evaluated_because"]
         say(f"--filter has no value for {count:,} of the records, which do not match: {reason}")

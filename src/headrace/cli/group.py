@@ -29,7 +29,7 @@ from headrace.cli.lag import (
     share_group_lag,
     state_of,
 )
-from headrace.cli.output import AS_JSON, Cell, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
 from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
 
@@ -213,8 +213,8 @@ def _members(description: Any) -> list[dict[str, Any]]:
 
 def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
     click.echo(
-        f"{document['group']}: {document['state']}, {len(document['members'])} members, "
-        f"{document['lag']:,} messages behind ({document['lag_s']:,.1f} s)"
+        f"{document['group']}: {document['state']}, {counted(len(document['members']), 'member')}, "
+        f"{counted(document['lag'], 'message')} behind ({document['lag_s']:,.1f} s)"
     )
     rows: list[list[Cell]] = [
         [p.topic, p.partition, p.committed, p.latest, p.lag, p.lag_s, p.member] for p in lags

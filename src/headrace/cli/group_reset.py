@@ -15,7 +15,7 @@ from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table
 from headrace.cli.positions import (
     POSITION_WORDS,
     Bounds,
@@ -139,9 +139,9 @@ def apply_moves(
     )
     again = -sum(m.delta for m in moves if m.delta < 0)
     skipped = sum(m.delta for m in moves if m.delta > 0)
-    would = "would be" if is_dry else "are"
+    would = "would be" if is_dry else "is" if again == 1 else "are"
     click.echo(
-        f"{name}: {again:,} records {would} read again, {skipped:,} skipped"
+        f"{name}: {counted(again, 'record')} {would} read again, {skipped:,} skipped"
         + (" (dry run: nothing was changed)" if is_dry else "")
     )
 

@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table
 from headrace.cli.raw_request import ask
 from headrace.cli.topic_names import is_internal
 
@@ -77,7 +77,7 @@ def info(session: CliSession, /, apis: bool, as_json: bool) -> None:
         return
     click.echo(f"cluster     {facts['cluster_id']}")
     click.echo(f"controller  {facts['controller_id']}")
-    click.echo(f"topics      {facts['topics']:,} with {facts['partitions']:,} partitions")
+    click.echo(f"topics      {facts['topics']:,} with {counted(facts['partitions'], 'partition')}")
     click.echo(f"speaks      {len(facts['apis'])} Kafka APIs")
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
     click.echo(f"client      {versions}")

@@ -184,6 +184,10 @@ def cli(
     ctx.obj.is_default = bootstrap is None
 
 
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="headrace", standalone_mode=False)
@@ -193,10 +197,9 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except CommandFailed as failure:
-        click.echo(f"headrace: {failure.message}.", err=True)
+        click.echo(f"headrace: {_sentence(failure.message)}", err=True)
         if failure.next_step:
-            stop = "" if failure.next_step.endswith("?") else "."
-            click.echo(f"  {failure.next_step}{stop}", err=True)
+            click.echo(f"  {_sentence(failure.next_step)}", err=True)
         return failure.exit_code
     except HeadraceError as error:
         click.echo(f"headrace: {error}", err=True)

@@ -122,6 +122,11 @@ def size_text(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
+def counted(count: int, noun: str) -> str:
+    """ "1 record", "2,000 records", "0 messages"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """Format seconds."""
     if seconds < 120:

@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import duration_text, say, size_text
+from headrace.cli.output import counted, duration_text, say, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ class Meter:
         self._next_ns = now_ns + REFRESH_NS
         assert self._task is not None
         rate = self.records / max(self.seconds(), 1e-9)
-        state = f"{self.records:,} records  {size_text(self.size_bytes)}  {rate:,.0f}/s"
+        state = f"{counted(self.records, 'record')}  {size_text(self.size_bytes)}  {rate:,.0f}/s"
         self._progress.update(self._task, completed=self.done, state=state)
 
     def seconds(self) -> float:
@@ -159,6 +159,6 @@ class Meter:
         seconds = self.seconds()
         rate = self.records / max(seconds, 1e-9)
         say(
-            f"{verb} {self.records:,} records, {size_text(self.size_bytes)} in "
+            f"{verb} {counted(self.records, 'record')}, {size_text(self.size_bytes)} in "
             f"{duration_text(seconds)} ({rate:,.0f} records/s){detail}"
         )

@@ -15,7 +15,7 @@ import click
 
 from headrace.cli.completion import complete_groups, complete_topics
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, Cell, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
 from headrace.cli.positions import parse_duration_ms
 from headrace.cli.share_offsets import without_dead_letters
 from headrace.cli.web import HTTP, Web, path_of
@@ -87,7 +87,7 @@ def receive(session: CliSession, /, topic: str, group: str, **options: Any) -> N
     else:
         columns = ["receipt", "partition", "offset", "deliveries", "key", "value"]
         print_table(columns, [[message[column] for column in columns] for message in messages])
-        say(f"{len(messages):,} messages")
+        say(counted(len(messages), "message"))
         if not messages:
             say(
                 "What was sent before the group's first receive is not delivered: to begin there,"
@@ -238,4 +238,4 @@ def _show(partitions: list[dict[str, Any]]) -> None:
     columns = ["partition", "start_offset", "end_offset", "in_flight", "lag"]
     print_table(columns, [[one[column] for column in columns] for one in partitions])
     lag, flying = (sum(one[name] for one in partitions) for name in ("lag", "in_flight"))
-    say(f"{time.strftime('%H:%M:%S')}  {lag:,} messages behind, {flying:,} in flight")
+    say(f"{time.strftime('%H:%M:%S')}  {counted(lag, 'message')} behind, {flying:,} in flight")

@@ -89,7 +89,7 @@ def read_json(
         try:
             yield record_from_json(json.loads(line), reading)
         except (ValueError, TypeError, binascii.Error) as error:
-            raise bad_line(source, number, f"cannot be read: {error}") from None
+            raise bad_line(source, number, unreadable(error)) from None
 
 
 def read_whole(
@@ -142,6 +142,13 @@ def _headers_of(headers: Any) -> Headers:
     if isinstance(headers, dict):
         return [(name, _bytes_of({"value": value}, "value")) for name, value in headers.items()]
     return [(header["key"], _bytes_of(header, "value")) for header in headers]
+
+
+def unreadable(error: Exception) -> str:
+    """What is wrong with a line of JSON."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not valid JSON: {error.msg} at column {error.colno}"
+    return f"cannot be read: {error}"
 
 
 def bad_line(source: Source, number: int, trouble: str, unit: str = "line") -> CommandFailed:

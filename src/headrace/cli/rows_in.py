@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.cli.records_in import OutgoingRecord, Reading, Source, bad_line
+from headrace.cli.records_in import OutgoingRecord, Reading, Source, bad_line, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def read_ndjson(
                 raise TypeError("it is not a JSON object")
             yield maker.record(row, text)
         except (ValueError, TypeError) as error:
-            raise bad_line(source, number, f"cannot be read: {error}") from None
+            raise bad_line(source, number, unreadable(error)) from None
 
 
 def read_parquet(

@@ -14,7 +14,7 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.salvage_fit import misfits
 from headrace.cli.topic_settings import topic_settings
@@ -183,7 +183,7 @@ def salvage(session: CliSession, /, folder: Path, name: str, **options: Any) -> 
         rows = [[str(gap.first), _last(gap), gap.cause] for gap in gaps[:GAPS_SHOWN_MAX]]
         print_table(["first", "last", "cause"], rows)
     done = "can be salvaged (dry run: nothing was sent)" if is_dry else f"salvaged to {topic}"
-    click.echo(f"{count:,} records of {name} {done}; {len(gaps)} gaps")
+    click.echo(f"{counted(count, 'record')} of {name} {done}; {counted(len(gaps), 'gap')}")
 
 
 def _last(gap: Lost) -> str:

@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
@@ -270,8 +270,8 @@ def describe(
     for fact in facts:
         records = sum(p["records"] for p in fact["partitions"])
         click.echo(
-            f"{fact['topic']}: {len(fact['partitions'])} partitions, {records:,} records, "
-            f"id {fact['topic_id'] or 'unknown'}"
+            f"{fact['topic']}: {counted(len(fact['partitions']), 'partition')},"
+            f" {counted(records, 'record')}, id {fact['topic_id'] or 'unknown'}"
         )
         columns = ["partition", "leader", "earliest", "latest", "records", "replicas", "in_sync"]
         print_table(

@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
 from headrace.cli.positions import (
     POSITION_WORDS,
     Partition,
@@ -66,14 +66,14 @@ def trim(session: CliSession, /, name: str, **options: Any) -> None:
     if not options["as_json"]:
         print_table([*rows[0]], [[*row.values()] for row in rows])
     if not options["dry_run"] and count:
-        confirm(f"Delete {count:,} records of {name}?", is_sure=options["yes"])
+        confirm(f"Delete {counted(count, 'record')} of {name}?", is_sure=options["yes"])
         delete_before(session, ends)
     if options["as_json"]:
         print_json({"topic": name, "dry_run": options["dry_run"], "deleted": count,
                     "partitions": rows})  # fmt: skip
         return
     would = "would be deleted (dry run: nothing was changed)" if options["dry_run"] else "deleted"
-    click.echo(f"{name}: {count:,} records {would}")
+    click.echo(f"{name}: {counted(count, 'record')} {would}")
 
 
 def delete_before(session: CliSession, ends: dict[Partition, int]) -> None:

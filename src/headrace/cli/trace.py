@@ -46,7 +46,7 @@ def trace(session: CliSession, /, topic: str, message: str, as_json: bool) -> No
     found = _ask(session, topic, query | {"time_ms": TIME_MS})
     if as_json:
         print_json(found)
-    else:
+    elif found["events"]:
         rows = [_row(event) for event in found["events"]]
         print_table(["time", "event", "place", "group", "attempt", "details"], rows)
         for parent in found["traceparents"]:

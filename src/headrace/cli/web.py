@@ -87,6 +87,9 @@ def _registered_address(session: CliSession) -> str:
             settings = describe(session, Resource(BROKER, str(number)))
         except CommandFailed as error:  # this broker is down, and others are not
             failure = error
+            failure.next_step = failure.next_step or (
+                "Or name the HTTP address of a broker with --http HOST:PORT, or in the context"
+            )
             continue
         values = {one.name: one.value for one in settings}
         found = values.get(HTTP_ADVERTISED)

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from headrace.cli import failures, main
-from headrace.cli.output import cell_text, duration_text, iso_time, print_table, size_text
+from headrace.cli.output import cell_text, counted, duration_text, iso_time, print_table, size_text
 from headrace.cli.session import CliSession
 
 
@@ -142,17 +142,28 @@ def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in err
 
 
-def test_errors_of_the_kafka_client_become_plain_messages():
+def failure_of(name, text, doing):
     class Error:
         def name(self):
-            return "NON_EMPTY_GROUP"
+            return name
 
         def str(self):
-            return "Broker: The group is not empty"
+            return text
 
-    failure = failures.from_kafka(Error(), "delete group 'g'")
+    return failures.from_kafka(Error(), doing)
+
+
+def test_errors_of_the_kafka_client_become_plain_messages():
+    failure = failure_of("NON_EMPTY_GROUP", "Broker: The group is not empty", "delete group 'g'")
     assert failure.exit_code == failures.CONFLICT
     assert failure.message == "delete group 'g': the group still has members"
+
+
+@pytest.mark.parametrize("kind", ["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"])
+def test_who_has_no_right_learns_who_can_give_it(kind):
+    failure = failure_of(f"{kind}_AUTHORIZATION_FAILED", "Broker: denied", "read")
+    assert "no right" in failure.message
+    assert "headrace acl add" in failure.next_step
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]], ids=" ".join)
@@ -201,6 +212,11 @@ def test_figures_in_words():
         "10.0 min",
         "8.0 h",
         "10.0 days",
+    ]
+    assert [counted(n, "record") for n in (0, 1, 2000)] == [
+        "0 records",
+        "1 record",
+        "2,000 records",
     ]
     assert iso_time(1_359_633_600_000) == "2013-01-31T12:00:00.000Z"
     assert iso_time(-(2**63)) == str(-(2**63))

@@ -18,6 +18,7 @@ from headrace.broker.topics.topic_config import (
     Between,
     ConfigDefinition,
     OneOf,
+    likely,
 )
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import ConfigInvalid
@@ -268,7 +269,7 @@ def check_group_config(name: str, value: str | None) -> None:
     definition = GROUP_DEFINITIONS.get(name)
     if definition is None:
         raise ConfigInvalid(
-            f"unknown group configuration {name[:100]!r}: use one of {', '.join(GROUP_DEFINITIONS)}"
+            f"unknown group configuration {name[:100]!r}: {likely(name, GROUP_DEFINITIONS)}"
         )
     definition.accept(value)
 

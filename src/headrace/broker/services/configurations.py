@@ -22,6 +22,7 @@ from headrace.broker.topics.topic_config import (
     QUORUM,
     ConfigDefinition,
     check_config,
+    likely,
 )
 from headrace.errors import ConfigInvalid, PolicyViolation, Rejected, RequestInvalid
 
@@ -267,7 +268,9 @@ def changed(
         if operation == DELETE and name in THROTTLES:
             continue
         if definition is None:
-            raise ConfigInvalid(f"unknown configuration {name[:100]!r}")
+            raise ConfigInvalid(
+                f"unknown configuration {name[:100]!r}: {likely(name, definitions)}"
+            )
         if operation == DELETE:
             after.pop(name, None)
             continue

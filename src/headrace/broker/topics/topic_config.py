@@ -7,6 +7,7 @@ refused. `flush.ms` is the one default that differs: 0, so acknowledged records 
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from headrace.records.compression import CODEC_NAMES
 from headrace.storage.ledger import Copies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -403,12 +404,18 @@ DEFINITIONS: Mapping[str, ConfigDefinition] = {
 }
 
 
+def likely(name: str, known: Collection[str]) -> str:
+    """What a user meant by the name of a setting that there is not, as a question, or where all are
+    listed."""
+    near = difflib.get_close_matches(name[:100], known, 1, 0.8)
+    return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists all settings"
+
+
 def check_config(name: str, value: str | None) -> None:
     """Raise ConfigInvalid unless `name` exists and accepts `value`."""
     definition = DEFINITIONS.get(name)
     if definition is None:
         raise ConfigInvalid(
-            f"unknown topic configuration {name[:100]!r}: `headrace topic describe` lists "
-            "the valid ones"
+            f"unknown topic configuration {name[:100]!r}: {likely(name, DEFINITIONS)}"
         )
     definition.accept(value)

@@ -243,7 +243,7 @@ class Topics:
         """The topic. Raises TopicUnknown."""
         topic = self.by_name.get(name)
         if topic is None:
-            raise TopicUnknown(f"topic {name[:249]!r} does not exist: create it, or check the name")
+            raise TopicUnknown(f"topic {name[:249]!r} does not exist")
         return topic
 
     def get_by_id(self, topic_id: UUID) -> Topic:
