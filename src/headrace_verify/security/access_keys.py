@@ -67,20 +67,33 @@ def route_status(
 ) -> Any:
     """The status of the answer to a QueryRoute; None: there is no answer. Bytes need not be
     UTF-8."""
-    fields = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{wire.SERVICE}/QueryRoute",
-        ":authority": "broker:1", "te": "trailers", "content-type": "application/grpc",
-        "x-mq-client-id": "abuse", **headers,
-    }  # fmt: skip
-    block = b"".join(_field(*pair) for pair in fields.items())
     raw = topic.encode() if isinstance(topic, str) else topic
     placeholder = "x" * len(raw)
     body = wire.request_of("QueryRoute")(topic={"name": placeholder}).SerializeToString()
     body = body.replace(placeholder.encode(), raw)
+    return status_of(secured, abuse, headers, "QueryRoute", body)
+
+
+def status_of(
+    secured: Secured,
+    abuse: Abuse,
+    headers: Mapping[str, str],
+    rpc: str,
+    body: bytes,
+    source: str = "",
+) -> Any:
+    """The status of the answer to a call; None: there is no answer. `source`: the address from
+    which it comes."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{wire.SERVICE}/{rpc}",
+        ":authority": "broker:1", "te": "trailers", "content-type": "application/grpc",
+        "x-mq-client-id": "abuse", **{name.lower(): value for name, value in headers.items()},
+    }  # fmt: skip
+    block = b"".join(_field(*pair) for pair in fields.items())
     message = b"\0" + struct.pack(">I", len(body)) + body
     call = _frame(_HEADERS, _END_HEADERS, block) + _frame(_DATA, _END_STREAM, message)
     abuse.checked += 1
-    with Peer(abuse, secured.broker.rocketmq_addresses[0]) as peer:
+    with Peer(abuse, secured.broker.rocketmq_addresses[0], source) as peer:
         peer.send(_PREFACE + call)
         data = b""
         while b"grpc-status" not in data:
@@ -88,15 +101,15 @@ def route_status(
             if not more:
                 return None
             data += more
-    return _status_in(data)
+    return _status_in(data, rpc)
 
 
-def _status_in(data: bytes) -> Any:
+def _status_in(data: bytes, rpc: str) -> Any:
     at = 0
     while at + 9 <= len(data):
         size, kind = int.from_bytes(data[at : at + 3]), data[at + 3]
         if kind == _DATA:
-            return wire.response_of("QueryRoute").FromString(data[at + 14 : at + 9 + size]).status
+            return wire.response_of(rpc).FromString(data[at + 14 : at + 9 + size]).status
         at += 9 + size
     return None
 
@@ -133,9 +146,8 @@ def signatures_of_others_and_of_other_times_are_refused(abuse: Abuse) -> None:
     }
     texts = set()
     for name, headers in wrong.items():
-        lowered = {one.lower(): value for one, value in headers.items()}
         for topic in (_TOPIC, "no-such-topic"):
-            status = route_status(secured, abuse, lowered, topic)
+            status = route_status(secured, abuse, headers, topic)
             is_refused = status is not None and status.code == codes.UNAUTHORIZED
             abuse.expect(is_refused, f"a signature is taken, {name}: {status}")
             texts.add("" if status is None else status.message)

@@ -17,6 +17,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.topics import topics
 from headrace.broker.topics.topic import Topic
 from headrace.kafka import apis, dispatch
@@ -235,25 +236,86 @@ def refuse_absent_users_without_a_hash(patch: Patch) -> None:
     patch(logins.Logins, "check_password", hasty)
 
 
-def look_at_topics_before_the_rights_to_them(patch: Patch) -> None:
-    """The look costs milliseconds, as reads of stored metadata may; the attack does not see what
-    costs microseconds."""
+def _work() -> None:
+    """Milliseconds, as reads of stored metadata may take: the attack does not see what costs
+    microseconds."""
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 8_192)
+
+
+def _look_first(patch: Patch, asked: ResourceType, known: set[str]) -> None:
     from headrace.broker.security.tenants import is_of_another
     from headrace.broker.services import access_control
 
-    create, created = topics.Topics.create, set()
+    def looking(kind: Any, name: str, *more: Any, **settings: Any) -> bool:
+        if kind == asked and name in known:
+            _work()
+        return is_of_another(kind, name, *more, **settings)
+
+    patch(access_control, "is_of_another", looking)
+
+
+def look_at_topics_before_the_rights_to_them(patch: Patch) -> None:
+    create, created = topics.Topics.create, set[str]()
 
     async def noting(self: Any, name: str, *arguments: Any, **settings: Any) -> Any:
         created.add(name)
         return await create(self, name, *arguments, **settings)
 
-    def looking(kind: Any, name: str, *asked: Any, **settings: Any) -> bool:
-        if name in created:
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 8_192)
-        return is_of_another(kind, name, *asked, **settings)
-
     patch(topics.Topics, "create", noting)
-    patch(access_control, "is_of_another", looking)
+    _look_first(patch, ResourceType.TOPIC, created)
+
+
+def look_at_groups_before_the_rights_to_them(patch: Patch) -> None:
+    from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+
+    submit, known = GroupCoordinator.submit, set[str]()
+
+    async def noting(self: Any, command: Any) -> Any:
+        known.add(command.group_id)
+        return await submit(self, command)
+
+    patch(GroupCoordinator, "submit", noting)
+    _look_first(patch, ResourceType.GROUP, known)
+
+
+def look_at_topics_of_rocketmq_before_the_rights_to_them(patch: Patch) -> None:
+    from headrace.rocketmq.caller import Caller
+
+    may = Caller.may
+
+    def looking(self: Any, operation: Any, kind: Any, name: str) -> bool:
+        if kind == ResourceType.TOPIC and self.services.topics.find(name) is not None:
+            _work()
+        return may(self, operation, kind, name)
+
+    patch(Caller, "may", looking)
+
+
+def look_long_for_users_that_do_not_exist(patch: Patch) -> None:
+    from headrace.broker.security.logins import Logins
+
+    credential = Logins._credential
+
+    def looking(self: Any, mechanism: str, user: str, *, is_enabled: bool) -> Any:
+        found = credential(self, mechanism, user, is_enabled=is_enabled)
+        if not found[1]:
+            _work()
+        return found
+
+    patch(Logins, "_credential", looking)
+
+
+def look_long_for_access_keys_that_exist(patch: Patch) -> None:
+    from headrace.broker.security.api_keys import ApiKeys
+
+    secret = ApiKeys.access_secret
+
+    def looking(self: Any, id_: str) -> Any:
+        if self.get(id_) is not None:
+            _work()
+        return secret(self, id_)
+
+    patch(ApiKeys, "access_secret", looking)
 
 
 class _Decoding(str):
@@ -344,6 +406,18 @@ BUGS = (
     Hole(
         look_at_topics_before_the_rights_to_them, ("work does not tell",), says="/v1/topics/hidden"
     ),
+    Hole(
+        look_at_groups_before_the_rights_to_them,
+        ("work does not tell",),
+        says="DescribeGroups of hidden",
+    ),
+    Hole(
+        look_at_topics_of_rocketmq_before_the_rights_to_them,
+        ("work does not tell",),
+        says="QueryRoute of hidden",
+    ),
+    Hole(look_long_for_users_that_do_not_exist, ("work does not tell",), says="by SCRAM"),
+    Hole(look_long_for_access_keys_that_exist, ("work does not tell",), says="a wrong signature"),
     Hole(forget_the_limits_of_tenants, ("takes no more than its limits",), says="topics allowed"),
     Hole(take_signatures_of_any_age, ("signatures of others",), says="a year ago"),
     Hole(

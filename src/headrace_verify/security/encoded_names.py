@@ -13,8 +13,7 @@ from urllib.parse import quote_from_bytes
 
 from headrace.records.tenant_names import CLOSE, OPEN, prefix_of
 from headrace_verify.security.access_keys import Signature, route_status
-from headrace_verify.security.asking import request
-from headrace_verify.security.secured import MALLORY, PASSWORD, Secured, basic
+from headrace_verify.security.secured import MALLORY, Secured, basic
 from headrace_verify.security.tenants import ABSENT, HELD, VICTIM, is_untouched, two_tenants
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace_verify.wire.abuse import Abuse
 
-_HANDSHAKE, _AUTHENTICATE, _METADATA, _DESCRIBE_GROUPS = 17, 36, 3, 15
+_METADATA, _DESCRIBE_GROUPS = 3, 15
 _KEY: Final = prefix_of(VICTIM).encode()
 _WIDE: Final = 0xFEE0
 """From a letter to its full width, of which NFKC makes the letter."""
@@ -97,12 +96,7 @@ def _ask_kafka(secured: Secured, abuse: Abuse, what: str, held: bytes, absent: b
         for name, raw in ((HELD, held), (ABSENT, absent)):
             body = struct.pack(">ih", 1, len(raw)) + raw + end
             frame = struct.pack(">hhih", api, version, 7, 1) + b"x" + body
-            with secured.peer() as peer:
-                peer.send(request(_HANDSHAKE, 1, mechanism="PLAIN"))
-                peer.answer()
-                login = f"\0{MALLORY}\0{PASSWORD}".encode()
-                peer.send(request(_AUTHENTICATE, 0, auth_bytes=login))
-                abuse.expect(peer.answer() is not None, "the tenant's user cannot log in")
+            with secured.logged_in(MALLORY) as peer:
                 peer.send(struct.pack(">i", len(frame)) + frame)
                 answer = peer.answer()
             abuse.checked += 1
@@ -115,11 +109,10 @@ def _ask_rocketmq(secured: Secured, abuse: Abuse) -> None:
     key = secured.ask("POST", "/v1/keys", basic(MALLORY), body).json()
     abuse.expect("id" in key, f"a tenant's user gets no key for RocketMQ: {key}")
     headers = Signature(key.get("id", ""), key.get("secret", "")).headers
-    lowered = {name.lower(): value for name, value in headers.items()}
     for (what, held), (_, absent) in zip(_forms(HELD), _forms(ABSENT), strict=True):
         found: list[object] = []
         for name, raw in ((HELD, held), (ABSENT, absent)):
-            status = route_status(secured, abuse, lowered, raw)
+            status = route_status(secured, abuse, headers, raw)
             told = None if status is None else (status.code, status.message.replace(name, ""))
             found.append(told)
         _compare(abuse, found, what, "RocketMQ")

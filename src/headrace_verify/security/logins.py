@@ -21,11 +21,12 @@ from headrace_verify.security.asking import request
 from headrace_verify.security.secured import (
     ADMIN,
     AUDIENCE,
+    AUTHENTICATE,
+    HANDSHAKE,
     ISSUER,
     ITERATIONS,
     KEY,
     MALLORY,
-    PASSWORD,
     Secured,
     basic,
 )
@@ -33,7 +34,7 @@ from headrace_verify.security.secured import (
 if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse
 
-HANDSHAKE, API_VERSIONS, AUTHENTICATE, ALTER_SCRAM, CREATE_ACLS = 17, 18, 36, 51, 30
+API_VERSIONS, ALTER_SCRAM, CREATE_ACLS = 18, 51, 30
 _OPEN: Final = frozenset({HANDSHAKE, API_VERSIONS, AUTHENTICATE})
 _PATHS: Final = ("/v1/topics", "/v1/cluster", "/v1/keys", "/metrics", "/openapi.json", "/v1/quotas")
 _SCRAM: Final = "SCRAM-SHA-512"
@@ -106,11 +107,7 @@ def _first(secured: Secured, mechanism: str, token: bytes) -> Any | None:
 
 
 def _as_admin(secured: Secured, api: int, version: int, **values: Any) -> Any | None:
-    with secured.peer() as peer:
-        peer.send(request(HANDSHAKE, 1, mechanism="PLAIN"))
-        peer.answer()
-        peer.send(request(AUTHENTICATE, 1, auth_bytes=f"\0{ADMIN}\0{PASSWORD}".encode()))
-        peer.answer()
+    with secured.logged_in(ADMIN) as peer:
         peer.send(request(api, version, **values))
         answer = peer.answer()
     return None if answer is None else answer_of(api, version, answer, 1)

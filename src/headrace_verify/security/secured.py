@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from joserfc.jwk import RSAKey
 
 from headrace_verify.real_broker import die_with_us
+from headrace_verify.security.asking import request
 from headrace_verify.wire.abuse import Peer
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ADMIN, PASSWORD = "admin", "canary-of-the-secured-broker"  # of a broker of our own
 MALLORY: Final = "mallory"
+HANDSHAKE, AUTHENTICATE = 17, 36
 ISSUER, AUDIENCE = "https://issuer.example", "headrace"
 ITERATIONS: Final = 8_192
 """Of its users: other than by default, so that absent users may be told by it."""
@@ -80,9 +82,18 @@ class Secured:
             broker.start()
         return cls(abuse, broker)
 
-    def peer(self) -> Peer:
-        """A connection to its Kafka port."""
-        return Peer(self._abuse, self.broker.address)
+    def peer(self, source: str = "") -> Peer:
+        """A connection to its Kafka port. `source`: the address from which it comes."""
+        return Peer(self._abuse, self.broker.address, source)
+
+    def logged_in(self, user: str) -> Peer:
+        """A connection to its Kafka port, after the login of a user."""
+        peer = self.peer()
+        peer.send(request(HANDSHAKE, 1, mechanism="PLAIN"))
+        peer.answer()
+        peer.send(request(AUTHENTICATE, 0, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
+        self._abuse.expect(peer.answer() is not None, f"{user} cannot log in")
+        return peer
 
     def ask(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None

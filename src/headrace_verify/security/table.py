@@ -146,7 +146,7 @@ THREATS = (
            "CVE-2025-30215, CVE-2014-9650",
            "the same answer in every encoding whether another tenant has it or nobody"),
     Threat(MACHINE, work.work_does_not_tell_what_exists, "CVE-2026-41115",
-           "the same CPU time whether a user or another tenant's topic or group exists or not"),
+           "the same CPU time, in each protocol, whether a user, a key or what others have exists"),
     Threat(MACHINE, tenants.a_tenant_takes_no_more_than_its_limits, "CVE-2026-66067",
            "403 for topics and partitions above its limits"),
     Threat(MACHINE, tenants.a_tenant_does_not_fill_the_disk_of_others, "CVE-2026-66067",

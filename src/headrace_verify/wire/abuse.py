@@ -52,9 +52,10 @@ class Case(NamedTuple):
 class Peer:
     """One hostile connection."""
 
-    def __init__(self, abuse: Abuse, address: tuple[str, int]) -> None:
+    def __init__(self, abuse: Abuse, address: tuple[str, int], source: str = "") -> None:
+        """`source`: the address from which it comes; "": any."""
         self._abuse = abuse
-        self.socket = socket.create_connection(address, 10)
+        self.socket = socket.create_connection(address, 10, (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:
