@@ -27,7 +27,7 @@ from headrace.records.batch import (
 )
 from headrace.records.codec import DECOMPRESSED_BYTES_MAX
 from headrace.records.compression import NONE, decompress
-from headrace.records.varints import VARLONG_BITS_MAX, read_varint
+from headrace.records.varints import VARINT_BITS_MAX, VARLONG_BITS_MAX, read_varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -147,24 +147,26 @@ class BatchCursor:
         shift: i64 = columns.body_size - at
         """What turns a position in `data` into one in the columns' body."""
         while self._left > 0:
-            length, at = _size_at(data, at)
+            length, at = _number_at(data, at)
             finish: i64 = at + length
             if length < 0 or finish > stop:
                 raise BatchCorrupt(f"a record of {length} bytes, {stop - at} are left")
             if not self._fits(columns, length):
                 return
-            delta_ms, at = _number_at(data, at + 1)  # past the attributes, which are unused
-            delta, at = _size_at(data, at)
+            delta_ms, at = _number_at(
+                data, at + 1, VARLONG_BITS_MAX
+            )  # past the attributes, which are unused
+            delta, at = _number_at(data, at)
             if not self._delta < delta <= self._delta_max:
                 raise BatchCorrupt(f"offset delta {delta} follows {self._delta}")
             self._delta = delta
-            key_size, key_at = _size_at(data, at)
+            key_size, key_at = _number_at(data, at)
             key_end: i64 = key_at
             if key_size > 0:
                 key_end += key_size
             if key_end >= finish:
                 raise BatchCorrupt(f"a key of {key_size} bytes ends after its record")
-            value_size, value_at = _size_at(data, key_end)
+            value_size, value_at = _number_at(data, key_end)
             value_end: i64 = value_at
             if value_size > 0:
                 value_end += value_size
@@ -233,18 +235,18 @@ class BatchCursor:
         self, columns: RecordColumns, at: i64, finish: i64, shift: i64, *, is_wanted: bool
     ) -> None:
         data = self._data
-        count, at = _size_at(data, at)
+        count, at = _number_at(data, at)
         if not 0 <= count <= (finish - at) // 2:  # each takes at least two bytes
             raise BatchCorrupt(f"{count} headers in the remaining {finish - at} bytes")
         for _ in range(count):
-            key_size, at = _size_at(data, at)
+            key_size, at = _number_at(data, at)
             key_at: i64 = at
             if key_size < 0:
                 raise BatchCorrupt("a record header without a name")
             at += key_size
             if at >= finish:
                 raise BatchCorrupt(f"a header's name of {key_size} bytes ends after its record")
-            size, value_at = _size_at(data, at)
+            size, value_at = _number_at(data, at)
             value_end: i64 = value_at
             if size > 0:
                 value_end += size
@@ -265,27 +267,18 @@ class BatchCursor:
             write_i64_le(columns.header_counts, columns.header_count)
 
 
-def _size_at(data: bytes, at: i64) -> tuple[i64, i64]:
-    """The zigzag varint of at most 32 bits at `at`, and its end: sizes, counts, offset deltas."""
-    byte: i64 = data[at]
+def _number_at(data: bytes, at: i64, bits_max: int = VARINT_BITS_MAX) -> tuple[i64, i64]:
+    """The zigzag varint at `at`, and its end: `read_varint` for native integers."""
+    byte: i64
+    high: i64
+    number: i64
+    end: i64
+    # inline: number, end = read_varint(data, at, bits_max)
+    byte = data[at]
     if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    high: i64 = data[at + 1]
-    if high < 128:
-        number: i64 = byte & 0x7F | high << 7
-        return (number >> 1) ^ -(number & 1), at + 2
-    found, end = read_varint(data, at)
-    return found, end
-
-
-def _number_at(data: bytes, at: i64) -> tuple[i64, i64]:
-    """The zigzag varint of at most 64 bits at `at`, and its end: timestamp deltas."""
-    byte: i64 = data[at]
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    high: i64 = data[at + 1]
-    if high < 128:
-        number: i64 = byte & 0x7F | high << 7
-        return (number >> 1) ^ -(number & 1), at + 2
-    found, end = read_varint(data, at, VARLONG_BITS_MAX)
-    return found, end
+        number, end = (byte >> 1) ^ -(byte & 1), at + 1
+    elif (high := data[at + 1]) < 128:
+        number, end = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
+    else:
+        number, end = read_varint(data, at, bits_max)
+    return number, end

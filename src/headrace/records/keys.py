@@ -2,8 +2,8 @@
 
 Invariants: as in `codec`, numbers in the batch are untrusted; values and headers are skipped by
 the record's length, so errors inside them are left to their decoders.
-Sizes of one and two bytes are decoded inline. A record costs a third of a full decode, which is
-most of the cost of a receive in key order.
+Numbers of one and two bytes are decoded inline (`scripts/inline_varints.py`). A record costs a
+third of a full decode, which is most of the cost of a receive in key order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
     at, base, delta_before, size = 0, header.base_offset, -1, len(payload)
     try:
         for _ in range(header.record_count):
+            # inline: length, at = read_varint(payload, at)
             byte = payload[at]
-            if byte < 0x80:
+            if byte < 128:
                 length, at = (byte >> 1) ^ -(byte & 1), at + 1
-            elif (high := payload[at + 1]) < 0x80:
-                length, at = (byte & 0x7F | high << 7) >> 1 ^ -(byte & 1), at + 2
+            elif (high := payload[at + 1]) < 128:
+                length, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 length, at = read_varint(payload, at)
             end = at + length
@@ -39,14 +40,20 @@ def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
             while payload[at] > 0x7F:  # the timestamp
                 at += 1
             at += 1
+            # inline: delta, at = read_varint(payload, at)
             byte = payload[at]
-            if byte < 0x80:
+            if byte < 128:
                 delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (high := payload[at + 1]) < 128:
+                delta, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 delta, at = read_varint(payload, at)
+            # inline: key_size, at = read_varint(payload, at)
             byte = payload[at]
-            if byte < 0x80:
+            if byte < 128:
                 key_size, at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (high := payload[at + 1]) < 128:
+                key_size, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 key_size, at = read_varint(payload, at)
             key_end = at + key_size if key_size > 0 else at

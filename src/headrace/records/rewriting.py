@@ -75,21 +75,23 @@ def payload_of(batch: Buffer, position: int, header: BatchHeader) -> Payload:
     return Payload(data, 0, len(data))
 
 
-def read_columns(columns: Columns, count: int) -> None:
+def read_columns(columns: Columns, count: int) -> None:  # noqa: C901 - inlined numbers
     """Read the next `count` records. Raises BatchCorrupt.
 
-    Numbers of one and two bytes are decoded inline: a call for each would double the cost.
+    Numbers of one and two bytes are decoded inline (`scripts/inline_varints.py`): a call for each
+    would double the cost.
     """
     data, at, end_of_data = columns.data, columns.starts[-1], columns.end
     add_start, add_delta = columns.starts.append, columns.deltas.append
     add_key = columns.keys.append
     try:
         for _ in range(count):
+            # inline: length, at = read_varint(data, at)
             byte = data[at]
             if byte < 128:
                 length, at = (byte >> 1) ^ -(byte & 1), at + 1
-            elif (second := data[at + 1]) < 128:
-                length, at = ((byte & 127) >> 1 | second << 6) ^ -(byte & 1), at + 2
+            elif (high := data[at + 1]) < 128:
+                length, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 length, at = read_varint(data, at)
             end = at + length
@@ -97,19 +99,21 @@ def read_columns(columns: Columns, count: int) -> None:
             while data[at] > 127:  # timestamp
                 at += 1
             at += 1
+            # inline: delta, at = read_varint(data, at)
             byte = data[at]
             if byte < 128:
-                add_delta((byte >> 1) ^ -(byte & 1))
-                at += 1
-            elif (second := data[at + 1]) < 128:
-                add_delta(((byte & 127) >> 1 | second << 6) ^ -(byte & 1))
-                at += 2
+                delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (high := data[at + 1]) < 128:
+                delta, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 delta, at = read_varint(data, at)
-                add_delta(delta)
-            size = data[at]
-            if size < 128:
-                size, at = (size >> 1) ^ -(size & 1), at + 1
+            add_delta(delta)
+            # inline: size, at = read_varint(data, at)
+            byte = data[at]
+            if byte < 128:
+                size, at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (high := data[at + 1]) < 128:
+                size, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 size, at = read_varint(data, at)
             if size < 0:
@@ -118,11 +122,12 @@ def read_columns(columns: Columns, count: int) -> None:
                 start = at
                 at += size
                 add_key(data[start:at])
+            # inline: size, at = read_varint(data, at)
             byte = data[at]
             if byte < 128:
                 size, at = (byte >> 1) ^ -(byte & 1), at + 1
-            elif (second := data[at + 1]) < 128:
-                size, at = ((byte & 127) >> 1 | second << 6) ^ -(byte & 1), at + 2
+            elif (high := data[at + 1]) < 128:
+                size, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 size, at = read_varint(data, at)
             if size < 0:

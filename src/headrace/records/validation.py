@@ -186,11 +186,12 @@ class RecordWalk:
         end: i64
         while index < stop:
             self.index = index
+            # inline: length, at = read_varint(data, at)
             byte = data[at]
             if byte < 128:
                 length, at = (byte >> 1) ^ -(byte & 1), at + 1
             elif (high := data[at + 1]) < 128:
-                length, at = ((byte & 127) | (high << 7)) >> 1 ^ -(byte & 1), at + 2
+                length, at = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
             else:
                 length, at = read_varint(data, at)
             end = at + length
@@ -268,9 +269,14 @@ def _after_delta(data: bytes, at: i64, index: i64) -> i64:
     """The end of the offset delta at `at`, which must be `index`."""
     found: i64
     end: i64
-    low: i64 = data[at]
-    if low > 127 and data[at + 1] < 128:
-        found, end = ((low & 127) | (data[at + 1] << 7)) >> 1 ^ -(low & 1), at + 2
+    byte: i64
+    high: i64
+    # inline: found, end = read_varint(data, at)
+    byte = data[at]
+    if byte < 128:
+        found, end = (byte >> 1) ^ -(byte & 1), at + 1
+    elif (high := data[at + 1]) < 128:
+        found, end = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
     else:
         found, end = read_varint(data, at)
     if found != index:
@@ -282,9 +288,14 @@ def _after_bytes(data: bytes, at: i64, index: i64) -> i64:
     """The end of the key or value whose size is at `at`."""
     size: i64
     end: i64
-    low: i64 = data[at]
-    if low > 127 and data[at + 1] < 128:
-        size, end = ((low & 127) | (data[at + 1] << 7)) >> 1 ^ -(low & 1), at + 2
+    byte: i64
+    high: i64
+    # inline: size, end = read_varint(data, at)
+    byte = data[at]
+    if byte < 128:
+        size, end = (byte >> 1) ^ -(byte & 1), at + 1
+    elif (high := data[at + 1]) < 128:
+        size, end = (byte & 127 | high << 7) >> 1 ^ -(byte & 1), at + 2
     else:
         size, end = read_varint(data, at)
     if size < -1:
