@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from headrace_bench import java_tools, latency, queues, raw_client, transactions
+from headrace_bench import java_tools, latency, queue_rates, raw_client, transactions
 from headrace_bench.peers import Peer, cpu_s, rss_bytes
 from headrace_bench.processes import SystemFailed
 from headrace_bench.tools import check_server
@@ -264,10 +264,10 @@ class Measures:
         topic, records = self._filled_topic(peer, records, FILL_RECORD_BYTES, TRANSACTION_MS)
         return transactions.isolation(peer, topic, records, workload.options["fetch_bytes"])
 
-    def _queue(self, workload: Workload, peer: Peer, side: Side) -> queues.Queue:
+    def _queue(self, workload: Workload, peer: Peer, side: Side) -> queue_rates.Queue:
         records = int(workload.options["records"] * self._length)
         topic = Topic(peer, side.policy, workload.options["partitions"])
-        return queues.Queue(peer, topic, records)
+        return queue_rates.Queue(peer, topic, records)
 
     def _share(self, workload: Workload, peer: Peer, side: Side) -> Figures:
         with self._queue(workload, peer, side) as queue:

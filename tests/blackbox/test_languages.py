@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import wait_until
 
 from headrace_bench.peers import free_port
-from headrace_verify.blackbox import queues
+from headrace_verify.blackbox import queue_part
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client, Crew, find_program
 from headrace_verify.blackbox.routing import Connection
@@ -120,20 +120,23 @@ class Queues:
             "rocketmq": at,
         }
         bootstrap = "{}:{}".format(*self.broker.address)
-        self._spec = Spec("run", "run", 0, 1, bootstrap, dict(queues.PART.topics), 0, None, options)
+        self._spec = Spec(
+            "run", "run", 0, 1, bootstrap, dict(queue_part.PART.topics), 0, None, options
+        )
         self.context = Context(self._spec, History(folder / "run.jsonl", "run"))
         connection = Connection(self.context, 30)
-        for topic, partitions in queues.PART.topics.items():
+        for topic, partitions in queue_part.PART.topics.items():
             connection.wire().create_topic(topic, partitions, {})
         connection.drop()
-        queues.prepare(self.context)
-        self.producer = self._begin("producer", queues.ONE_PARTITION)
+        queue_part.prepare(self.context)
+        self.producer = self._begin("producer", queue_part.ONE_PARTITION)
         self.consumers = [
-            self._begin("consumer", queues.WORKLOAD.topics, group) for group in queues.GROUPS
+            self._begin("consumer", queue_part.WORKLOAD.topics, group)
+            for group in queue_part.GROUPS
         ]
 
     def _begin(self, role, topics, group=None):
-        number = 1 if group is None else 2 + list(queues.GROUPS).index(group)
+        number = 1 if group is None else 2 + list(queue_part.GROUPS).index(group)
         spec = replace(
             self._spec, name=f"{role}-{number}", kind=f"rocketmq-python-{role}", number=number,
             topics=dict(topics), rate_per_s=8, group=group,
@@ -167,12 +170,12 @@ class Queues:
         assert self.producer.wait(PATIENCE_S)
         at = "{}:{}".format(*self.broker.address)
         crew = Crew(1, at, self._folder, is_quick=True, parts=[QUEUES])
-        wrong = list(queues.settle(crew, self.context, PATIENCE_S))
+        wrong = list(queue_part.settle(crew, self.context, PATIENCE_S))
         for one in self.consumers:
             one.ask_to_end()
         assert all(one.wait(PATIENCE_S) for one in self.consumers)
         self.restart()
-        wrong += queues.read_back_queues(self.context)
+        wrong += queue_part.read_back_queues(self.context)
         return wrong
 
     def close(self):
@@ -201,7 +204,7 @@ def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(tmp_path):
     assert wrong == []
     assert not [event for event in history if event.get("what") == "gave up"]
     facts = gather(history)
-    assert facts.counts["drained ok"] == len(queues.GROUPS)
+    assert facts.counts["drained ok"] == len(queue_part.GROUPS)
     sent = [send for one in facts.partitions.values() for send in one.sends.values()]
     assert {bool(send.due_ns) for send in sent} == {True, False}
     assert {send.outcome for send in sent} >= {"ok", "fail"}, "some are rolled back"

@@ -62,6 +62,7 @@ from headrace.kafka.handlers import (
     configs,
     consumer_groups,
     delegation_tokens,
+    forwarded_queues,
     group_offsets,
     groups,
     log_dirs,
@@ -69,7 +70,6 @@ from headrace.kafka.handlers import (
     offsets,
     partition_transactions,
     producers,
-    queues,
     reassignments,
     sasl,
     share_fetch,
@@ -177,7 +177,7 @@ _HANDLERS: dict[int, Handler] = {
     **share_groups.HANDLERS,
     **share_group_offsets.HANDLERS,
     **share_fetch.HANDLERS,
-    **queues.HANDLERS,
+    **forwarded_queues.HANDLERS,
 }
 _SERVED: Final = {**APIS, **OWN_APIS}
 _CHANGES: Final = frozenset(

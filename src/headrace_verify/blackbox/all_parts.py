@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_verify.blackbox import compacted, queues
+from headrace_verify.blackbox import compacted, queue_part
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import TRANSACTIONS
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from headrace_verify.blackbox.parts import Part
 
-PARTS: tuple[Part, ...] = (TRANSACTIONS, queues.PART, compacted.PART)
+PARTS: tuple[Part, ...] = (TRANSACTIONS, queue_part.PART, compacted.PART)
 NAMES = (RECORDS, *(part.name for part in PARTS))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
-from headrace_verify.blackbox import queues
+from headrace_verify.blackbox import queue_part
 from headrace_verify.blackbox.parts import Part, Role
 from headrace_verify.blackbox.queue_consumers import HttpFace, QueueConsumer, receive_everywhere
 from headrace_verify.blackbox.routing import RETRY_S, Connection, Place
@@ -44,18 +44,18 @@ CONFIGS: Final = {
 BROKER_RESOURCE: Final = 4
 OFTEN: Final = {"log.cleaner.backoff.ms": "200"}
 GROUPS: Final = {
-    COMPACTED: queues.GROUPS["shared"] | {"errors.deadletterqueue.topic.name": DEAD_TOPIC}
+    COMPACTED: queue_part.GROUPS["shared"] | {"errors.deadletterqueue.topic.name": DEAD_TOPIC}
 }
-READING: Final = queues.Reading(GROUPS, TOPICS, DEAD_TOPIC)
+READING: Final = queue_part.Reading(GROUPS, TOPICS, DEAD_TOPIC)
 
 
 def prepare(context: Context) -> None:
     """Configure, and write what compaction will leave a gap in. Raises OSError."""
-    connection = Connection(context, queues.PATIENCE_S)
-    queues.configure(connection, queues.TOPIC_RESOURCE, PLACE.topic, CONFIGS)
-    queues.configure(connection, BROKER_RESOURCE, "", OFTEN)
+    connection = Connection(context, queue_part.PATIENCE_S)
+    queue_part.configure(connection, queue_part.TOPIC_RESOURCE, PLACE.topic, CONFIGS)
+    queue_part.configure(connection, BROKER_RESOURCE, "", OFTEN)
     for group, configs in GROUPS.items():
-        queues.configure(connection, queues.GROUP_RESOURCE, group, configs)
+        queue_part.configure(connection, queue_part.GROUP_RESOURCE, group, configs)
     producer = connection.until_answered(lambda wire: wire.new_producer())
     kept = [f"k{number}" for number in range(KEPT)]
     gap = ["gap"] * GAP
@@ -116,9 +116,9 @@ PART: Final = Part(
             "compacted-shared", "compacted-consumer", group=COMPACTED, part=COMPACTED, topics=TOPICS
         ),
     ),
-    TOPICS | {DEAD_TOPIC: queues.DEAD_PARTITIONS},
+    TOPICS | {DEAD_TOPIC: queue_part.DEAD_PARTITIONS},
     ("acquire ok", "settle ok", "drained ok"),
     prepare,
-    partial(queues.settle_all, READING),
-    partial(queues.read_back_all, READING),
+    partial(queue_part.settle_all, READING),
+    partial(queue_part.read_back_all, READING),
 )

@@ -33,7 +33,7 @@ from headrace_verify.simulation.journal import Journal
 from headrace_verify.simulation.loop import Deadlock, Host, SimulatedLoop
 from headrace_verify.simulation.nudges import Nudges
 from headrace_verify.simulation.prober import run_prober
-from headrace_verify.simulation.queues import (
+from headrace_verify.simulation.queue_clients import (
     DELAY_MS_MAX,
     check_audit,
     drain,

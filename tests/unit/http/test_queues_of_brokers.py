@@ -31,7 +31,7 @@ from headrace.http.operations import routes
 from headrace.http.parked import ParkedOperations
 from headrace.http.queues import Queues
 from headrace.kafka.dispatch import KafkaFace
-from headrace.kafka.handlers import queues
+from headrace.kafka.handlers import forwarded_queues
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
@@ -569,7 +569,7 @@ async def test_parked_keys_are_listed_page_by_page_in_one_order(cluster):
 
 @with_brokers(2)
 async def test_parked_keys_that_do_not_fit_one_answer_are_listed_all_the_same(cluster):
-    cluster.patch.setattr(queues, "LISTED_BYTES_MAX", 1)
+    cluster.patch.setattr(forwarded_queues, "LISTED_BYTES_MAX", 1)
     await cluster.make_queue(**{"headrace.share.key.order": "true"})
     await cluster.brokers[1].ask("POST", f"{QUEUE}/park", {"keys": ["hot"]})
     _, answer = await cluster.brokers[1].ask("GET", f"{QUEUE}/parked")
