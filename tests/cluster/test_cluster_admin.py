@@ -276,21 +276,18 @@ def test_settings_do_not_print_their_secret():
     assert "s3cret" not in repr(ZooKeeperOptions("a:1", credential="u:s3cret"))
 
 
-def test_the_next_id_can_be_read_without_taking_it(shared_cluster, tmp_path):
+async def test_the_next_id_can_be_read_without_taking_it(shared_cluster, tmp_path):
     """ZooKeeper keeps the counter; what it shows of it includes deletions."""
 
-    async def main() -> None:
-        zookeeper = await ZooKeeper.connect(
-            ZooKeeperOptions(shared_cluster.zookeeper.address), SystemClock()
-        )
-        folder = f"/{tmp_path.name}"
-        assert await zookeeper.next_sequence(folder) == 0
-        for number in range(6):
-            path = await zookeeper.create(f"{folder}/ID-", b"", sequence=True)
-            assert int(path[-10:]) == number
-            if number % 2:
-                await zookeeper.delete(path)
-            assert await zookeeper.next_sequence(folder) == number + 1
-        await zookeeper.close()
-
-    asyncio.run(main())
+    zookeeper = await ZooKeeper.connect(
+        ZooKeeperOptions(shared_cluster.zookeeper.address), SystemClock()
+    )
+    folder = f"/{tmp_path.name}"
+    assert await zookeeper.next_sequence(folder) == 0
+    for number in range(6):
+        path = await zookeeper.create(f"{folder}/ID-", b"", sequence=True)
+        assert int(path[-10:]) == number
+        if number % 2:
+            await zookeeper.delete(path)
+        assert await zookeeper.next_sequence(folder) == number + 1
+    await zookeeper.close()

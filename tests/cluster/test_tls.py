@@ -116,42 +116,36 @@ async def connect(address: str, files: TlsFiles | None, timeout_ms: int = 15_000
     return await ZooKeeper.connect(options, SystemClock())
 
 
-def test_a_session_over_tls_keeps_what_it_is_given(zookeeper):
-    async def scenario() -> None:
-        client = await connect(zookeeper.address, zookeeper.parties.broker.files)
-        try:
-            await client.create("/tls", b"value")
-            for _ in range(5):
-                found = await asyncio.gather(*(client.get("/tls") for _ in range(200)))
-                assert {node.value for node in found} == {b"value"}
-            large = os.urandom(500_000)  # of many records
-            await client.create("/large", large)
-            assert (await client.get("/large")).value == large
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+async def test_a_session_over_tls_keeps_what_it_is_given(zookeeper):
+    client = await connect(zookeeper.address, zookeeper.parties.broker.files)
+    try:
+        await client.create("/tls", b"value")
+        for _ in range(5):
+            found = await asyncio.gather(*(client.get("/tls") for _ in range(200)))
+            assert {node.value for node in found} == {b"value"}
+        large = os.urandom(500_000)  # of many records
+        await client.create("/large", large)
+        assert (await client.get("/large")).value == large
+    finally:
+        await client.close()
 
 
-def test_zookeeper_is_believed_only_with_a_certificate_of_the_named_authority(zookeeper):
+async def test_zookeeper_is_believed_only_with_a_certificate_of_the_named_authority(zookeeper):
     async def refused(files: TlsFiles | None) -> str:
         with pytest.raises(MetadataUnavailable) as caught:
             await connect(zookeeper.address, files, timeout_ms=2_000)
         return str(caught.value)
 
-    async def scenario() -> None:
-        broker, enemy = zookeeper.parties.broker, zookeeper.parties.enemy
-        others = TlsFiles(enemy.authority, broker.certificate, broker.key)
-        async with asyncio.timeout(60):  # a busy server may not come as far as its certificate
-            while "certificate verify failed" not in await refused(others):
-                pass
-        await asyncio.gather(
-            refused(TlsFiles(broker.authority)),  # it shows none
-            refused(TlsFiles(broker.authority, enemy.certificate, enemy.key)),
-            refused(None),  # in the clear
-        )
-
-    asyncio.run(scenario())
+    broker, enemy = zookeeper.parties.broker, zookeeper.parties.enemy
+    others = TlsFiles(enemy.authority, broker.certificate, broker.key)
+    async with asyncio.timeout(60):  # a busy server may not come as far as its certificate
+        while "certificate verify failed" not in await refused(others):
+            pass
+    await asyncio.gather(
+        refused(TlsFiles(broker.authority)),  # it shows none
+        refused(TlsFiles(broker.authority, enemy.certificate, enemy.key)),
+        refused(None),  # in the clear
+    )
 
 
 KILLED = """
@@ -175,25 +169,22 @@ asyncio.run(main())
 """
 
 
-def test_the_session_of_a_killed_process_is_ended_over_tls_too(zookeeper):
+async def test_the_session_of_a_killed_process_is_ended_over_tls_too(zookeeper):
     """Long before it would expire."""
 
-    async def scenario() -> None:
-        client = await connect(zookeeper.address, zookeeper.parties.broker.files)
-        command = [sys.executable, "-c", KILLED, zookeeper.address]
-        command += map(str, zookeeper.parties.broker.files)
-        try:
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-                assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
-                assert await client.exists("/alive")
-                process.kill()
-            async with asyncio.timeout(20):
-                while await client.exists("/alive"):
-                    await asyncio.sleep(0.02)
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+    client = await connect(zookeeper.address, zookeeper.parties.broker.files)
+    command = [sys.executable, "-c", KILLED, zookeeper.address]
+    command += map(str, zookeeper.parties.broker.files)
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+            assert await client.exists("/alive")
+            process.kill()
+        async with asyncio.timeout(20):
+            while await client.exists("/alive"):
+                await asyncio.sleep(0.02)
+    finally:
+        await client.close()
 
 
 # --- bookies ---------------------------------------------------------------------------------
@@ -234,7 +225,9 @@ def test_a_ledger_is_written_recovered_and_read_over_tls(secure):
 
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["nobody", "stranger", "enemy", "unsigned bookie"])
-def test_a_bookie_serves_no_one_without_the_role_and_is_believed_only_if_it_is_signed(secure, who):
+async def test_a_bookie_serves_no_one_without_the_role_and_is_believed_only_if_it_is_signed(
+    secure, who
+):
     broker, enemy = secure.parties.broker, secure.parties.enemy
     files = {
         "nobody": None,
@@ -243,12 +236,9 @@ def test_a_bookie_serves_no_one_without_the_role_and_is_believed_only_if_it_is_s
         "unsigned bookie": TlsFiles(enemy.authority, broker.certificate, broker.key),
     }[who]
 
-    async def scenario() -> None:
-        with pytest.raises(HeadraceError):
-            async with asyncio.timeout(60):
-                await stored(secure, files, b"secret")
-
-    asyncio.run(scenario())
+    with pytest.raises(HeadraceError):
+        async with asyncio.timeout(60):
+            await stored(secure, files, b"secret")
 
 
 # --- a whole broker --------------------------------------------------------------------------

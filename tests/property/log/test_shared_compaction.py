@@ -316,57 +316,51 @@ def test_nothing_is_lost_or_comes_back_whichever_step_is_disturbed(event, segmen
 
 
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
-def test_a_chain_from_an_old_backup_is_rebuilt_with_the_compacted_ledgers(segment_bytes):
-    async def scenario() -> None:
-        world = World(segment_bytes)
-        owner = await world.begin()
-        backup = await world.store.get(CHAIN)
-        await owner.work("x")
-        await world.sweep()
-        await world.check()
-        await world.sweep()
-        await world.store.put(CHAIN, backup.value, ANY)
-        ledgers = await world.ledgers.all_ledgers()
-        facts = await read_facts(world.store)
-        unnamed = await world.ledgers.records_of([x for x in ledgers if x not in facts.named])
-        found = audit(facts, unnamed, set(ledgers))
-        assert found.proved == {(TOPIC_ID, 0)}
-        assert found.kept == {one.ledger for one in unnamed if not one.is_empty}
-        await world.repair()
-        await world.check()
-        await world.close()
-
-    asyncio.run(scenario())
+async def test_a_chain_from_an_old_backup_is_rebuilt_with_the_compacted_ledgers(segment_bytes):
+    world = World(segment_bytes)
+    owner = await world.begin()
+    backup = await world.store.get(CHAIN)
+    await owner.work("x")
+    await world.sweep()
+    await world.check()
+    await world.sweep()
+    await world.store.put(CHAIN, backup.value, ANY)
+    ledgers = await world.ledgers.all_ledgers()
+    facts = await read_facts(world.store)
+    unnamed = await world.ledgers.records_of([x for x in ledgers if x not in facts.named])
+    found = audit(facts, unnamed, set(ledgers))
+    assert found.proved == {(TOPIC_ID, 0)}
+    assert found.kept == {one.ledger for one in unnamed if not one.is_empty}
+    await world.repair()
+    await world.check()
+    await world.close()
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(rounds):
-    async def scenario() -> None:
-        world = World(1 << 20)
-        owner = await world.begin()
-        for turn in range(rounds):
-            await owner.put("open", f"{turn}")  # into a ledger that is older than the next round's
-            await Cleaner(owner.log, owner.environment).run()
-            if turn + 1 < rounds:
-                await owner.log.lifecycle_host.roll_now()
-        backup = await world.store.get(CHAIN)
-        links = PartitionFact.decode(backup.value).ledgers
-        compacted = [link for link in links if link.is_sealed]
-        assert not links[-1].is_sealed
-        assert links[-1].ledger < compacted[-1].ledger
-        await owner.log.lifecycle_host.roll_now()
-        await owner.put("later", "1")
-        await owner.log.lifecycle_host.roll_now()
-        for link in compacted:
-            await world.ledgers.delete(link.ledger)
-        await world.store.put(CHAIN, backup.value, ANY)
-        await world.repair()
-        repaired = PartitionFact.decode((await world.store.get(CHAIN)).value).ledgers
-        assert [link.ledger for link in repaired[: len(links)]] == [link.ledger for link in links]
-        assert len(repaired) == len(links) + 1
-        await world.close()
-
-    asyncio.run(scenario())
+async def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(rounds):
+    world = World(1 << 20)
+    owner = await world.begin()
+    for turn in range(rounds):
+        await owner.put("open", f"{turn}")  # into a ledger that is older than the next round's
+        await Cleaner(owner.log, owner.environment).run()
+        if turn + 1 < rounds:
+            await owner.log.lifecycle_host.roll_now()
+    backup = await world.store.get(CHAIN)
+    links = PartitionFact.decode(backup.value).ledgers
+    compacted = [link for link in links if link.is_sealed]
+    assert not links[-1].is_sealed
+    assert links[-1].ledger < compacted[-1].ledger
+    await owner.log.lifecycle_host.roll_now()
+    await owner.put("later", "1")
+    await owner.log.lifecycle_host.roll_now()
+    for link in compacted:
+        await world.ledgers.delete(link.ledger)
+    await world.store.put(CHAIN, backup.value, ANY)
+    await world.repair()
+    repaired = PartitionFact.decode((await world.store.get(CHAIN)).value).ledgers
+    assert [link.ledger for link in repaired[: len(links)]] == [link.ledger for link in links]
+    assert len(repaired) == len(links) + 1
+    await world.close()
 
 
 def _swap_without_epoch(monkeypatch):
@@ -422,57 +416,48 @@ def test_planted_bugs_are_found(monkeypatch, plant):
     pytest.fail("no step has found it")
 
 
-def test_a_repair_of_a_served_chain_is_not_written_over():
-    async def scenario() -> None:
-        world = World(250)
-        owner = await world.begin()
-        entry = await world.store.get(CHAIN)
-        fact = PartitionFact.decode(entry.value)
-        repaired = replace(fact, ledgers=fact.ledgers[1:], log_start_offset=4).encode()
-        await world.store.put(CHAIN, repaired, ANY)
-        with pytest.raises(ChainMissing):
-            await Cleaner(owner.log, owner.environment).run()
-        await owner.log.lifecycle_host.roll_now()
-        assert (await world.store.get(CHAIN)).value == repaired
-        await world.close()
-
-    asyncio.run(scenario())
+async def test_a_repair_of_a_served_chain_is_not_written_over():
+    world = World(250)
+    owner = await world.begin()
+    entry = await world.store.get(CHAIN)
+    fact = PartitionFact.decode(entry.value)
+    repaired = replace(fact, ledgers=fact.ledgers[1:], log_start_offset=4).encode()
+    await world.store.put(CHAIN, repaired, ANY)
+    with pytest.raises(ChainMissing):
+        await Cleaner(owner.log, owner.environment).run()
+    await owner.log.lifecycle_host.roll_now()
+    assert (await world.store.get(CHAIN)).value == repaired
+    await world.close()
 
 
-def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
-    async def scenario() -> None:
-        world = World(250)
-        owner = await world.begin()
+async def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
+    world = World(250)
+    owner = await world.begin()
 
-        async def hide() -> None:
-            raise MetadataUnavailable("the connection broke")
+    async def hide() -> None:
+        raise MetadataUnavailable("the connection broke")
 
-        owner.gate.left, owner.gate.action, owner.gate.is_after = 1, hide, True
-        with pytest.raises(MetadataUnavailable):
-            await owner.log.lifecycle_host.trim(4)
-        assert owner.log.log_start_offset == 0
-        await owner.put("later", "1")
-        await owner.log.lifecycle_host.roll_now()
-        assert owner.log.log_start_offset == 4
-        fact = PartitionFact.decode((await world.store.get(CHAIN)).value)
-        assert fact.log_start_offset == 4
-        named = {link.ledger for link in fact.ledgers}
-        assert {segment.ledger for segment in owner.log.segments} <= named
-        await world.close()
-
-    asyncio.run(scenario())
+    owner.gate.left, owner.gate.action, owner.gate.is_after = 1, hide, True
+    with pytest.raises(MetadataUnavailable):
+        await owner.log.lifecycle_host.trim(4)
+    assert owner.log.log_start_offset == 0
+    await owner.put("later", "1")
+    await owner.log.lifecycle_host.roll_now()
+    assert owner.log.log_start_offset == 4
+    fact = PartitionFact.decode((await world.store.get(CHAIN)).value)
+    assert fact.log_start_offset == 4
+    named = {link.ledger for link in fact.ledgers}
+    assert {segment.ledger for segment in owner.log.segments} <= named
+    await world.close()
 
 
-def test_a_ledger_that_took_too_long_to_write_is_not_swapped_in():
-    async def scenario() -> None:
-        world = World(250)
-        owner = await world.begin()
-        before = await world.store.get(CHAIN)
-        done = await Cleaner(owner.log, owner.environment, build_ms_max=-1).run()
-        assert not done.is_complete
-        assert (await world.store.get(CHAIN)).value == before.value
-        await asyncio.sleep(0)
-        await world.check_all()
-        await world.close()
-
-    asyncio.run(scenario())
+async def test_a_ledger_that_took_too_long_to_write_is_not_swapped_in():
+    world = World(250)
+    owner = await world.begin()
+    before = await world.store.get(CHAIN)
+    done = await Cleaner(owner.log, owner.environment, build_ms_max=-1).run()
+    assert not done.is_complete
+    assert (await world.store.get(CHAIN)).value == before.value
+    await asyncio.sleep(0)
+    await world.check_all()
+    await world.close()

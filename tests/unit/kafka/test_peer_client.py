@@ -78,55 +78,46 @@ def call(connections: PeerConnections, timeout_s: float = 30.0) -> asyncio.Task[
     )
 
 
-def test_a_call_does_not_wait_for_one_that_takes_long() -> None:
-    async def scenario() -> None:
-        async with rig(2) as (peer, connections):
-            slow = call(connections)
-            await peer.asked(1)
-            for number in range(5):  # all on the second connection
-                quick = call(connections)
-                await peer.asked(number + 2)
-                peer.may_answer[-1].set()
-                assert not (await quick).markers
-            assert not slow.done()
-            assert peer.connection_count == 2
-            peer.may_answer[0].set()
-            await slow
-
-    asyncio.run(scenario())
+async def test_a_call_does_not_wait_for_one_that_takes_long() -> None:
+    async with rig(2) as (peer, connections):
+        slow = call(connections)
+        await peer.asked(1)
+        for number in range(5):  # all on the second connection
+            quick = call(connections)
+            await peer.asked(number + 2)
+            peer.may_answer[-1].set()
+            assert not (await quick).markers
+        assert not slow.done()
+        assert peer.connection_count == 2
+        peer.may_answer[0].set()
+        await slow
 
 
-def test_there_are_only_so_many_connections_and_who_waits_for_one_has_its_timeout() -> None:
-    async def scenario() -> None:
-        async with rig(2) as (peer, connections):
-            held = [call(connections) for _ in range(2)]
-            await peer.asked(2)
-            with pytest.raises(BrokerUnreachable, match="all 2 connections to it are busy"):
-                await call(connections, 0.05)
-            waiting = call(connections)
-            await asyncio.sleep(0.01)
-            assert len(peer.may_answer) == 2
-            for one in peer.may_answer:
-                one.set()
-            await asyncio.gather(*held)
-            await peer.asked(3)
-            peer.may_answer[2].set()
-            await waiting
-            assert peer.connection_count == 2
-
-    asyncio.run(scenario())
+async def test_there_are_only_so_many_connections_and_who_waits_for_one_has_its_timeout() -> None:
+    async with rig(2) as (peer, connections):
+        held = [call(connections) for _ in range(2)]
+        await peer.asked(2)
+        with pytest.raises(BrokerUnreachable, match="all 2 connections to it are busy"):
+            await call(connections, 0.05)
+        waiting = call(connections)
+        await asyncio.sleep(0.01)
+        assert len(peer.may_answer) == 2
+        for one in peer.may_answer:
+            one.set()
+        await asyncio.gather(*held)
+        await peer.asked(3)
+        peer.may_answer[2].set()
+        await waiting
+        assert peer.connection_count == 2
 
 
-def test_a_connection_without_an_answer_in_time_is_not_used_again() -> None:
-    async def scenario() -> None:
-        async with rig(1) as (peer, connections):
-            with pytest.raises(BrokerUnreachable, match="did not answer"):
-                await call(connections, 0.05)
-            await peer.asked(1)
-            following = call(connections)
-            await peer.asked(2)
-            assert peer.connection_count == 2
-            peer.may_answer[1].set()
-            await following
-
-    asyncio.run(scenario())
+async def test_a_connection_without_an_answer_in_time_is_not_used_again() -> None:
+    async with rig(1) as (peer, connections):
+        with pytest.raises(BrokerUnreachable, match="did not answer"):
+            await call(connections, 0.05)
+        await peer.asked(1)
+        following = call(connections)
+        await peer.asked(2)
+        assert peer.connection_count == 2
+        peer.may_answer[1].set()
+        await following
