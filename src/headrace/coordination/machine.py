@@ -7,8 +7,8 @@ is passed in as `now_ms`, fresh ids come with the command.
   the reply.
 - `apply(record)` is the only method that changes state: live, right after the host has passed the
   records to the log, and on replay alike. One function besides: what `replayer` returns may do the
-  work of many at once while a log is read, if the state is the same (`groups/replaying`, which
-  a property test compares with `EachRecord`).
+  work of many at once while a log is read, if the state is the same (`OffsetReplay` in
+  `groups/group_state.py`, which a property test compares with `EachRecord`).
 
 Some state is deliberately not logged: which members wait in a join barrier, when a session ends,
 which tickets are unanswered. Losing it is cheap, since clients retry, and storing it would cost a

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.coordination import pieces
-from headrace.coordination.groups import group_machine, open_commits, snapshot
+from headrace.coordination.groups import group_machine, group_state, open_commits
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -201,7 +201,7 @@ def run(seed: int) -> None:
 
 
 def test_the_last_commit_in_the_log_counts_over_snapshots_and_crashes(monkeypatch):
-    monkeypatch.setattr(snapshot, "PART_RECORDS", 1)
+    monkeypatch.setattr(group_state, "PART_RECORDS", 1)
     monkeypatch.setattr(pieces, "PIECE_KEYS", 2)
     for seed in range(HISTORIES):
         run(seed)

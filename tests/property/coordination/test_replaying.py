@@ -86,4 +86,5 @@ def test_the_quick_replay_and_the_plain_one_give_one_state(log):
             if record is not None:
                 found.apply(record)
                 replay = found.replayer() if found is quick else EachRecord(found)
-    assert vars(quick) == vars(plain)
+    assert vars(quick.state) == vars(plain.state)
+    assert quick.skipped_count == plain.skipped_count

@@ -65,7 +65,8 @@ class Rig:
 
     def picture(self) -> Any:
         """Everything in the machine, as plain values that can be compared."""
-        return copy.deepcopy(vars(self.machine))
+        machine = self.machine
+        return copy.deepcopy(vars(machine) | {"state": vars(machine.state)})
 
     def durable(self) -> dict[bytes, bytes | None]:
         """The durable state as a compacted log would hold it."""

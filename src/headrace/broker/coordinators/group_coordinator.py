@@ -428,7 +428,7 @@ class GroupCoordinator:
         for machine in self.shards.machines():
             if isinstance(machine, GroupMachine):
                 counters.groups += len(machine.groups)
-                counters.rebalances_total += machine.rebalances_total
+                counters.rebalances_total += machine.state.rebalances_total
                 counters.skipped_records += machine.skipped_count
                 for group in machine.groups.values():
                     counters.members += len(group.members)

@@ -8,7 +8,7 @@ complete: it takes no others before its next sync.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.coordination.groups.classic import check_join
 from headrace.coordination.groups.commands import (
@@ -35,7 +35,7 @@ from headrace.coordination.groups.consumer_protocol import (
     write_assignment,
 )
 from headrace.coordination.groups.consumer_records import ClassicSide, ConsumerMemberStored
-from headrace.coordination.groups.downgrade import finish
+from headrace.coordination.groups.conversion import CONSUMER, finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
 from headrace.coordination.machine import Decision
 from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
         ConsumerMember,
     )
     from headrace.coordination.topic_view import TopicView
-
-CONSUMER: Final = "consumer"
 
 
 # --- JoinGroup -----------------------------------------------------------------------------------

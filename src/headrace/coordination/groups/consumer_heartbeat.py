@@ -27,7 +27,7 @@ from headrace.coordination.groups.consumer_group import (
     consumer_group,
 )
 from headrace.coordination.groups.consumer_records import ConsumerMemberStored, Partitions
-from headrace.coordination.groups.downgrade import finish
+from headrace.coordination.groups.conversion import finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
 from headrace.coordination.groups.reconciliation import is_within, possibly_owned, still_has
 from headrace.coordination.machine import Decision

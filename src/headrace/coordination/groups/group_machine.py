@@ -1,22 +1,14 @@
 """The machine of one shard: all groups of one partition of `__consumer_offsets`.
 
-Invariants: `decide` finds the group and passes the command to its rule; `apply` is the only method
-that changes state. Deadlines are in one heap, with one live entry per group: a heartbeat only ever
-extends a session, so it does not touch the heap; an entry that comes up early is checked and put
-back.
+Invariants: `decide` finds the group and passes the command to its rule; the state changes
+in `group_state.py` alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
-from headrace.coordination.deadlines import Deadlines
-from headrace.coordination.groups import (
-    listing,
-    migration,
-    offsets,
-    passing_time,
-)
+from headrace.coordination.groups import listing, migration, offsets, rebalance
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -35,27 +27,23 @@ from headrace.coordination.groups.consumer_commands import (
     DescribeConsumerGroupsCommand,
 )
 from headrace.coordination.groups.consumer_description import decide_describe
-from headrace.coordination.groups.consumer_group import consumer_group
 from headrace.coordination.groups.consumer_records import CONSUMER, ConsumerRecord
+from headrace.coordination.groups.conversion import finish
 from headrace.coordination.groups.group import (
+    PREPARING,
     CleanupScheduled,
-    Group,
-    GroupChanged,
+    Draft,
     GroupDeadlinesPassed,
     GroupDecision,
-    GroupForgotten,
     GroupRecord,
-    MemberSeen,
-    group_from_record,
 )
+from headrace.coordination.groups.group_state import GroupState, OffsetReplay
 from headrace.coordination.groups.host_commands import (
     ForgetTopicsCommand,
     GroupCommand,
     WriteMarkerCommand,
 )
 from headrace.coordination.groups.open_commits import OffsetPending
-from headrace.coordination.groups.replaying import OffsetReplay
-from headrace.coordination.groups.snapshot import parts_of
 from headrace.coordination.groups.state_records import (
     GroupRemoved,
     GroupStored,
@@ -64,14 +52,16 @@ from headrace.coordination.groups.state_records import (
     decode,
     encode,
 )
-from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.machine import (
+    Decision,
     InTransaction,
     KeyValue,
     TransactionEnded,
     decode_or_none,
 )
-from headrace.coordination.member_groups.group import MembersTouched
+from headrace.coordination.member_groups import heartbeat
+from headrace.coordination.member_groups.draft import MemberDraft
 from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.streams import description
 from headrace.coordination.streams.commands import (
@@ -79,31 +69,26 @@ from headrace.coordination.streams.commands import (
     StreamsHeartbeatCommand,
 )
 from headrace.coordination.streams.records import STREAMS, StreamsRecord
-from headrace.coordination.streams.streams_group import streams_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.groups.host_commands import GroupReply
+
+
+CLEANUP_AGAIN_MS: Final = 1_000
+"""Pause between two parts of an expiry wave."""
 
 
 class GroupMachine:
     """See the module. `skipped_count`: records of the log that could not be decoded."""
 
     def __init__(self, config: GroupConfig) -> None:
-        self.groups: dict[str, Group] = {}
+        self.state = GroupState()
+        self.groups = self.state.groups
         self.skipped_count = 0
-        self.rebalances_total = 0
         self._config = config
-        self._deadlines = Deadlines[str]()
-        self._cleanup = CleanupScheduled(-1)
-        """`at_ms` is -1 before the log is loaded."""
-        self._open: dict[int, dict[str, None]] = {}
-        """Producer id -> the groups in which its open transaction has committed offsets."""
-        self._removals = 0
-        """Removals of groups, and of offsets of groups."""
-        self._last_order = 0
-        """Counts transactional commits, in log order."""
 
     # --- deciding ----------------------------------------------------------------------------
 
@@ -179,188 +164,79 @@ class GroupMachine:
             case WriteMarkerCommand():
                 return offsets.decide_marker(command)
             case TickCommand():
-                cleanup = self._cleanup
-                is_cleanup_due = 0 <= cleanup.at_ms <= now_ms
-                return passing_time.decide_tick(
-                    self.groups,
-                    self._deadlines.due(now_ms),
-                    now_ms,
-                    self._config,
-                    cleanup_from=cleanup.first if is_cleanup_due else None,
-                )
+                return self._decide_tick(now_ms)
             case LoadedCommand():
-                return passing_time.decide_loaded(self.groups, now_ms, self._config)
+                return self._decide_loaded(now_ms)
             case _:
                 assert_never(command)
 
+    def _decide_tick(self, now_ms: int) -> GroupDecision:
+        """End the expired sessions and phases of the groups that are due, and at intervals remove
+        expired offsets."""
+        state, config = self.state, self._config
+        durable: list[GroupRecord] = []
+        volatile: list[GroupRecord] = []
+        answers: list[tuple[int, GroupReply]] = []
+        for group_id in state.deadlines.due(now_ms):
+            group = self.groups.get(group_id)
+            deadline_ms = group.next_deadline_ms() if group is not None else None
+            if group is None or deadline_ms is None or deadline_ms > now_ms:
+                continue
+            if group.managed is not None:
+                members = MemberDraft(group.managed, now_ms, config, None)
+                heartbeat.expire(members)
+                records, replies = finish(group, members)
+                durable += records[:-1]
+                volatile.append(records[-1])
+                answers += replies
+                continue
+            draft = Draft(group, now_ms, config)
+            rebalance.expire(draft)
+            decision = draft.decision(None)
+            durable += decision.records[:-1]
+            volatile.append(decision.records[-1])
+            answers += decision.answers
+        if 0 <= state.cleanup.at_ms <= now_ms:
+            kept_too_long, first = offsets.find_expired(
+                self.groups, state.cleanup.first, now_ms, config
+            )
+            pause_ms = config.retention_check_interval_ms if first is None else CLEANUP_AGAIN_MS
+            durable += kept_too_long
+            volatile.append(CleanupScheduled(now_ms + pause_ms, first or 0))
+        volatile.append(GroupDeadlinesPassed(now_ms))
+        return Decision(durable + volatile, DoneReply(), answers)
+
+    def _decide_loaded(self, now_ms: int) -> GroupDecision:
+        """Grant every stored member one full session."""
+        config = self._config
+        records: list[GroupRecord] = []
+        for group in self.groups.values():
+            if group.managed is not None:
+                records.append(group.managed.loaded(now_ms, config))
+            if not group.members:
+                continue
+            draft = Draft(group, now_ms, config)
+            for member_id in list(group.members):
+                member = draft.edit(member_id)
+                member.deadline_ms = now_ms + member.session_timeout_ms
+            if group.state == PREPARING:
+                draft.group.phase_deadline_ms = now_ms + group.rebalance_timeout_ms()
+            records += draft.decision(None).records
+        interval_ms = config.retention_check_interval_ms
+        records.append(CleanupScheduled(now_ms + interval_ms))
+        return Decision(records, DoneReply())
+
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
-        cleanup_ms = self._cleanup.at_ms if self.groups and self._cleanup.at_ms >= 0 else None
-        first_ms = self._deadlines.first_ms()
-        if first_ms is None or cleanup_ms is None:
-            return cleanup_ms if first_ms is None else first_ms
-        return min(first_ms, cleanup_ms)
-
-    # --- state changes -----------------------------------------------------------------------
+        return self.state.next_deadline_ms()
 
     def apply(self, record: GroupRecord) -> None:
         """See Machine."""
-        if type(record) is OffsetStored:  # a million of them are read back
-            self._take_offset(record)
-            return
-        match record:
-            case MemberSeen(member, deadline_ms):
-                member.deadline_ms = deadline_ms
-            case OffsetStored():
-                self._take_offset(record)
-            case OffsetPending():
-                self._take_pending(record)
-            case TransactionEnded():
-                self._end_transaction(record)
-            case GroupChanged(group, rebalances):
-                self.groups[group.group_id] = group
-                self.rebalances_total += rebalances
-                self._arm(group)
-            case GroupStored():
-                known = self.groups.get(record.group_id)
-                self.groups[record.group_id] = group_from_record(record, known)
-            case OffsetRemoved():
-                self._remove_offset(record)
-            case GroupRemoved(group_id):
-                self._remove_group(group_id)
-            case GroupForgotten(group_id):
-                self._removals += 1
-                self.groups.pop(group_id, None)
-            case GroupDeadlinesPassed(now_ms):
-                self._pass_deadlines(now_ms)
-            case CleanupScheduled():
-                self._cleanup = record
-            case _:
-                self._take_member_record(record)
-
-    def _take_pending(self, pending: OffsetPending) -> None:
-        """A transactional commit waits for its marker."""
-        self._last_order += 1
-        producer_id = pending.transaction.producer_id
-        group = self._group(pending.stored.group_id)
-        group.open_commits.add(producer_id, self._last_order, pending.stored)
-        self._open.setdefault(producer_id, {})[group.group_id] = None
-
-    def _remove_group(self, group_id: str) -> None:
-        """The classic group's record is deleted; any other state of the group stays."""
-        self._removals += 1
-        known = self.groups.pop(group_id, None)
-        if known is None:
-            return
-        rest = Group(
-            group_id,
-            offsets=known.offsets,
-            open_commits=known.open_commits,
-            consumer=known.consumer,
-            streams=known.streams,
-        )
-        if not rest.is_forgettable():
-            self.groups[group_id] = rest
-
-    def _remove_offset(self, record: OffsetRemoved) -> None:
-        known = self.groups.get(record.group_id)
-        if known is not None:
-            self._removals += 1
-            known.offsets.pop((record.topic, record.partition), None)
-            known.open_commits.remove((record.topic, record.partition))
-            self._forget_if_nothing(known)
-
-    def _group(self, group_id: str) -> Group:
-        group = self.groups.get(group_id)
-        if group is None:
-            group = self.groups[group_id] = Group(group_id)
-        return group
-
-    def _take_member_record(
-        self, record: ConsumerRecord | StreamsRecord | MembersTouched | MemberRecordRemoved
-    ) -> None:
-        """Apply a record of a group whose coordinator assigns; a stored one converts the group to
-        its kind."""
-        group = self.groups.get(record.group_id)
-        managed = None if group is None else group.managed
-        if isinstance(record, MembersTouched):
-            if group is not None and managed is not None:
-                managed.touch(record)
-                self._arm(group)
-        elif isinstance(record, MemberRecordRemoved):
-            if group is not None and managed is not None and managed.kind.has(record.key_type):
-                managed.apply(record)
-                if record.key_type == managed.kind.group_key:
-                    group.consumer = group.streams = None
-                    self._forget_if_nothing(group)
-        else:
-            self._take_stored_member_record(group, record)
-
-    def _take_stored_member_record(
-        self, group: Group | None, record: ConsumerRecord | StreamsRecord
-    ) -> None:
-        managed = None if group is None else group.managed
-        kind = CONSUMER if isinstance(record, ConsumerRecord) else STREAMS
-        if managed is None or managed.kind is not kind:
-            bare = self.groups[record.group_id] = Group(record.group_id)
-            if kind is CONSUMER:
-                managed = bare.consumer = consumer_group(record.group_id)
-            else:
-                managed = bare.streams = streams_group(record.group_id)
-            if group is not None:
-                bare.offsets, bare.open_commits = group.offsets, group.open_commits
-        managed.apply(record)
-
-    def _take_offset(self, record: OffsetStored) -> None:
-        """A non-transactional commit, or a snapshot's copy of an offset in force."""
-        group = self._group(record.group_id)
-        place = record.topic, record.partition
-        if record.is_repeated:
-            record = record._replace(is_repeated=False)
-        elif group.open_commits:
-            group.open_commits.supersede(place)
-        group.offsets[place] = record
-
-    def _end_transaction(self, ended: TransactionEnded) -> None:
-        """A marker: the transaction's commits take effect, unless later ones have."""
-        for group_id in self._open.pop(ended.producer_id, ()):
-            group = self.groups.get(group_id)
-            if group is None:
-                continue
-            commits = group.open_commits.end(ended.producer_id)
-            if ended.is_commit:
-                for order, stored in commits:
-                    place = stored.topic, stored.partition
-                    group.open_commits.supersede(place, order)
-                    group.offsets[place] = stored
-            self._forget_if_nothing(group)
-
-    def _forget_if_nothing(self, group: Group) -> None:
-        if group.is_forgettable():
-            self._removals += 1
-            del self.groups[group.group_id]
-
-    def _arm(self, group: Group) -> None:
-        deadline_ms = group.next_deadline_ms()
-        if deadline_ms is not None:
-            self._deadlines.arm(group.group_id, deadline_ms)
-
-    def _pass_deadlines(self, now_ms: int) -> None:
-        for group_id in self._deadlines.pass_until(now_ms):
-            group = self.groups.get(group_id)
-            if group is not None:
-                self._arm(group)
+        self.state.apply(record)
 
     def validate(self) -> None:
         """See Machine."""
-        first_ms = self._deadlines.first_ms()
-        for group_id, group in self.groups.items():
-            assert group.group_id == group_id
-            group.validate()
-            deadline_ms = group.next_deadline_ms()
-            if deadline_ms is not None:
-                assert first_ms is not None, "its members would never expire"
-                assert first_ms <= deadline_ms
+        self.state.validate()
 
     # --- encoding ----------------------------------------------------------------------------
 
@@ -385,7 +261,7 @@ class GroupMachine:
 
     def replayer(self) -> Callable[[list[KeyValue]], None]:
         """See Machine."""
-        return OffsetReplay(self)
+        return OffsetReplay(self.state, self.decode)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None
@@ -403,5 +279,5 @@ class GroupMachine:
         return [record for part in self.state_parts() for record in part]
 
     def state_parts(self) -> Iterator[list[GroupRecord]]:
-        """See Machine. A group's offsets may be spread over several parts."""
-        return parts_of(self.groups, lambda: self._removals)
+        """See Machine."""
+        return self.state.parts()
