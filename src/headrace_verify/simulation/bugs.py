@@ -25,7 +25,7 @@ from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.deletion import Deletions
 from headrace.coordination.groups import classic
 from headrace.coordination.groups.commands import HeartbeatReply
-from headrace.coordination.machine import Decision
+from headrace.coordination.kit.machine import Decision
 from headrace.errors import HeadraceError, NotCoordinator
 from headrace.kafka.dispatch import KafkaFace
 from headrace.log import retention

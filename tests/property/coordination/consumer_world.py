@@ -20,7 +20,7 @@ from group_rig import Rig
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
-from headrace.coordination.topic_view import TopicShape
+from headrace.coordination.kit.topic_view import TopicShape
 from headrace.errors import (
     GroupFull,
     InstanceIdFenced,

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from headrace.coordination import pieces
 from headrace.coordination.groups import group_machine, group_state, open_commits
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -24,8 +23,9 @@ from headrace.coordination.groups.commands import (
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.group_machine import GroupMachine
 from headrace.coordination.groups.host_commands import WriteMarkerCommand
-from headrace.coordination.host_commands import LoadedCommand
-from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.coordination.kit import pieces
+from headrace.coordination.kit.host_commands import LoadedCommand
+from headrace.coordination.kit.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import OffsetCommitUnstable
 
 HISTORIES = 1_000

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from headrace.coordination import pieces
-from headrace.coordination.pieces import keys_in_pieces
+from headrace.coordination.kit import pieces
+from headrace.coordination.kit.pieces import keys_in_pieces
 
 HISTORIES = 300
 

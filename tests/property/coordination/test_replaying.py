@@ -17,7 +17,7 @@ from headrace.coordination.groups.state_records import (
     OffsetStored,
     encode,
 )
-from headrace.coordination.machine import EachRecord, InTransaction, TransactionEnded
+from headrace.coordination.kit.machine import EachRecord, InTransaction, TransactionEnded
 from headrace.coordination.member_groups.records import MemberRecordRemoved
 
 GROUPS = st.sampled_from(["a", "b", "ab", "\u00e9"])

@@ -9,7 +9,7 @@ import pytest
 from machine_rig import TransactionRig, producer_of
 from transaction_world import Violation, World
 
-from headrace.coordination.machine import Decision
+from headrace.coordination.kit.machine import Decision
 from headrace.coordination.transactions import rules, transaction_machine
 from headrace.coordination.transactions.commands import MarkersWrittenCommand
 from headrace.errors import ConcurrentTransactions

@@ -19,7 +19,7 @@ from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
 from headrace.broker.node import Node
 from headrace.broker.shares.share_receive import ReceiveRequest
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.errors import (
     ChainMissing,

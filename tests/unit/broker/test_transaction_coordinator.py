@@ -18,7 +18,7 @@ from headrace.coordination.groups.commands import (
     OffsetToCommit,
     TransactionalCommitCommand,
 )
-from headrace.coordination.machine import EndsTransaction
+from headrace.coordination.kit.machine import EndsTransaction
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
     EndTransactionCommand,

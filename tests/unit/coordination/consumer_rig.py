@@ -11,7 +11,7 @@ from group_rig import Rig, subscription
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
 from headrace.coordination.groups.consumer_protocol import write_assignment
-from headrace.coordination.topic_view import TopicShape
+from headrace.coordination.kit.topic_view import TopicShape
 
 if TYPE_CHECKING:
     from headrace.coordination.groups.config import GroupConfig

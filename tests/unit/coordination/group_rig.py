@@ -17,7 +17,7 @@ from headrace.coordination.groups.commands import (
 )
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.group_machine import GroupMachine
-from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
 
 PARKED = None
 START_MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordination.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
     DescribeTransactionCommand,

@@ -16,9 +16,9 @@ from headrace.coordination.groups.consumer_records import (
     ConsumerTargetStored,
 )
 from headrace.coordination.groups.state_records import decode
+from headrace.coordination.kit.stored_bytes import stored_string
+from headrace.coordination.member_groups.encodings import STABLE, UNREVOKED
 from headrace.coordination.member_groups.records import MemberRecordRemoved
-from headrace.coordination.member_records import STABLE, UNREVOKED
-from headrace.coordination.stored_bytes import stored_string
 from headrace.errors import RecordInvalid
 
 A, B = UUID(int=0x11), UUID(int=0x2200)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from headrace.coordination.kit.topic_view import TopicShape
 from headrace.coordination.shares.commands import (
     ACCEPT,
     GAP,
@@ -31,7 +32,6 @@ from headrace.coordination.shares.ended import RANGES_MAX
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
 from headrace.coordination.shares.parking import PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.coordination.topic_view import TopicShape
 from headrace.errors import (
     DeliveryExpired,
     DeliveryFinished,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.coordination.groups.state_records import decode
+from headrace.coordination.kit.stored_bytes import stored_string
 from headrace.coordination.member_groups.records import MemberRecordRemoved, TopologyStored
-from headrace.coordination.stored_bytes import stored_string
 from headrace.coordination.streams.records import (
     STREAMS,
     StreamsCurrentStored,

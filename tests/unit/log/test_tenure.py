@@ -9,7 +9,7 @@ from log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.shard_log import PendingRecord
-from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.coordination.kit.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
 from headrace.records.batch import check_batch, iterate_headers

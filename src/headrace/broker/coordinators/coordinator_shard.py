@@ -34,7 +34,7 @@ from headrace.broker.coordinators.shard_log import (
 from headrace.broker.coordinators.shard_replay import StateAhead, restore
 from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
 from headrace.broker.coordinators.shard_time import ShardTime
-from headrace.coordination.machine import EndsTransaction, Parkable
+from headrace.coordination.kit.machine import EndsTransaction, Parkable
 from headrace.errors import (
     CoordinatorLoading,
     CoordinatorUnavailable,
@@ -48,7 +48,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.coordination.machine import Command, Decision, Machine
+    from headrace.coordination.kit.machine import Command, Decision, Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
     from headrace.runtime.tasks import Tasks

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.shard_log import Replayed, ShardLog
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.machine import Command, Machine
+    from headrace.coordination.kit.machine import Command, Machine
     from headrace.runtime.clock import Clock
     from headrace.runtime.tasks import Tasks
 

@@ -44,15 +44,15 @@ from headrace.coordination.groups.host_commands import (
     GroupReply,
     WriteMarkerCommand,
 )
-from headrace.coordination.host_commands import LoadedCommand, TickCommand
-from headrace.coordination.machine import Command, Reply_co
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.kit.machine import Command, Reply_co
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.topic_view import NoTopics, TopicView
 from headrace.coordination.streams.commands import (
     StreamsHeartbeatCommand,
     StreamsHeartbeatReply,
 )
 from headrace.coordination.streams.internal_topics import with_problem
-from headrace.coordination.topic_view import NoTopics, TopicView
 from headrace.errors import (
     CoordinatorUnavailable,
     GroupIdInvalid,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.broker.coordinators.streams_topics import StreamsTopics
     from headrace.coordination.groups.state_records import OffsetStored
-    from headrace.coordination.machine import EndsTransaction
+    from headrace.coordination.kit.machine import EndsTransaction
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.tasks import Tasks

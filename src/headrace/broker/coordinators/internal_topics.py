@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.shard_log import PendingRecord, Replayed
-from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.coordination.kit.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, OffsetOutOfRange, StorageUnavailable
 from headrace.log.appended import Appended
 from headrace.records.batch import (

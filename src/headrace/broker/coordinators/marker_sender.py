@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from headrace.broker.coordinators.peer_calls import MarkerRequest, PeerCalls
 from headrace.broker.topics.ownership import NO_LEADER
-from headrace.coordination.machine import EndsTransaction
+from headrace.coordination.kit.machine import EndsTransaction
 from headrace.coordination.transactions.commands import MarkersWrittenCommand, WriteMarkers
 from headrace.errors import (
     BrokerUnreachable,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.topics.topics import Topics
-    from headrace.coordination.machine import EndsTransaction
+    from headrace.coordination.kit.machine import EndsTransaction
     from headrace.coordination.transactions.state_records import Partition
     from headrace.log.appended import Appended
     from headrace.log.partition_log import PartitionLog

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.coordination.groups.commands import GroupListing
-    from headrace.coordination.machine import EndsTransaction
+    from headrace.coordination.kit.machine import EndsTransaction
     from headrace.coordination.transactions.commands import AddPartitionsCommand, AddPartitionsReply
     from headrace.coordination.transactions.state_records import Partition
     from headrace.errors import HeadraceError

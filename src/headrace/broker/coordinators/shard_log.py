@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.coordination.machine import EndsTransaction, InTransaction, TransactionEnded
+from headrace.coordination.kit.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import (
     BatchTooLarge,
     ProducerFenced,

@@ -24,7 +24,7 @@ from headrace.errors import OffsetOutOfRange
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from headrace.coordination.machine import Machine
+    from headrace.coordination.kit.machine import Machine
 
 log = logging.getLogger(__name__)
 

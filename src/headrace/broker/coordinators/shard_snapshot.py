@@ -14,7 +14,7 @@ from headrace.broker.coordinators.shard_log import LogRecord, size_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.coordination.machine import Machine
+    from headrace.coordination.kit.machine import Machine
 
 SAMPLE, SAMPLED_MIN = 16, 256
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from headrace.broker.coordinators.topic_patterns import TopicPatterns
-from headrace.coordination.topic_view import TopicShape
+from headrace.coordination.kit.topic_view import TopicShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.broker.coordinators.topic_patterns import matching_names
-from headrace.coordination.host_commands import LoadedCommand, TickCommand
-from headrace.coordination.machine import Command, Reply_co
+from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
+from headrace.coordination.kit.machine import Command, Reply_co
 from headrace.coordination.transactions.commands import (
     AddPartitionsReply,
     EndTransactionCommand,

@@ -17,7 +17,7 @@ from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
     from headrace.broker.shares.share_reads import BatchesRead
-    from headrace.coordination.machine import Answer, Command
+    from headrace.coordination.kit.machine import Answer, Command
     from headrace.errors import HeadraceError
     from headrace.log.partition_log import PartitionLog
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.shares.share_sessions import ShareSessions
+from headrace.coordination.kit.topic_view import TopicShape
 from headrace.coordination.shares.config import EXCLUSIVE
 from headrace.coordination.shares.membership import (
     GROUP_SIZE_MAX,
@@ -21,7 +22,6 @@ from headrace.coordination.shares.membership import (
     ShareMembers,
     ShareMembership,
 )
-from headrace.coordination.topic_view import TopicShape
 from headrace.errors import GroupIdInvalid, GroupNotEmpty, GroupUnknown, HeadraceError
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
-    from headrace.coordination.machine import Answer, Command
+    from headrace.coordination.kit.machine import Answer, Command
     from headrace.coordination.shares.commands import (
         DeadLetter,
         DeliveryState,

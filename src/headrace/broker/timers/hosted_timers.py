@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.timers.deliveries import DeliveryFigures
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.machine import Answer, Command
+    from headrace.coordination.kit.machine import Answer, Command
     from headrace.coordination.timers.timer_state import TimerState
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.internal_topics import InternalPartition, KeyValue
     from headrace.broker.coordinators.shard_log import Replayed
-    from headrace.coordination.machine import EndsTransaction, InTransaction
+    from headrace.coordination.kit.machine import EndsTransaction, InTransaction
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.completion import Completion
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
-    from headrace.coordination.topic_view import TopicShape
+    from headrace.coordination.kit.topic_view import TopicShape
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"

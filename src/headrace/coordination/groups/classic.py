@@ -1,6 +1,6 @@
 """Kafka's classic consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Invariants: each function decides one command and changes nothing (see `machine.py`). Sources:
+Invariants: each function decides one command and changes nothing (see `kit/machine.py`). Sources:
 Kafka's GroupCoordinator, KIP-62 (rebalance timeout), KIP-345 and KIP-814 (static members), KIP-394
 (member id required). Cooperative rebalancing (KIP-429) needs nothing from the coordinator: a member
 that gives up partitions simply joins again.
@@ -34,8 +34,8 @@ from headrace.coordination.groups.group import (
     refused,
 )
 from headrace.coordination.groups.rebalance import prepare, rejoin, remove_member, try_complete
-from headrace.coordination.machine import Decision
-from headrace.coordination.stored_bytes import STRING_SIZE_MAX
+from headrace.coordination.kit.machine import Decision
+from headrace.coordination.kit.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     GroupFull,
     HeadraceError,

@@ -37,15 +37,15 @@ from headrace.coordination.groups.consumer_protocol import (
 from headrace.coordination.groups.consumer_records import ClassicSide, ConsumerMemberStored
 from headrace.coordination.groups.conversion import CONSUMER, finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
-from headrace.coordination.machine import Decision
-from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.kit.machine import Decision
+from headrace.coordination.kit.member_epochs import LEAVE_STATIC_EPOCH
 from headrace.coordination.member_groups.draft import MemberDraft
+from headrace.coordination.member_groups.encodings import UNRELEASED, UNREVOKED
 from headrace.coordination.member_groups.group import (
     MemberDeadlines,
     MembersTouched,
     TouchedMember,
 )
-from headrace.coordination.member_records import UNRELEASED, UNREVOKED
 from headrace.errors import (
     GroupFull,
     HeadraceError,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         ConsumerGroup,
         ConsumerMember,
     )
-    from headrace.coordination.topic_view import TopicView
+    from headrace.coordination.kit.topic_view import TopicView
 
 
 # --- JoinGroup -----------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from headrace.coordination.machine import Parkable
-from headrace.coordination.topic_view import NoTopics, TopicView
+from headrace.coordination.kit.machine import Parkable
+from headrace.coordination.kit.topic_view import NoTopics, TopicView
 from headrace.errors import CoordinatorLoading, RebalanceInProgress
 
 if TYPE_CHECKING:

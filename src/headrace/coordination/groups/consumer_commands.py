@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.coordination.groups.commands import GroupsReply
+from headrace.coordination.kit.topic_view import NoTopics, TopicView
 from headrace.coordination.member_groups.commands import MemberHeartbeat, MemberHeartbeatReply
-from headrace.coordination.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.consumer_group import ConsumerGroup
     from headrace.coordination.groups.consumer_records import ConsumerMemberStored
     from headrace.coordination.groups.group import Group, GroupDecision
-    from headrace.coordination.topic_view import TopicView
+    from headrace.coordination.kit.topic_view import TopicView
 
 
 def decide_describe(

@@ -16,14 +16,14 @@ from headrace.coordination.groups.consumer_records import (
 )
 from headrace.coordination.groups.reconciliation import reconcile
 from headrace.coordination.member_groups.draft import MemberDraft
-from headrace.coordination.member_records import UNREVOKED
+from headrace.coordination.member_groups.encodings import UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
     from headrace.coordination.groups.consumer_group import ConsumerCurrent
-    from headrace.coordination.topic_view import TopicShape, TopicView
+    from headrace.coordination.kit.topic_view import TopicShape, TopicView
 
 _HASH_SIZE: Final = 8
 

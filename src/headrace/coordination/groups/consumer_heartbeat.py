@@ -30,13 +30,13 @@ from headrace.coordination.groups.consumer_records import ConsumerMemberStored, 
 from headrace.coordination.groups.conversion import finish
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
 from headrace.coordination.groups.reconciliation import is_within, possibly_owned, still_has
-from headrace.coordination.machine import Decision
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.machine import Decision
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.member_groups import heartbeat
 from headrace.coordination.member_groups.commands import UNCHANGED_MS
 from headrace.coordination.member_groups.draft import MemberDraft
+from headrace.coordination.member_groups.encodings import STABLE, UNREVOKED
 from headrace.coordination.member_groups.group import MemberDeadlines
-from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.errors import (
     AssignorUnsupported,
     HeadraceError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordination import member_epochs
+from headrace.coordination.kit import member_epochs
 from headrace.coordination.streams import offsets as streams_offsets
 from headrace.errors import (
     HeadraceError,
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.commands import CommitCommand, TransactionalCommitCommand
     from headrace.coordination.groups.consumer_group import ConsumerGroup
     from headrace.coordination.groups.group import Group
+    from headrace.coordination.kit.topic_view import TopicView
     from headrace.coordination.member_groups.group import MemberGroup
-    from headrace.coordination.topic_view import TopicView
 
 
 def check_member_epoch(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.coordination.stored_bytes import INT16, INT32, StoredReader, stored_string
+from headrace.coordination.kit.stored_bytes import INT16, INT32, StoredReader, stored_string
 from headrace.errors import RecordInvalid
 from headrace.records.tenant_names import DEFAULT, name_in, sibling, tenant_of
 

@@ -12,23 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from headrace.coordination.member_groups.records import (
-    EMPTIED_TAG,
-    CurrentStored,
-    GroupKind,
-    GroupStored,
-    TargetEpochStored,
-    TargetStored,
-    emptied_of,
-)
-from headrace.coordination.member_records import (
-    NO_TAGS,
-    read_epochs,
-    read_numbers,
-    write_epochs,
-    write_numbers,
-)
-from headrace.coordination.stored_bytes import (
+from headrace.coordination.kit.stored_bytes import (
     INT8,
     INT32,
     INT64,
@@ -38,6 +22,22 @@ from headrace.coordination.stored_bytes import (
     compact_string,
     tagged_fields,
     uvarint,
+)
+from headrace.coordination.member_groups.encodings import (
+    NO_TAGS,
+    read_epochs,
+    read_numbers,
+    write_epochs,
+    write_numbers,
+)
+from headrace.coordination.member_groups.records import (
+    EMPTIED_TAG,
+    CurrentStored,
+    GroupKind,
+    GroupStored,
+    TargetEpochStored,
+    TargetStored,
+    emptied_of,
 )
 
 if TYPE_CHECKING:

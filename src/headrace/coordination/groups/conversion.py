@@ -27,14 +27,14 @@ from headrace.coordination.groups.group import (
     Member,
 )
 from headrace.coordination.groups.state_records import GroupRemoved
+from headrace.coordination.member_groups.encodings import STABLE as MEMBER_STABLE
+from headrace.coordination.member_groups.encodings import UNREVOKED
 from headrace.coordination.member_groups.group import (
     MemberDeadlines,
     MembersTouched,
     TouchedMember,
     Volatile,
 )
-from headrace.coordination.member_records import STABLE as MEMBER_STABLE
-from headrace.coordination.member_records import UNREVOKED
 from headrace.errors import CoordinatorLoading, InconsistentProtocol
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.coordination.groups.host_commands import GroupReply
+    from headrace.coordination.kit.topic_view import TopicView
     from headrace.coordination.member_groups.draft import MemberDraft
-    from headrace.coordination.topic_view import TopicView
 
 CONSUMER: Final = "consumer"
 """The classic protocol type of consumers."""

@@ -25,7 +25,7 @@ from headrace.coordination.groups.state_records import (
     OffsetStored,
     StoredMember,
 )
-from headrace.coordination.machine import Decision, TransactionEnded
+from headrace.coordination.kit.machine import Decision, TransactionEnded
 from headrace.coordination.member_groups.group import GroupMember, MemberGroup, MembersTouched
 from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.streams.records import StreamsRecord
@@ -418,7 +418,7 @@ class Draft:
             member.sync_ticket = 0
 
     def decision(self, reply: GroupReply | None) -> GroupDecision:
-        """The resulting decision. Durable records come first: see `machine.py`."""
+        """The resulting decision. Durable records come first: see `kit/machine.py`."""
         self.records.append(GroupChanged(self.group, self.rebalances))
         return Decision(self.records, reply, self.answers)
 

@@ -52,8 +52,8 @@ from headrace.coordination.groups.state_records import (
     decode,
     encode,
 )
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.machine import (
+from headrace.coordination.kit.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.kit.machine import (
     Decision,
     InTransaction,
     KeyValue,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.coordination.deadlines import Deadlines
 from headrace.coordination.groups.consumer_group import consumer_group
 from headrace.coordination.groups.consumer_records import CONSUMER, ConsumerRecord
 from headrace.coordination.groups.group import (
@@ -31,10 +30,11 @@ from headrace.coordination.groups.state_records import (
     OffsetRemoved,
     OffsetStored,
 )
-from headrace.coordination.machine import TransactionEnded
+from headrace.coordination.kit.deadlines import Deadlines
+from headrace.coordination.kit.machine import TransactionEnded
+from headrace.coordination.kit.pieces import keys_in_pieces
 from headrace.coordination.member_groups.group import MembersTouched
 from headrace.coordination.member_groups.records import MemberRecordRemoved
-from headrace.coordination.pieces import keys_in_pieces
 from headrace.coordination.streams.records import STREAMS, StreamsRecord
 from headrace.coordination.streams.streams_group import streams_group
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from headrace.coordination.machine import KeyValue
+    from headrace.coordination.kit.machine import KeyValue
     from headrace.coordination.member_groups.group import MemberGroup
 
 PART_RECORDS = 500

@@ -32,7 +32,7 @@ from headrace.coordination.groups.consumer_commands import (
     ConsumerHeartbeatReply,
     DescribeConsumerGroupsCommand,
 )
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.kit.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     StreamsHeartbeatCommand,
@@ -42,7 +42,7 @@ from headrace.coordination.streams.commands import (
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from headrace.coordination.machine import EndsTransaction
+    from headrace.coordination.kit.machine import EndsTransaction
     from headrace.errors import HeadraceError
 
 

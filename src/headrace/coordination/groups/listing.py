@@ -28,14 +28,14 @@ from headrace.coordination.groups.group import (
 )
 from headrace.coordination.groups.offsets import removals
 from headrace.coordination.groups.state_records import OffsetRemoved
-from headrace.coordination.machine import Decision
+from headrace.coordination.kit.machine import Decision
 from headrace.coordination.streams import description
 from headrace.errors import GroupNotEmpty, GroupUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.coordination.topic_view import TopicView
+    from headrace.coordination.kit.topic_view import TopicView
 
 CLASSIC = "classic"
 

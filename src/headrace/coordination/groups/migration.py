@@ -19,7 +19,7 @@ from headrace.coordination.groups.group import (
     GroupRecord,
     refused,
 )
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.streams import heartbeat
 from headrace.errors import GroupUnknown, HeadraceError, InconsistentProtocol
 

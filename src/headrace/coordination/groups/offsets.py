@@ -47,9 +47,9 @@ from headrace.coordination.groups.state_records import (
     OffsetStored,
     read_subscribed_topics,
 )
-from headrace.coordination.host_commands import DoneReply
-from headrace.coordination.machine import Decision, InTransaction, TransactionEnded
-from headrace.coordination.stored_bytes import STRING_SIZE_MAX
+from headrace.coordination.kit.host_commands import DoneReply
+from headrace.coordination.kit.machine import Decision, InTransaction, TransactionEnded
+from headrace.coordination.kit.stored_bytes import STRING_SIZE_MAX
 from headrace.errors import (
     GroupNotEmpty,
     GroupSubscribed,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.coordination.groups.state_records import OffsetStored
-    from headrace.coordination.machine import InTransaction
+    from headrace.coordination.kit.machine import InTransaction
 
 OffsetKey = tuple[str, int]
 """(topic, partition)"""

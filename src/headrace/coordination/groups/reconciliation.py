@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
+from headrace.coordination.member_groups.encodings import STABLE, UNRELEASED, UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.coordination.groups.consumer_records import CONSUMER, ConsumerRecord
-from headrace.coordination.member_groups.records import MemberRecordRemoved
-from headrace.coordination.stored_bytes import (
+from headrace.coordination.kit.stored_bytes import (
     INT16,
     INT32,
     INT64,
@@ -30,6 +29,7 @@ from headrace.coordination.stored_bytes import (
     stored_string,
     tagged_fields,
 )
+from headrace.coordination.member_groups.records import MemberRecordRemoved
 from headrace.coordination.streams.records import STREAMS, StreamsRecord
 from headrace.errors import RecordInvalid
 from headrace.records.identifiers import ZERO_UUID

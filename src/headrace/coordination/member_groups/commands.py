@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.coordination.topic_view import NoTopics, TopicView
+from headrace.coordination.kit.topic_view import NoTopics, TopicView
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError

@@ -13,7 +13,7 @@ from headrace.coordination.groups.commands import (
     GroupsReply,
     MemberDescription,
 )
-from headrace.coordination.machine import Decision
+from headrace.coordination.kit.machine import Decision
 from headrace.coordination.member_groups.group import (
     STATE_ASSIGNING,
     STATE_NOT_READY,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.kit.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_groups.encodings import STABLE
 from headrace.coordination.member_groups.group import (
     MemberDeadlines,
     MemberGroup,
@@ -24,14 +25,13 @@ from headrace.coordination.member_groups.records import (
     Tasks,
     TopologyStored,
 )
-from headrace.coordination.member_records import STABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.coordination.groups.config import GroupConfig
+    from headrace.coordination.kit.topic_view import TopicView
     from headrace.coordination.streams.topology import Topology
-    from headrace.coordination.topic_view import TopicView
 
 _EPOCH_MASK: Final = 0x7FFF_FFFF
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
-from headrace.coordination.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.kit.member_epochs import LEAVE_STATIC_EPOCH
+from headrace.coordination.member_groups.encodings import STABLE, UNREVOKED
 from headrace.coordination.member_groups.records import (
     NO_TOPOLOGY_EPOCH,
     CurrentStored,
@@ -25,7 +26,6 @@ from headrace.coordination.member_groups.records import (
     Tasks,
     TopologyStored,
 )
-from headrace.coordination.member_records import STABLE, UNREVOKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.member_epochs import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headrace.coordination.kit.stored_bytes import STRING_SIZE_MAX
 from headrace.coordination.member_groups.commands import UNCHANGED_MS, MemberHeartbeat
-from headrace.coordination.member_records import STABLE
-from headrace.coordination.stored_bytes import STRING_SIZE_MAX
+from headrace.coordination.member_groups.encodings import STABLE
 from headrace.errors import (
     GroupFull,
     InstanceIdFenced,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from headrace.coordination.member_records import (
+from headrace.coordination.kit.stored_bytes import INT8, INT32, INT64, StoredReader, tagged_fields
+from headrace.coordination.member_groups.encodings import (
     NO_TAGS,
     VALUE_VERSION,
     VERSION,
     read_names,
     write_key,
 )
-from headrace.coordination.stored_bytes import INT8, INT32, INT64, StoredReader, tagged_fields
 from headrace.coordination.streams.stored_topology import read_topology, write_topology
 
 if TYPE_CHECKING:

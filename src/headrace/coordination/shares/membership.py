@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.coordination.member_epochs import JOIN_EPOCH, LEAVE_EPOCH
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH, LEAVE_EPOCH
 from headrace.errors import GroupFull, MemberEpochFenced, MemberUnknown, RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from headrace.coordination.topic_view import TopicShape
+    from headrace.coordination.kit.topic_view import TopicShape
 
 ASSIGNOR_NAME: Final = "simple"
 GROUP_SIZE_MAX: Final = 1_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.coordination.deadlines import Deadlines
-from headrace.coordination.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.kit.deadlines import Deadlines
+from headrace.coordination.kit.machine import Decision, EachRecord, decode_or_none
 from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
 from headrace.coordination.shares.attempts import decide_repeat
 from headrace.coordination.shares.claims import decide_claim, released
@@ -92,7 +92,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
+    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
 
 ShareRecord = StoredRecord | VolatileRecord
 ShareDecision = Decision[ShareRecord, AnyShareReply]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.coordination.kit.stored_bytes import get_varint, put_varint
 from headrace.coordination.shares.window import ACQUIRED, ARCHIVED, AVAILABLE
 from headrace.errors import RecordInvalid
 
@@ -100,28 +101,6 @@ def stored_runs(window: Window) -> tuple[StoredRun, ...]:
         if state != AVAILABLE or count or at_ms or run.last == last:
             runs.append(StoredRun(run.first, run.last, state, count, at_ms))
     return tuple(runs)
-
-
-def put_varint(out: bytearray, value: int) -> None:
-    """Append `value` >= 0."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the value at `at`, the position after it). Raises IndexError, RecordInvalid."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise RecordInvalid("a varint of more than 64 bits")
 
 
 def encode(record: StoredRecord) -> tuple[bytes, bytes | None]:

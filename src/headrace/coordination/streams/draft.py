@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.member_groups.draft import MemberDraft
+from headrace.coordination.member_groups.encodings import UNREVOKED
 from headrace.coordination.member_groups.records import NO_TOPOLOGY_EPOCH
-from headrace.coordination.member_records import UNREVOKED
 from headrace.coordination.streams import assignor
 from headrace.coordination.streams.internal_topics import configure
 from headrace.coordination.streams.reconciliation import ACTIVE, reconcile

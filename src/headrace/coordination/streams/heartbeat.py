@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.groups.group import Group, GroupDecision, MemberSeen, refused
-from headrace.coordination.machine import Decision
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.machine import Decision
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.member_groups import heartbeat
 from headrace.coordination.member_groups.draft import MemberDraft
+from headrace.coordination.member_groups.encodings import STABLE, UNREVOKED
 from headrace.coordination.member_groups.group import MemberDeadlines
-from headrace.coordination.member_records import STABLE, UNREVOKED
 from headrace.coordination.streams.commands import (
     StreamsHeartbeatCommand,
     StreamsHeartbeatReply,

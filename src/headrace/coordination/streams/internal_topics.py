@@ -16,7 +16,7 @@ from headrace.errors import StreamsTopologyInvalid
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.coordination.topic_view import TopicView
+    from headrace.coordination.kit.topic_view import TopicView
 
 STALE_TOPOLOGY: Final = 0
 MISSING_SOURCE_TOPICS: Final = 1

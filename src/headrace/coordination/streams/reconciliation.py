@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.coordination.groups.reconciliation import split
-from headrace.coordination.member_records import STABLE, UNRELEASED, UNREVOKED
+from headrace.coordination.member_groups.encodings import STABLE, UNRELEASED, UNREVOKED
 from headrace.coordination.streams.tasks import (
     NOTHING_HELD,
     EpochSet,

@@ -9,6 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.coordination.kit.stored_bytes import (
+    INT8,
+    INT32,
+    INT64,
+    StoredReader,
+    compact_nullable_string,
+    compact_string,
+    tagged_fields,
+    uvarint,
+)
+from headrace.coordination.member_groups.encodings import (
+    NO_TAGS,
+    read_epochs,
+    read_numbers,
+    write_epochs,
+    write_numbers,
+)
 from headrace.coordination.member_groups.records import (
     EMPTIED_TAG,
     NO_TOPOLOGY_EPOCH,
@@ -19,23 +36,6 @@ from headrace.coordination.member_groups.records import (
     TargetStored,
     TopologyStored,
     emptied_of,
-)
-from headrace.coordination.member_records import (
-    NO_TAGS,
-    read_epochs,
-    read_numbers,
-    write_epochs,
-    write_numbers,
-)
-from headrace.coordination.stored_bytes import (
-    INT8,
-    INT32,
-    INT64,
-    StoredReader,
-    compact_nullable_string,
-    compact_string,
-    tagged_fields,
-    uvarint,
 )
 from headrace.coordination.streams.tasks import (
     NO_TASKS,

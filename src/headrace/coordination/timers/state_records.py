@@ -11,8 +11,12 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.coordination.shares.state_records import get_varint, put_varint
-from headrace.coordination.stored_bytes import StoredReader, stored_string
+from headrace.coordination.kit.stored_bytes import (
+    StoredReader,
+    get_varint,
+    put_varint,
+    stored_string,
+)
 from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.machine import Decision, EachRecord
+from headrace.coordination.kit.machine import Decision, EachRecord
 from headrace.coordination.timers import state_records as stored
 from headrace.coordination.timers.commands import (
     MISSING_MAX,
@@ -94,7 +94,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
+    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
 
 TAKE_MAX: Final = 1_000
 """Records taken at once: about 10 ms of work."""

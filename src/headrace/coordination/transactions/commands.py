@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.kit.host_commands import DoneReply, LoadedCommand, TickCommand
 from headrace.coordination.transactions.state_records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

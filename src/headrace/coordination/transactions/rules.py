@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordination.machine import Decision
+from headrace.coordination.kit.machine import Decision
 from headrace.coordination.transactions.commands import (
     TRANSACTION_VERSION_2,
     AddPartitionsCommand,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.coordination.stored_bytes import (
+from headrace.coordination.kit.stored_bytes import (
     INT8,
     INT16,
     INT32,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from headrace.coordination.deadlines import Deadlines
-from headrace.coordination.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.machine import Decision, EachRecord, decode_or_none
-from headrace.coordination.pieces import keys_in_pieces
+from headrace.coordination.kit.deadlines import Deadlines
+from headrace.coordination.kit.host_commands import DoneReply, LoadedCommand, TickCommand
+from headrace.coordination.kit.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.kit.pieces import keys_in_pieces
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
     DescribeTransactionCommand,
@@ -53,7 +53,7 @@ from headrace.errors import TransactionalIdUnknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.coordination.machine import InTransaction, KeyValue, TransactionEnded
+    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
 
 EXPIRE_AGAIN_MS = 1_000

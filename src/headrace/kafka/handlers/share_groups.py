@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordination.member_epochs import JOIN_EPOCH
+from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.shares.membership import (
     ASSIGNOR_NAME,
     Assignment,

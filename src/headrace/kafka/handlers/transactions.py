@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordination.machine import EndsTransaction
+from headrace.coordination.kit.machine import EndsTransaction
 from headrace.coordination.transactions.commands import (
     TRANSACTION_VERSION_1,
     TRANSACTION_VERSION_2,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.stored_bytes import (
+from headrace.coordination.kit.stored_bytes import (
     INT16,
     INT32,
     StoredReader,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.coordination.member_records import (
+from headrace.coordination.kit.stored_bytes import StoredReader
+from headrace.coordination.member_groups.encodings import (
     read_epochs,
     read_names,
     read_numbers,
@@ -10,7 +11,6 @@ from headrace.coordination.member_records import (
     write_key,
     write_numbers,
 )
-from headrace.coordination.stored_bytes import StoredReader
 from headrace.errors import RecordInvalid
 
 

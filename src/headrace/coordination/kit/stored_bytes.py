@@ -1,4 +1,4 @@
-"""Kafka's primitive types as stored in the records of internal topics.
+"""Kafka's primitive types, and varints, as stored in the records of machines.
 
 Invariants: pure bytes; a record that is truncated or has invalid lengths raises RecordInvalid and
 is never read beyond its end. Do not change: stored.
@@ -18,6 +18,7 @@ INT64 = Struct(">q")
 STRING_SIZE_MAX = 32_767
 """The length prefix is an int16."""
 UVARINT_BITS_MAX = 35
+_SMALL_NUMBERS = tuple(bytes((number,)) for number in range(0x80))
 
 
 def stored_string(text: str) -> bytes:
@@ -44,12 +45,33 @@ def compact_data(data: bytes) -> bytes:
 
 def uvarint(number: int) -> bytes:
     """An unsigned varint: groups of 7 bits."""
+    if number < 0x80:
+        return _SMALL_NUMBERS[number]
     data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    data.append(number)
+    put_varint(data, number)
     return bytes(data)
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Append `value` >= 0 as an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def get_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(the unsigned varint at `at`, the position after it). Raises IndexError, RecordInvalid."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise RecordInvalid("a varint of more than 64 bits")
 
 
 def tagged_fields(fields: dict[int, bytes]) -> bytes:

@@ -1,0 +1,1 @@
+"""What the state machines of coordination are built of, and what knows none of them."""
