@@ -30,8 +30,12 @@ class FactReader:
         self._fields: Json = fields
 
     @classmethod
-    def parse(cls, what: str, value: bytes) -> FactReader:
-        """The reader of a whole stored value, after checking its `v`."""
+    def parse(cls, what: str, value: bytes, version_max: int = 0) -> FactReader:
+        """The reader of a whole stored value, after checking its `v`.
+
+        `version_max`: of a kind of facts that has had later versions than FACT_VERSION.
+        """
+        version_max = max(version_max, FACT_VERSION)
         try:
             reader = cls(what, json.loads(value))
         except (ValueError, RecursionError) as error:
@@ -40,10 +44,10 @@ class FactReader:
                 fact=what,
             ) from error
         version = reader.integer("v", 1)
-        if version > FACT_VERSION:
+        if version > version_max:
             raise FormatUnsupported(
                 f"the stored {what} has version {version}, this version of Headrace supports up to"
-                f" {FACT_VERSION}: start a newer one",
+                f" {version_max}: start a newer one",
                 fact=what,
                 version=version,
             )
@@ -142,6 +146,6 @@ def shown_fields(fact: Any) -> Json:
     return shown | dict(fact.unknown)
 
 
-def encode_fact(fields: Json) -> bytes:
+def encode_fact(fields: Json, version: int = FACT_VERSION) -> bytes:
     """The stored bytes of a fact, given its fields."""
-    return json.dumps({"v": FACT_VERSION, **fields}, separators=(",", ":")).encode()
+    return json.dumps({"v": version, **fields}, separators=(",", ":")).encode()

@@ -36,7 +36,7 @@ from uuid import UUID
 
 from headrace.errors import DataCorrupt, FactMissing, MetadataUnavailable, VersionConflict
 from headrace.metadata.endpoints import KAFKA, Endpoint
-from headrace.metadata.fact_json import FactReader, Json, encode_fact, shown_fields
+from headrace.metadata.fact_json import FACT_VERSION, FactReader, Json, encode_fact, shown_fields
 from headrace.metadata.store import ABSENT, MetadataStore
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ PartitionKey = tuple[UUID, int]
 
 _CLUSTER_COPY = "cluster"
 """Do not change: stored. Brokers that do not know the field preserve it."""
+_PARTITION_VERSION = 2
+"""Of partitions with recipes; the others have version 1."""
 _ATTEMPTS_MAX = 1_000  # of a compare-and-set: each loss means that another writer succeeded
 
 
@@ -223,6 +225,8 @@ class LedgerLink:
     local_deleted_ms: int | None = None
     """When the copy in object storage became the only one; the local bytes are deleted later."""
     unknown: dict[str, Any] = field(default_factory=dict)
+    tabled_ms: int | None = None
+    """When its recipe, which takes the records from the topic's table, replaced its object."""
 
     @property
     def is_sealed(self) -> bool:
@@ -242,7 +246,8 @@ class LedgerLink:
             reader.integer_or_none("max_timestamp_ms", -1),
             reader.integer_or_none("offloaded_ms", 0),
             reader.integer_or_none("local_deleted_ms", 0),
-            reader.rest(),
+            tabled_ms=reader.integer_or_none("tabled_ms", 0),
+            unknown=reader.rest(),
         )
         if link.end_offset is not None and link.end_offset < link.base_offset:
             raise reader.corrupt(f"ends at {link.end_offset}, before its base {link.base_offset}")
@@ -250,6 +255,8 @@ class LedgerLink:
             raise reader.corrupt("is offloaded before it is sealed")
         if link.local_deleted_ms is not None and link.offloaded_ms is None:
             raise reader.corrupt("was deleted locally but never offloaded")
+        if link.tabled_ms is not None and link.local_deleted_ms is None:
+            raise reader.corrupt("has a recipe before its object was the only copy")
         return link
 
 
@@ -281,6 +288,11 @@ class PartitionFact(StoredFact):
         last = self.ledgers[-1].end_offset if self.ledgers else None
         return None if last is None else max(last, self.log_start_offset)
 
+    def encode(self) -> bytes:
+        """The stored bytes. Versions of Headrace without recipes must not read what needs them."""
+        has_recipes = any(link.tabled_ms is not None for link in self.ledgers)
+        return encode_fact(shown_fields(self), _PARTITION_VERSION if has_recipes else FACT_VERSION)
+
     @property
     def local_ledgers(self) -> set[int]:
         """The ledgers that do not exist in object storage only."""
@@ -289,7 +301,7 @@ class PartitionFact(StoredFact):
     @classmethod
     def decode(cls, value: bytes) -> PartitionFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        reader = FactReader.parse("partition", value)
+        reader = FactReader.parse("partition", value, _PARTITION_VERSION)
         fact = cls(
             reader.integer("log_start_offset", 0),
             reader.integer("leader_epoch", 0),

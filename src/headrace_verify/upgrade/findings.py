@@ -39,6 +39,9 @@ def differences(what: str, expected: Any, found: Any) -> list[str]:
         if what.rpartition(", ")[2] in WHOLE:
             wrong += [f"{what}: {key} is unexpected" for key in found if key not in expected]
         return wrong
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return [one for at, (a, b) in pairs for one in differences(f"{what}[{at}]", a, b)]
     if expected == found:
         return []
     if isinstance(expected, bytes):

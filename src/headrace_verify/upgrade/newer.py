@@ -12,6 +12,7 @@ import json
 import re
 import shutil
 import sqlite3
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
@@ -38,8 +39,9 @@ from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.storage.bookkeeper import entries
 from headrace.storage.files import format as layouts
+from headrace.storage.ledger import LedgerId
 from headrace.storage.memory import MemoryLedgerStore
-from headrace.storage.tiering import object_format
+from headrace.storage.tiering import object_format, recipe_format
 from headrace_verify.crash.data_folder import SlowClock
 from headrace_verify.crash.power_broker import SeededRandomness
 from headrace_verify.upgrade.findings import Findings
@@ -106,7 +108,7 @@ def _topic_fact(folder: Path) -> None:
 
 
 def _partition_fact(folder: Path) -> None:
-    _rewrite_facts(folder, PARTITIONS, lambda fact: {**fact, "v": 2})
+    _rewrite_facts(folder, PARTITIONS, lambda fact: {**fact, "v": 3})
 
 
 def _footer(folder: Path) -> None:
@@ -206,14 +208,22 @@ def _check_rejections(found: Findings, name: str, errors: list[HeadraceError]) -
             found.wrong.append(f"{name}: the rejection names no next step: {error}")
 
 
+_RECIPE = recipe_format.Recipe(
+    object_format.Layout(1, 2, 3, has_footer=True), array("I", [0, 0]), b"end", (), ()
+)
+
+
 def _newer_parts() -> list[tuple[str, Callable[[], Any]]]:
     header = bytearray(object_format.encode_header(object_format.Layout(1, 2, 3, has_footer=True)))
     header[8] += 1
     header[4:8] = crc32c(bytes(header[8:])).to_bytes(4, "little")
+    recipe = bytearray(recipe_format.encode_recipe(_RECIPE)[-recipe_format.END_SIZE :])
+    recipe[8] += 1
     head = bytearray(entries.pack_head(entries.DATA, 0, 0))
     head[2] += 1
     parts: list[tuple[str, Callable[[], Any]]] = [
         ("an object", lambda: object_format.decode_header(bytes(header), 1)),
+        ("a recipe", lambda: recipe_format.rest_size(bytes(recipe), 1_000, LedgerId(1))),
         ("an entry", lambda: entries.read_head(memoryview(head))),
     ]
     if has_module("google.protobuf"):

@@ -17,6 +17,15 @@ def test_a_newer_version_may_know_more_fields_but_not_more_things():
     assert more == ["it, topics: u is unexpected"]
 
 
+def test_objects_in_lists_are_compared_one_by_one():
+    written = {"ledgers": [{"id": 1}, {"id": 2}]}
+    assert differences("it", written, {"ledgers": [{"id": 1, "more": None}, {"id": 2}]}) == []
+    assert differences("it", written, {"ledgers": [{"id": 1}, {"id": 3}]}) == [
+        "it, ledgers[1], id: 3, but 2 was written"
+    ]
+    assert len(differences("it", written, {"ledgers": [{"id": 1}]})) == 1
+
+
 def test_missing_and_changed_values_are_named():
     assert differences("it", {"a": 1}, {}) == ["it: a is missing"]
     assert differences("it", {"a": 1}, {"a": 2}) == ["it, a: 2, but 1 was written"]

@@ -25,6 +25,7 @@ from headrace.pipeline.catalog import (
     open_catalog,
     read_progress,
 )
+from headrace.pipeline.kept_files import kept_ends, rest_of_table
 from headrace.pipeline.session import SessionConfig, make_session
 from headrace.pipeline.warehouse import Place, Warehouse
 
@@ -78,7 +79,7 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
                 SessionConfig(**{**config.session.__dict__, "warehouse": warehouse})
             )
         try:
-            rewritten, added = _compact(spark, config, table)
+            rewritten, added = _compact(spark, config, table, warehouse)
             _keep_offsets(spark, warehouse, table)
             expired = _expire(spark, config, table, warehouse)
             orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
@@ -89,13 +90,17 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     return MaintainReport(rewritten, added, expired, orphans, elapsed_ms)
 
 
-def _compact(spark: Any, config: MaintainConfig, table: TableName) -> tuple[int, int]:
+def _compact(
+    spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse
+) -> tuple[int, int]:
     if config.target_file_bytes is None:
         return 0, 0
+    kept = rest_of_table(table.name, kept_ends(loaded(open_catalog(warehouse), table).refs()))
+    where = "" if kept is None else f"where => '{kept}',"
     row = spark.sql(
         f"""CALL {table.catalog}.system.rewrite_data_files(
             table => '{table.in_spark}', strategy => 'sort',
-            sort_order => 'offset ASC',
+            sort_order => 'offset ASC', {where}
             options => map('min-input-files', '{config.files_min}',
                            'target-file-size-bytes', '{config.target_file_bytes}'))"""
     ).first()

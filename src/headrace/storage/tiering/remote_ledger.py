@@ -68,6 +68,18 @@ class RemoteLedger:
         return self._layout is not None
 
     @property
+    def layout(self) -> Layout:
+        """Its layout; the ledger is open."""
+        assert self._layout is not None
+        return self._layout
+
+    @property
+    def crcs(self) -> array[int]:
+        """The checksums of its blocks, and of its footer; the ledger is open."""
+        assert self._crcs is not None
+        return self._crcs
+
+    @property
     def place(self) -> ObjectFile | None:
         """Its file, if it is open and in a local folder."""
         return self._place

@@ -1,0 +1,332 @@
+"""Records read from the Parquet files of a topic's table.
+
+Invariants: runs in threads, knows files and rows, not ledgers. Memory is bounded: about
+`BATCH_BYTES` of rows are decoded at a time, a row group of more than `GROUP_BYTES_MAX` lends
+nothing, and at most `CURSORS_MAX` files are open, each where a reader was last, so that reading on
+decodes nothing twice. A file that is missing, or has another size than when its rows were verified,
+is an error and never an empty answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import Semaphore
+from bisect import bisect_right
+from hashlib import sha256
+from itertools import accumulate, chain
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.records.batch import NO_TIMESTAMP
+from headrace.records.codec import header_name
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterator
+
+    from headrace.records.codec import Headers
+    from headrace.storage.tiering.recipe_format import TableFile
+
+BATCH_ROWS_MAX: Final = 4096
+BATCH_BYTES: Final = 8 << 20
+GROUP_BYTES_MAX: Final = 256 << 20
+"""Uncompressed: what a batch of rows takes at most, if a few of them have most of the bytes."""
+CURSORS_MAX: Final = 4
+READERS_MAX: Final = 2
+"""Threads that rebuild ledgers at the same time, for all ledgers together."""
+_COLUMNS: Final = ("offset", "timestamp", "key", "headers", "value", "raw")
+_HEADER_ROWS_MIN: Final = 64
+_READ_BYTES: Final = 1 << 20
+
+
+class Rows(NamedTuple):
+    """Records as columns: an object for each would cost the cycle collector more than the rest."""
+
+    offsets: list[int]
+    times_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers | None]
+
+    def part(self, first: int, end: int) -> Rows:
+        """Some of the rows."""
+        return Rows._make(column[first:end] for column in self)
+
+
+_NO_ROWS: Final = Rows([], [], [], [], [])
+
+
+class _Cursor:
+    """A file, open at a row."""
+
+    def __init__(self, file: TableFile) -> None:
+        self.file = _opened(file)
+        metadata = self.file.metadata
+        counts = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
+        self.starts = list(accumulate(counts, initial=0))
+        self.rows_max = _rows_max(metadata)
+        self.batches: Iterator[Any] | None = None
+        self.rows = _NO_ROWS
+        """The rows decoded last, which begin at `first`; `row` is where the reader is."""
+        self.first = self.row = 0
+
+    def seek(self, row: int) -> None:
+        """Continue at `row`: in what is decoded, later in its row group, or from its start."""
+        if self.first <= row < self.first + len(self.rows.offsets):
+            self.row = row
+            return
+        group = bisect_right(self.starts, row) - 1
+        if self.batches is None or not self.starts[group] <= self.row <= row:
+            groups = list(range(group, len(self.starts) - 1))
+            batches = self.file.iter_batches(self.rows_max, groups, list(_COLUMNS))
+            self.batches = chain.from_iterable(map(_parts, batches))
+            self.rows, self.first = _NO_ROWS, self.starts[group]
+        self.row = row
+        while self.first + len(self.rows.offsets) <= row:
+            self._decode(row)
+
+    def _decode(self, row: int) -> None:
+        """Decode the next batch of rows, if it reaches `row`. Raises StopIteration at the end."""
+        assert self.batches is not None
+        batch = next(self.batches)
+        self.first += len(self.rows.offsets)
+        if self.first + batch.num_rows <= row:
+            self.first += batch.num_rows
+            self.rows = _NO_ROWS
+        else:
+            self.rows = _columns(batch)
+
+    def take(self, count: int) -> Rows:
+        """The next `count` records."""
+        taken, left = _NO_ROWS, count
+        while True:
+            at = self.row - self.first
+            part = self.rows.part(at, at + left)
+            taken = Rows._make(map(add, taken, part)) if taken.offsets else part
+            self.row += len(part.offsets)
+            left -= len(part.offsets)
+            if not left:
+                return taken
+            self._decode(self.row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close(force=True)
+
+
+class TableRows:
+    """Rows of data files, for all ledgers together."""
+
+    def __init__(self) -> None:
+        self.turns = Semaphore(READERS_MAX)
+        """For those who read in a thread: the threads are not theirs alone."""
+        self._lock = threading.Lock()
+        self._cursors: dict[TableFile, _Cursor] = {}
+
+    def read(self, file: TableFile, first_row: int, count: int) -> Rows:
+        """Exactly `count` records from a row on. Raises StorageUnavailable, DataCorrupt."""
+        with self._lock:
+            try:
+                cursor = self._cursors.pop(file, None) or _Cursor(file)
+                cursor.seek(first_row)
+                records = cursor.take(count)
+            except StopIteration:
+                raise unreadable(file, f"it has no {count} rows from {first_row} on") from None
+            except (OSError, ValueError, KeyError, ImportError) as error:
+                raise _translated(file, error) from error
+            while len(self._cursors) >= CURSORS_MAX:
+                self._cursors.pop(next(iter(self._cursors))).close()
+            self._cursors[file] = cursor
+            return records
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            while self._cursors:
+                self._cursors.popitem()[1].close()
+
+
+def offsets_of(file: TableFile) -> array[int]:
+    """The offset of each row of a file; none if its row groups are too large to lend.
+
+    Raises StorageUnavailable, DataCorrupt.
+    """
+    from array import array
+
+    try:
+        with _opened(file) as opened:
+            if max(_group_sizes(opened.metadata), default=0) > GROUP_BYTES_MAX:
+                return array("q")
+            column = opened.read(["offset"]).column("offset")
+            return array("q", column.to_pylist())
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise _translated(file, error) from error
+
+
+def digest_of(file: TableFile) -> str:
+    """The SHA-256 of a file of this size. Raises StorageUnavailable, DataCorrupt."""
+    digest = sha256()
+    try:
+        with _source(file) as source:
+            while data := source.read(_READ_BYTES):
+                digest.update(data)
+    except (OSError, ImportError) as error:
+        raise _translated(file, error) from error
+    return digest.hexdigest()
+
+
+def check_presence(file: TableFile) -> None:
+    """Look for the file, without reading it. Raises StorageUnavailable, DataCorrupt."""
+    try:
+        _source(file).close()
+    except (OSError, ImportError) as error:
+        raise _translated(file, error) from error
+
+
+def _opened(file: TableFile) -> Any:
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(source := _source(file))
+    # A value that is stored once for many rows stays so until the rows are asked for.
+    once = {one.path_in_schema for one in _repeating(metadata)} & {"key", "value"}
+    return parquet.ParquetFile(
+        source, metadata=metadata, read_dictionary=sorted(once), buffer_size=_READ_BYTES,
+        pre_buffer=False,
+    )  # fmt: skip
+
+
+def _repeating(metadata: Any) -> Iterator[Any]:
+    """The column chunks that have some values once for many rows."""
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            if chunk.has_dictionary_page:
+                yield chunk
+
+
+def _rows_max(metadata: Any) -> int:
+    """Rows of about BATCH_BYTES in any row group.
+
+    Of headers that repeat, only the size of what is stored is known.
+    """
+    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
+    means = (one.total_byte_size / max(1, one.num_rows) for one in groups)
+    rows = min(BATCH_ROWS_MAX, max(1, int(BATCH_BYTES / max([1, *means]))))
+    for chunk in _repeating(metadata):
+        if chunk.path_in_schema.startswith("headers."):
+            rows = min(rows, max(_HEADER_ROWS_MIN, BATCH_BYTES // chunk.total_uncompressed_size))
+    return rows
+
+
+def _group_sizes(metadata: Any) -> list[int]:
+    """Uncompressed bytes of each row group."""
+    return [metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups)]
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """A batch of rows, halved until each part is small as Python's objects, too."""
+    if batch.num_rows <= 1 or _decoded_bytes(batch) <= BATCH_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
+
+
+def _decoded_bytes(batch: Any) -> int:
+    """Bytes of the payload columns whose values are stored once for many rows."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    total = 0
+    for column in (batch.column("key"), batch.column("value")):
+        if pa.types.is_dictionary(column.type):
+            lengths = compute.binary_length(column.dictionary).take(column.indices)
+            total += compute.sum(lengths).as_py() or 0
+    return total
+
+
+def _plain(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column.cast(pa.binary()) if pa.types.is_dictionary(column.type) else column
+
+
+def _source(file: TableFile) -> Any:
+    from pyarrow import fs
+
+    if "://" in file.path:
+        system, path = fs.FileSystem.from_uri(file.path)
+    else:
+        system, path = fs.LocalFileSystem(), file.path.removeprefix("file:")
+    size = system.get_file_info(path).size
+    if size is None:
+        raise FileNotFoundError(file.path)
+    if size != file.size_bytes:
+        raise unreadable(file, f"it has {size} bytes instead of {file.size_bytes}")
+    return system.open_input_file(path)
+
+
+def _columns(batch: Any) -> Rows:
+    """The rows of an Arrow batch, each as it was produced."""
+    import pyarrow as pa
+
+    offsets, times, keys, headers, values, raw = (batch.column(name) for name in _COLUMNS)
+    micros = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    count = len(offsets)
+    heads: list[Headers | None] = [None] * count
+    if raw.null_count == count and not times.null_count:
+        times_ms = [time // 1000 for time in micros]
+        if headers.null_count < count:
+            heads = [_headers(head, None) if head else None for head in headers.to_pylist()]
+    else:
+        strange = raw.to_pylist()
+        times_ms = [_time_ms(time, odd) for time, odd in zip(micros, strange, strict=True)]
+        heads = [
+            _headers(head, odd) if head else None
+            for head, odd in zip(headers.to_pylist(), strange, strict=True)
+        ]
+    keys, values = _plain(keys), _plain(values)
+    return Rows(offsets.to_pylist(), times_ms, keys.to_pylist(), values.to_pylist(), heads)
+
+
+def _time_ms(micros: int | None, odd: dict[str, Any] | None) -> int:
+    if odd is not None and odd["timestampMs"] is not None:
+        return int(odd["timestampMs"])
+    return NO_TIMESTAMP if micros is None else micros // 1000
+
+
+def _headers(
+    head: list[dict[str, Any]], odd: dict[str, Any] | None
+) -> list[tuple[str, bytes | None]]:
+    names = odd["headerKeys"] if odd is not None else None
+    if names is None:
+        return [(one["key"], one["value"]) for one in head]
+    return [(header_name(name), one["value"]) for name, one in zip(names, head, strict=True)]
+
+
+def _translated(file: TableFile, error: Exception) -> DataCorrupt | StorageUnavailable:
+    if isinstance(error, ImportError):
+        return StorageUnavailable(
+            f"the table's file {file.path} cannot be read without a package that is not installed"
+            f" ({error.name}): records that only the table has are not served; install it with"
+            " pip install 'headrace[pipeline]', and restart the broker"
+        )
+    if isinstance(error, OSError):
+        return StorageUnavailable(
+            f"the table's file {file.path} cannot be read ({error}): records that only the table"
+            " has are not served; restore the file, or the snapshot that has it",
+            is_missing=isinstance(error, FileNotFoundError),
+            is_objects=True,
+        )
+    return unreadable(file, str(error))
+
+
+def unreadable(file: TableFile, problem: str) -> DataCorrupt:
+    """The error for a file with other content than when its rows were verified."""
+    return DataCorrupt(
+        f"the table's file {file.path} is not what it was ({problem}): records that only the table"
+        " has are not served; restore the file from a backup or an older version",
+        path=file.path,
+    )
