@@ -185,6 +185,44 @@ def test_the_pure_core_knows_no_outside_world(package):
     assert not impure
 
 
+PLANTED = {
+    "import asyncio\nrun = asyncio.create_subprocess_exec\n": "TID251",
+    "import asyncio\nrun = asyncio.create_subprocess_shell\n": "TID251",
+    "from headrace.runtime.child_process import run_python\n": "TID251",
+    "import os\nstart = os.posix_spawn\n": "TID251",
+    "import os\nos.system(input())\n": "S605",
+    "import subprocess\nsubprocess.getoutput(input())\n": "S605",
+    "import os\nos.spawnl(os.P_WAIT, input())\n": "S606",
+    "import subprocess\nsubprocess.run(input(), shell=True)\n": "S602",
+    "exec(input())\n": "S102",
+    "eval(input())\n": "S307",
+    "import pickle\npickle.loads(input())\n": "S301",
+    "import marshal\nmarshal.loads(input())\n": "S302",
+    "import yaml\nyaml.load(input())\n": "S506",
+}
+"""What a broker must not do, and the linter's rule against it. That no module of a broker imports
+`subprocess`, and none at all `pickle` and its like, are contracts in `.importlinter`."""
+
+
+def test_the_linter_refuses_shells_processes_and_code_from_data():
+    planted = "src/headrace/broker/planted.py"
+    command = ["ruff", "check", "--no-cache", "--output-format=concise", "--stdin-filename"]
+    if (ROOT / ".venv" / "bin" / "ruff").exists():
+        command[0] = str(ROOT / ".venv" / "bin" / "ruff")
+    for source, rule in PLANTED.items():
+        done = subprocess.run(
+            [*command, planted, "-"], input=source, cwd=ROOT, capture_output=True, text=True
+        )
+        assert f" {rule} " in done.stdout, (source, done.stdout, done.stderr)
+
+
+def test_only_the_codecs_compile_source_and_no_module_is_imported_by_builtin():
+    """No rule of the linter covers these."""
+    call = re.compile(r"(?<![\w.])(compile|__import__)\(")
+    calling = {name_of(path) for path in modules() if call.search(path.read_text())}
+    assert calling == {"headrace/kafka/wire/codecs.py"}
+
+
 def test_every_package_has_its_place_in_the_layers():
     config = configparser.ConfigParser()
     config.read(ROOT / ".importlinter")

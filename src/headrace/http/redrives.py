@@ -21,7 +21,10 @@ from headrace.http.background import TaskOperations
 from headrace.http.dead_letters import LETTER
 from headrace.http.operations import TOPIC, Call, Json, fields, integer, listing, needing, text
 from headrace.http.problems import Contradiction
-from headrace.runtime.child_process import HELPER_VARIABLE, run_python
+from headrace.runtime.child_process import (
+    HELPER_VARIABLE,
+    run_python,  # noqa: TID251 - the package's own command; arguments are checked values
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

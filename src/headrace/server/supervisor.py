@@ -95,7 +95,7 @@ class WorkerProcess:
 
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises WorkerFailed."""
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = await asyncio.create_subprocess_exec(  # noqa: TID251 - our own command
             sys.executable,
             "-m",
             "headrace.cli.main",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace_verify.security import (
     access_keys,
     configs,
+    dependencies,
     encoded_names,
     files,
     interface,
@@ -18,7 +19,6 @@ from headrace_verify.security import (
     names,
     rights,
     secrets,
-    source,
     tenants,
     web,
     work,
@@ -37,7 +37,7 @@ class Threat(NamedTuple):
     """One row."""
 
     listener: str
-    """Or `machine`: files, processes, the source."""
+    """Or `machine`: files, processes, dependencies."""
     run: Callable[[Abuse], None]
     after: str
     """The vulnerability in other software that it is modelled on."""
@@ -167,11 +167,7 @@ THREATS = (
            "CVE-2023-47090, CVE-2026-57216", "loopback only"),
     Threat(MACHINE, files.a_listener_beyond_loopback_wants_to_be_asked_for, "CVE-2023-47090",
            "rejected unless --insecure", 1),
-    Threat(MACHINE, source.data_is_never_run_as_code, "CVE-2024-27135",
-           "no pickle, yaml, eval, exec"),
-    Threat(MACHINE, source.no_shell_is_started_and_processes_by_tools_alone, "CVE-2023-33246",
-           "no shell; the broker starts no process"),
-    Threat(MACHINE, source.dependencies_have_no_known_hole, "",
+    Threat(MACHINE, dependencies.dependencies_have_no_known_hole, "",
            "pip-audit reports nothing, if it is available"),
 )  # fmt: skip
 CASES = tuple(threat.case for threat in THREATS)
