@@ -145,6 +145,16 @@ class BrokerConfig:
     """super.users"""
     tenants: str = ""
     """headrace.tenants"""
+    browser_session_lifetime_ms: int = 12 * 3600 * 1000
+    """headrace.http.session.lifetime.ms (a working day)"""
+    token_lifetime_ms_max: int = 7 * 24 * 3600 * 1000
+    """delegation.token.max.lifetime.ms"""
+    token_expiry_ms: int = 24 * 3600 * 1000
+    """delegation.token.expiry.time.ms"""
+    signature_window_ms: int = 300_000
+    """headrace.rocketmq.signature.window.ms"""
+    signature_offsets_s: tuple[int, ...] = ()
+    """headrace.rocketmq.signature.utc.offsets"""
     allow_everyone_if_no_acl: bool = False
     """allow.everyone.if.no.acl.found"""
 

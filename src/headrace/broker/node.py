@@ -68,6 +68,7 @@ from headrace.broker.services.group_figures import (
 )
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
+from headrace.broker.services.helper_access import HelperListener, helper_access
 from headrace.broker.services.journal_reads import JournalReads
 from headrace.broker.services.ledger_map import LedgerMap
 from headrace.broker.services.letter_desk import LetterDesk
@@ -183,6 +184,7 @@ class Machine(NamedTuple):
     """Reads the files of certificates again. Raises RequestInvalid."""
     decoded_values: DecodedValues | None = None
     """None: this broker knows no schemas."""
+    helper_listener: HelperListener = HelperListener()
 
 
 _NOTHING = Machine()
@@ -589,7 +591,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     broker_id, cluster = node.config.broker_id, node.cluster
     calls = OwnerCalls(owners, cluster.brokers, broker_id)
     shared = node.metadata, node.clock, node.randomness
-    authentication, issuers = without_listeners(*shared, broker_id)
+    authentication, issuers = without_listeners(*shared, node.config)
     reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
@@ -637,6 +639,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         authentication=authentication,
         connections=ConnectionLimits(node.config, node.clock.now_ns, node.tenant_rates.counts),
         issuers=issuers,
+        helper_access=partial(helper_access, machine.helper_listener, authentication),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
         clock=node.clock,

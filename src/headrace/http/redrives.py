@@ -82,7 +82,7 @@ class RedriveOperations:
             raise TooManyTasks(f"{RUNNING_MAX} redrives run on this broker: wait for one to end")
         host, port = self._services.cluster.kafka_address
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
-        access = self._services.cluster.helper_access(call.session)
+        access = self._services.helper_access(call.session)
         asked = call.shown(body) if access.is_of_client else body
         arguments += [
             f"--{option}={asked[option]}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.administration.cluster_backup import Roots, refuse_while_restoring
 from headrace.broker.broker_config import ACL
 from headrace.broker.node import Machine, Node
+from headrace.broker.services.helper_access import HelperListener
 from headrace.broker.services.storage_figures import counter_figures
 from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.errors import FactMissing, RequestInvalid
@@ -33,7 +34,7 @@ from headrace.runtime.log_levels import LogLevels, parse_levels
 from headrace.runtime.loop_lag import LoopLag
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
-from headrace.server.authentication import helper_access, set_up_authentication
+from headrace.server.authentication import set_up_authentication
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
@@ -153,7 +154,12 @@ def _machine(
     decoder = decoded_values(settings, clock)
     if decoder is not None:
         broker.on_stop(decoder.close)
-    return Machine(None, process_cpu_ns, certificates.reload, decoder)
+    name = settings.inter_broker_listener
+    security = next(
+        one.security for one in settings.endpoints if one.face == KAFKA and one.listener == name
+    )
+    helpers = HelperListener(security, certificates.helper_settings)
+    return Machine(None, process_cpu_ns, certificates.reload, decoder, helpers)
 
 
 def _refuse_ledgers_without_metadata(store: FileLedgerStore, data_dir: Path) -> None:
@@ -360,7 +366,6 @@ async def _open(
             if endpoint.face == face.name:
                 await _listen(broker, node, face, endpoint, settings, certificates)
         broker.on_stop(face.close)
-    node.cluster.helper_access = helper_access(node, settings, certificates)
     certificates.start()
     broker.on_stop(certificates.close)
     address = next(

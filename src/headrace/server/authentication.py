@@ -9,24 +9,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.security.helper_logins import HELPER_MECHANISM
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import PLAIN
-from headrace.broker.services.cluster import HelperAccess
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import ConfigInvalid
-from headrace.metadata.endpoints import KAFKA, ROCKETMQ
-from headrace.runtime.access import MECHANISM, PASSWORD, PROTOCOL, USER
+from headrace.metadata.endpoints import ROCKETMQ
 from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL
 from headrace.server.settings import is_authenticated, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace.broker.node import Node
-    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.security.tokens import Tokens
-    from headrace.server.listener_tls import Certificates
     from headrace.server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -62,15 +57,6 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
             )
     if any(OAUTHBEARER in enabled for enabled in mechanisms.values()):
         logins = logins.with_tokens(await _tokens(node, settings))
-    issuers = node.services.issuers
-    issuers.sessions.lifetime_ms = _milliseconds(settings, "headrace.http.session.lifetime.ms")
-    longest_ms = _milliseconds(settings, "delegation.token.max.lifetime.ms")
-    issuers.tokens.lifetime_ms_max = longest_ms
-    signatures = issuers.signatures
-    signatures.window_ms = _milliseconds(settings, "headrace.rocketmq.signature.window.ms")
-    offsets = "headrace.rocketmq.signature.utc.offsets"
-    signatures.offsets_s = SETTINGS[offsets].parse(settings.given.get(offsets, ""), offsets)
-    issuers.tokens.expiry_ms = _milliseconds(settings, "delegation.token.expiry.time.ms")
     node.services.authentication.protect(
         logins,
         mechanisms,
@@ -78,34 +64,6 @@ async def set_up_authentication(node: Node, settings: Settings) -> None:
         settings.inter_broker_listener,
         is_required=is_required,
     )
-
-
-def helper_access(
-    node: Node, settings: Settings, certificates: Certificates
-) -> Callable[[ClientSession], HelperAccess]:
-    """How commands that the broker runs for a client reach its inter-broker listener: if that asks
-    for a login, as the client."""
-    name = settings.inter_broker_listener
-    security = next(
-        one.security for one in settings.endpoints if one.face == KAFKA and one.listener == name
-    )
-    is_sasl = security in {SASL_PLAINTEXT, SASL_SSL}
-
-    def access(client: ClientSession) -> HelperAccess:
-        given = dict(certificates.helper_settings())
-        if is_sasl:
-            assert client.principal is not None, "HTTP clients have one"
-            helpers = node.services.authentication.logins.helpers
-            login = helpers.issue(client.principal, client.client_host)
-            given |= {PROTOCOL: security, MECHANISM: HELPER_MECHANISM}
-            given |= {USER: login.user, PASSWORD: login.password}
-        return HelperAccess(given, is_of_client=is_sasl)
-
-    return access
-
-
-def _milliseconds(settings: Settings, name: str) -> int:
-    return int(settings.given.get(name) or SETTINGS[name].default or 0)
 
 
 def _of(settings: Settings, listener: str, name: str) -> Any:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from headrace.broker.security.api_keys import ApiKey, ApiKeys
     from headrace.runtime.clock import Clock
 
-WINDOW_MS: Final = 300_000
-"""How much the time of a signature may differ: clocks, and what waits in a client."""
 LENGTH_MAX: Final = 1_000
 _SIGNED: Final = re.compile(
     rb"MQv2-HMAC-SHA1 +Credential=([0-9a-f]{16})(?:/[\w.-]*)*, *"
@@ -50,12 +48,16 @@ class Signed(NamedTuple):
 class AccessSignatures:
     """See the module."""
 
-    def __init__(self, keys: ApiKeys, clock: Clock) -> None:
+    def __init__(
+        self, keys: ApiKeys, clock: Clock, window_ms: int, offsets_s: tuple[int, ...]
+    ) -> None:
+        """`window_ms`: how much the time of a signature may differ, because of clocks and of what
+        waits in a client. `offsets_s`: of time zones in which clients write their times, besides
+        UTC and the broker's."""
         self._keys = keys
         self._clock = clock
-        self.window_ms = WINDOW_MS
-        self.offsets_s: tuple[int, ...] = ()
-        """Of time zones in which clients write their times, besides UTC and the broker's."""
+        self._window_ms = window_ms
+        self._offsets_s = offsets_s
 
     def check(self, authorization: bytes, date_time: bytes) -> Signed:
         """The key with which a time was signed. Raises AuthenticationFailed.
@@ -90,12 +92,12 @@ class AccessSignatures:
         now_ms = self._clock.now_ms()
         signed_ms = int(signed.timestamp() * 1_000)
         own_s = time.localtime(now_ms / 1_000).tm_gmtoff
-        for offset_s in (0, own_s, *self.offsets_s):
+        for offset_s in (0, own_s, *self._offsets_s):
             made_ms = signed_ms - offset_s * 1_000
-            if abs(now_ms - made_ms) <= self.window_ms:
-                return made_ms + self.window_ms
+            if abs(now_ms - made_ms) <= self._window_ms:
+                return made_ms + self._window_ms
         raise AuthenticationFailed(
             f"the signature was made {(signed_ms - now_ms) / 1_000:+.0f} s from now, more than"
-            f" {self.window_ms / 1_000:.0f} s: it is repeated, the client's clock is wrong, or its"
+            f" {self._window_ms / 1_000:.0f} s: it is repeated, the client's clock is wrong, or its"
             " time zone is missing in headrace.rocketmq.signature.utc.offsets"
         )

@@ -27,6 +27,7 @@ from headrace.runtime.slow_calls import SlowCalls
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.logins import Identity
     from headrace.broker.security.principal import Principal
@@ -212,12 +213,12 @@ class Authentication:
 
 
 def without_listeners(
-    metadata: MetadataStore, clock: Clock, randomness: Randomness, broker_id: int
+    metadata: MetadataStore, clock: Clock, randomness: Randomness, config: BrokerConfig
 ) -> tuple[Authentication, Issuers]:
     """Authentication before any listener is known: of no client, only of other brokers; and what
     issues credentials."""
-    secret, users = BrokerSecret(metadata, randomness, broker_id), Users(metadata)
-    issuers = Issuers(metadata, users, secret, clock, randomness)
+    secret, users = BrokerSecret(metadata, randomness, config.broker_id), Users(metadata)
+    issuers = Issuers(metadata, users, secret, clock, randomness, config)
     threads = SlowCalls("headrace-logins")
     parts = users, secret, issuers.tokens, issuers.keys
     return Authentication(Logins(*parts, clock, randomness, threads)), issuers

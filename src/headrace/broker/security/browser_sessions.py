@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
 
-LIFETIME_MS: Final = 12 * 3_600_000
-"""A working day; `headrace.http.session.lifetime.ms`."""
 SESSIONS_MAX: Final = 10_000
 SESSIONS_OF_USER_MAX: Final = 50
 """Then a user's oldest one ends."""
@@ -61,13 +59,14 @@ class BrowserSessions:
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
+        lifetime_ms: int,
     ) -> None:
         """`secret` has to be loaded before the first call."""
         self._users = users
         self._secret = secret
         self._clock = clock
         self._randomness = randomness
-        self.lifetime_ms = LIFETIME_MS
+        self.lifetime_ms = lifetime_ms
         self.issued = IssuedCredentials(
             metadata, BROWSER_SESSIONS, clock, SESSIONS_MAX, self._has_ended
         )

@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 TOKEN_MECHANISM: Final = "DELEGATION-TOKEN"  # noqa: S105  # a name
 """Of principals that have logged in by a token."""
-LIFETIME_MS_MAX: Final = 7 * 86_400_000
-"""`delegation.token.max.lifetime.ms`"""
-EXPIRY_MS: Final = 86_400_000
-"""`delegation.token.expiry.time.ms`"""
 TOKENS_MAX: Final = 10_000
 TOKENS_OF_OWNER_MAX: Final = 1_000
 RENEWERS_MAX: Final = 100
@@ -72,13 +68,15 @@ class DelegationTokens:
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
+        lifetime_ms_max: int,
+        expiry_ms: int,
     ) -> None:
         """`secret` has to be loaded before the first call."""
         self._users = users
         self._secret = secret
         self._clock = clock
         self._randomness = randomness
-        self.lifetime_ms_max, self.expiry_ms = LIFETIME_MS_MAX, EXPIRY_MS
+        self._lifetime_ms_max, self._expiry_ms = lifetime_ms_max, expiry_ms
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """By mechanism and id: a hash takes 1 ms."""
         self.issued = IssuedCredentials(
@@ -105,13 +103,13 @@ class DelegationTokens:
             raise PolicyViolation(f"{owner} has {TOKENS_OF_OWNER_MAX} tokens: expire some first")
         id_ = base64.urlsafe_b64encode(self._randomness.uuid().bytes).decode().rstrip("=")
         now_ms = self._clock.now_ms()
-        longest_ms = self.lifetime_ms_max
+        longest_ms = self._lifetime_ms_max
         max_ms = now_ms + (longest_ms if lifetime_ms < 0 else min(lifetime_ms, longest_ms))
         fact = IssuedFact(
             owner.type,
             owner.name,
             now_ms,
-            min(max_ms, now_ms + self.expiry_ms),
+            min(max_ms, now_ms + self._expiry_ms),
             max_ms,
             of_user=int(owner.type == USER and self._users.has_user(owner.name)),
             requester_type=requester.type,
@@ -148,7 +146,7 @@ class DelegationTokens:
     async def renew(self, token: DelegationToken, period_ms: int) -> int:
         """Move a token's expiry; below 0: by the usual time. Returns the new one, in ms since the
         epoch. Raises DelegationTokenUnknown, DelegationTokenExpired, MetadataUnavailable."""
-        return await self._expire_after(token, self.expiry_ms if period_ms < 0 else period_ms)
+        return await self._expire_after(token, self._expiry_ms if period_ms < 0 else period_ms)
 
     async def expire(self, token: DelegationToken, period_ms: int) -> int:
         """As `renew`; below 0: at once, which deletes the token."""

@@ -19,6 +19,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.broker_secret import BrokerSecret
     from headrace.broker.security.issued import IssuedCredentials
     from headrace.broker.security.users import Users
@@ -41,13 +42,17 @@ class Issuers:
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
+        config: BrokerConfig,
     ) -> None:
         self._has_to_sweep = asyncio.Event()
         users.on_change(self._user_changed)
-        self.sessions = BrowserSessions(metadata, users, secret, clock, randomness)
-        self.keys = ApiKeys(metadata, users, secret, clock, randomness)
-        self.signatures = AccessSignatures(self.keys, clock)
-        self.tokens = DelegationTokens(metadata, users, secret, clock, randomness)
+        parts = metadata, users, secret, clock, randomness
+        self.sessions = BrowserSessions(*parts, config.browser_session_lifetime_ms)
+        self.keys = ApiKeys(*parts)
+        self.signatures = AccessSignatures(
+            self.keys, clock, config.signature_window_ms, config.signature_offsets_s
+        )
+        self.tokens = DelegationTokens(*parts, config.token_lifetime_ms_max, config.token_expiry_ms)
 
     def _user_changed(self, user: str) -> None:
         for kind in self.kinds:

@@ -5,18 +5,17 @@ Invariants: knows no protocol; answers from what this broker knows now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CoordinatorUnavailable
 from headrace.metadata.endpoints import HTTP, KAFKA, address_of
 from headrace.metadata.facts import BrokerFact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
-    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.session_guard import SessionGuard
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
 
     Shards = CoordinatorShards[Any, Any, Any]
-
-
-class HelperAccess(NamedTuple):
-    """How a command that this broker runs for a client reaches it."""
-
-    settings: Mapping[str, str]
-    """Of librdkafka. May hold secrets."""
-    is_of_client: bool
-    """Whether the command logs in as the client, and may do what the client may; otherwise it has
-    the rights of whoever connects to that listener."""
-
-
-def _open_access(_client: ClientSession) -> HelperAccess:
-    return HelperAccess({}, is_of_client=False)
 
 
 class Cluster:
@@ -58,9 +43,6 @@ class Cluster:
         """What this broker has registered."""
         self.id = ""
         """Set when the broker has opened."""
-        self.helper_access: Callable[[ClientSession], HelperAccess] = _open_access
-        """How a command that this broker runs for a client reaches it. Raises RequestInvalid,
-        AuthenticationFailed."""
         self.wait_settled = ownership.wait_settled
         """See `Ownership.wait_settled`."""
         self.line_ended = ownership.line_ended

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.issuers import Issuers
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.audit import Audit
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.group_figures import Lag
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
+    from headrace.broker.services.helper_access import HelperAccess
     from headrace.broker.services.journal_reads import JournalReads
     from headrace.broker.services.ledger_map import LedgerMap
     from headrace.broker.services.letter_desk import LetterDesk
@@ -116,6 +118,9 @@ class Services:
     """Of the listeners of all protocols."""
     issuers: Issuers
     """Browser sessions and the like."""
+    helper_access: Callable[[ClientSession], HelperAccess]
+    """How a command that this broker runs for a client reaches it. Raises RequestInvalid,
+    AuthenticationFailed."""
     tasks: BackgroundTasks
     """Searches, traces and redrives in progress."""
     calls: OwnerCalls

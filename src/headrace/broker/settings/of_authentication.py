@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.broker.security.logins import MECHANISMS
 from headrace.broker.settings.kinds import Choices, Text, Whole
-from headrace.broker.settings.setting import DURATION, BrokerSetting
+from headrace.broker.settings.setting import DURATION, BrokerSetting, of_config
 from headrace.broker.topics.topic_config import INT64_MAX
 from headrace.runtime.scram import SHA_256, SHA_512
 
@@ -28,23 +28,23 @@ AUTHENTICATION = (
         "0",
         can_differ=True,
     ),
-    BrokerSetting(
+    of_config(
         "delegation.token.max.lifetime.ms",
+        "token_lifetime_ms_max",
         Whole(1, INT64_MAX),
         "How long a delegation token can be renewed.",
-        "604800000",
     ),
-    BrokerSetting(
+    of_config(
         "delegation.token.expiry.time.ms",
+        "token_expiry_ms",
         Whole(1, INT64_MAX),
         "When a delegation token expires unless it is renewed.",
-        "86400000",
     ),
-    BrokerSetting(
+    of_config(
         "headrace.http.session.lifetime.ms",
+        "browser_session_lifetime_ms",
         DURATION,
         "After how long a browser session ends, and its user has to sign in again.",
-        "43200000",
     ),
     BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.url",

@@ -16,7 +16,7 @@ from headrace.broker.settings.kinds import (
     UtcOffsets,
     Whole,
 )
-from headrace.broker.settings.setting import BrokerSetting
+from headrace.broker.settings.setting import BrokerSetting, of_config
 from headrace.runtime.security_protocols import PLAINTEXT
 from headrace.runtime.tls import NONE, REQUESTED, REQUIRED, VERSIONS
 
@@ -60,20 +60,20 @@ SECURITY = (
         " SASL_SSL. In settings of one listener, its name is `rocketmq`.",
         PLAINTEXT,
     ),
-    BrokerSetting(
+    of_config(
         "headrace.rocketmq.signature.window.ms",
+        "signature_window_ms",
         Whole(1_000, 3_600_000),
         "How far the time that a RocketMQ client signs with its access key may be from the"
         " broker's. Whoever sees a signature can use it for so long.",
-        "300000",
     ),
-    BrokerSetting(
+    of_config(
         "headrace.rocketmq.signature.utc.offsets",
+        "signature_offsets_s",
         UtcOffsets(),
         "Time zones of RocketMQ clients that sign, as differences from UTC: Java's, Go's and"
         " Python's clients send their local time as if it were UTC. UTC and the broker's own time"
         " zone always count; each further one is a further time at which a signature holds.",
-        "",
     ),
     BrokerSetting(
         "headrace.insecure",
