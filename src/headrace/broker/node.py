@@ -410,7 +410,7 @@ class Node:
                     await adopt_partitions(self.metadata, self.topics, self._slots[0])
                 await self._collect_orphans()
         await self._copy_cluster_id()
-        self.tasks.spawn(self.topics.finish_deletions(), "finish interrupted deletions")
+        self.tasks.spawn(self.topics.deletions.finish_all(self.ownership), "unfinished deletions")
         self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")

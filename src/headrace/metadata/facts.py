@@ -13,6 +13,7 @@ Invariants: knows names and shapes, not their users. A fact is a value: read it,
     /brokers/<id>                      BrokerFact (ephemeral: exists while the broker lives)
     /acls/<type>,<pattern>,<name, hex> access control lists of a resource (`acl_facts`)
     /tenants/<name>                    TenantFact: the principals of a tenant (`tenant_facts`)
+    /tenant-topics/<name>              TenantTopicsFact: orders changes of a tenant's topics
     /client-metrics/<name, hex>        client metrics subscriptions (`client_metrics_facts`)
     /broker-configs/all, .../<id>      settings changed while brokers run (`config_facts`)
     /cluster/id                        ClusterFact

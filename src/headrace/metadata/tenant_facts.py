@@ -1,4 +1,5 @@
-"""Metadata of tenants: one fact for each, with its principals and limits.
+"""Metadata of tenants: one fact for each, with its principals and limits, and one for changes of
+its topics.
 
 Do not change: stored. Brokers of earlier versions ignore these keys and preserve them.
 """
@@ -12,6 +13,7 @@ from headrace.metadata.fact_json import FactReader
 from headrace.metadata.facts import StoredFact
 
 TENANTS = "/tenants/"
+TENANT_TOPICS = "/tenant-topics/"
 ACTIVE, DELETED = "active", "deleted"
 """A tenant that was deleted keeps its fact, so that its version still orders changes."""
 
@@ -19,6 +21,23 @@ ACTIVE, DELETED = "active", "deleted"
 def tenant_key(tenant: str) -> str:
     """The key of a tenant's fact."""
     return TENANTS + tenant
+
+
+def tenant_topics_key(tenant: str) -> str:
+    """The key of the fact by which changes of a tenant's topics are ordered."""
+    return TENANT_TOPICS + tenant
+
+
+@dataclass(slots=True)
+class TenantTopicsFact(StoredFact):
+    """Its version counts the topics and partitions that were created while limits applied."""
+
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, value: bytes) -> TenantTopicsFact:
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        return cls(FactReader.parse("topics of a tenant", value).rest())
 
 
 @dataclass(slots=True)

@@ -369,9 +369,12 @@ def decode_names_in_rocketmq_once_more(patch: Patch) -> None:
 
 
 def forget_the_limits_of_tenants(patch: Patch) -> None:
-    from headrace.broker.topics.topic_checks import TopicChecks
+    from headrace.broker.topics.tenant_room import TenantRoom
 
-    patch(TopicChecks, "check_room", lambda *_asked: None)
+    async def anything(_self: Any, _name: str, _added: int) -> list[Any]:
+        return []
+
+    patch(TenantRoom, "steps", anything)
 
 
 def let_tenants_store_without_end(patch: Patch) -> None:

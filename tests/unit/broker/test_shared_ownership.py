@@ -1550,11 +1550,11 @@ def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -
             await until(lambda: "t" in two.topics.by_name)
             await two.services.topics.delete("t")
         assert await one.metadata.get(topic_key("t")) is not None
-        await one.topics.finish_deletions()
+        await one.topics.deletions.finish_all(one.topics.ownership)
         assert await one.metadata.get(topic_key("t")) is not None
         monkeypatch.setattr(deletion, "FREE_KEPT_MS", -1)
         await until(lambda: "t" not in one.topics.by_name)
-        await one.topics.finish_deletions()
+        await one.topics.deletions.finish_all(one.topics.ownership)
         assert await one.metadata.get(topic_key("t")) is None
         await two.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,9 @@ from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.randomness import SystemRandomness
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
 CONFIG = {"authorizer": "acl", "super_users": "User:root", "offsets_partition_count": 1}
 RATE = 1_000_000
 
@@ -69,6 +73,36 @@ async def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
             await topics.create(NewTopic("«acme»c", 1, -1, {}))
         await topics.delete("«acme»a")
         await topics.create(NewTopic("«acme»c", 1, -1, {}))
+
+
+@with_brokers(0)
+async def test_brokers_that_create_at_once_do_not_exceed_a_tenants_limits(cluster):
+    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    for number in (1, 2):
+        await cluster.start(number)
+    nodes = [one.node for one in cluster.brokers.values()]
+    await nodes[0].access.tenants.create("acme", ["User:alice"])
+    await nodes[0].access.tenants.change("acme", limits={"topics": 4, "partitions": 10})
+    await until(lambda: all(node.access.tenants.limits("acme") for node in nodes))
+
+    async def each(*calls: Awaitable[object]) -> int:
+        """How many of the calls are carried out; the others are refused."""
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [one for one in results if isinstance(one, PolicyViolation)]
+        assert len(refused) == sum(isinstance(one, BaseException) for one in results), results
+        return len(results) - len(refused)
+
+    def create(at: int, name: str) -> Awaitable[object]:
+        return nodes[at].services.topics.create(NewTopic(f"«acme»{name}", 2, -1, {}))
+
+    assert await each(*(create(at, f"t{number}-{at}") for number in range(4) for at in (0, 1))) == 4
+    await until(lambda: all(len(node.topics.by_name) == 4 for node in nodes))
+    names = nodes[0].topics.names()
+    # 8 partitions, and each of the two would add two.
+    grow = [node.services.topics.add_partitions(names[at], 4) for at, node in enumerate(nodes)]
+    assert await each(*grow) == 1
+    await nodes[1].services.topics.delete(names[2])
+    assert await each(create(0, "again"), create(1, "too")) == 1
 
 
 async def test_limits_are_stored_followed_and_end_with_the_tenant():

@@ -172,7 +172,7 @@ async def test_the_rights_of_a_row_suffice(api):
             for principal in (SOMEBODY, ROOT):
                 client = NamedClient(rig, principal)
                 if TOPIC not in rig.node.topics.by_name:
-                    await rig.node.topics.finish_deletions()
+                    await rig.node.topics.deletions.finish_all(rig.node.topics.ownership)
                     topic = await _again(rig)
                 request = made(api, version, topic.id)
                 answer = await client.ask(api.key, version, request)

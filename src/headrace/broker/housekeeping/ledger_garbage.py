@@ -81,7 +81,7 @@ class LedgerGarbageCollector:
                 self._since_ms.clear()
                 self.problems.clear()  # the elected broker reports them
                 continue
-            await self._topics.finish_deletions()
+            await self._topics.deletions.finish_all(self._topics.ownership)
             try:
                 await self.collect()
             except HeadraceError as error:

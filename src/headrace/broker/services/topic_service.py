@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.topics.overrides import delay_max_ms, message_type
-from headrace.broker.topics.topic_checks import held_by
+from headrace.broker.topics.tenant_room import held_by
 from headrace.errors import (
     AssignmentInvalid,
     HeadraceError,
@@ -130,7 +130,7 @@ class TopicService:
 
     def held_by(self, tenant: str) -> dict[str, int]:
         """How many topics and partitions a tenant has."""
-        return held_by(tenant, self._topics.by_name.values())
+        return held_by(tenant, (one.fact for one in self._topics.by_name.values()))
 
     # --- look up -----------------------------------------------------------------------------
 

@@ -141,12 +141,13 @@ class Deletions:
             )
 
     async def finish_all(self, ownership: Ownership) -> None:
-        """Finish deletions that other brokers began and left."""
+        """Finish deletions that other brokers began and left, and remove the facts of old ones."""
         for name in list(self._marked):
             try:
                 await self.finish(name, ownership)
             except HeadraceError as error:
                 log.warning("%s", error)
+        await self.forget_old()
 
     async def _end(self, ending: _Ending, ownership: Ownership) -> bool:
         """Whether the topic is fully deleted."""

@@ -10,37 +10,25 @@ from typing import TYPE_CHECKING
 from headrace.broker.broker_config import ACL
 from headrace.broker.topics.overrides import is_remote, log_config
 from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
-from headrace.coordination.quotas.tenant_limits import PARTITIONS, TOPICS
 from headrace.errors import (
     ConfigInvalid,
     PartitionsInvalid,
-    PolicyViolation,
     ReplicationFactorInvalid,
     TopicExists,
     TopicNameInvalid,
 )
 from headrace.log.tiering import SAME_AS_RETENTION
 from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
-from headrace.records.tenant_names import name_in, tenant_of
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.topic import Topic
     from headrace.log.environment import Environment
 
 REPLICATION_FACTOR_MAX = 9
-
-
-def _no_limits(_tenant: str) -> Mapping[str, float]:
-    return {}
-
-
-def held_by(tenant: str, topics: Iterable[Topic]) -> dict[str, int]:
-    """How many topics and partitions a tenant has."""
-    own = [one.fact.partition_count for one in topics if tenant_of(one.name) == tenant]
-    return {TOPICS: len(own), PARTITIONS: sum(own)}
 
 
 class TopicChecks:
@@ -50,15 +38,12 @@ class TopicChecks:
         self,
         environment: Environment,
         config: BrokerConfig,
-        limits_of: Callable[[str], Mapping[str, float]] | None,
         *,
         is_standalone: bool,
     ) -> None:
-        """`limits_of`: of a tenant; None: there are no tenants."""
         self._environment = environment
         self._config = config
         self._is_standalone = is_standalone
-        self._limits_of = limits_of or _no_limits
 
     def check_new(
         self,
@@ -93,24 +78,6 @@ class TopicChecks:
                 "or -1 for the default; the storage determines how many copies are kept"
             )
         self.check_configs(configs, {})
-        self.check_room(name, partition_count, topics)
-
-    def check_room(self, name: str, added: int, topics: Mapping[str, Topic]) -> None:
-        """Raise PolicyViolation unless the tenant of a topic, one of `topics` or a new one, may
-        have so many more partitions."""
-        limits = self._limits_of(tenant_of(name))
-        if TOPICS not in limits and PARTITIONS not in limits:
-            return
-        wanted = held_by(tenant_of(name), topics.values())
-        wanted[TOPICS] += name not in topics
-        wanted[PARTITIONS] += added
-        for what, count in wanted.items():
-            limit = limits.get(what)
-            if limit is not None and count > limit:
-                raise PolicyViolation(
-                    f"the tenant would have {count} {what}, and may have {limit:.0f}: delete some,"
-                    " or have the limit raised (headrace tenant set --limit); nothing was changed"
-                )
 
     def check_configs(self, configs: Mapping[str, str], before: Mapping[str, str]) -> None:
         """Raise ConfigInvalid for overrides that are new or differ from those in `before`."""

@@ -18,9 +18,10 @@ from headrace.broker.topics.arrivals import TopicArrivals
 from headrace.broker.topics.deletion import Deletions, clear
 from headrace.broker.topics.overrides import shared_log_config
 from headrace.broker.topics.ownership import NOT_ASSIGNED, Ownership
+from headrace.broker.topics.tenant_room import TenantRoom
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
-from headrace.broker.topics.topic_writes import first_chains, put_topic
+from headrace.broker.topics.topic_writes import first_chains
 from headrace.errors import (
     FactMissing,
     HeadraceError,
@@ -97,7 +98,8 @@ class Topics:
         self.companions: dict[PartitionKey, PartitionLog] = {}  # as opened last
         self._config = config
         self._is_standalone = is_standalone
-        self.checks = TopicChecks(environment, config, limits_of, is_standalone=is_standalone)
+        self.checks = TopicChecks(environment, config, is_standalone=is_standalone)
+        self.room = TenantRoom(environment.metadata, limits_of)
         self.randomness = randomness
         self._changing = asyncio.Lock()
         self.deletions = Deletions(environment)
@@ -321,6 +323,7 @@ class Topics:
                 chain_count=partition_count,
             )
             if is_validated_only:
+                await self.room.steps(name, partition_count)
                 return fact
             numbers = range(partition_count)
             owners = self.ownership.first_owners(fact, numbers, assigned)
@@ -338,7 +341,7 @@ class Topics:
         expected = self.deletions.version_of_free(name)
         try:
             step = MultiOperation(topic_key(name), fact.encode(), expected)
-            return await put_topic(self._environment.metadata, step, parts)
+            return await self.room.put(step, parts, fact.partition_count)
         except VersionConflict as error:
             await self.refresh(name)
             if name in self.by_name or name in self.deletions:  # another request was faster
@@ -416,11 +419,6 @@ class Topics:
             companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
             await self.clear([companion], [entry.key])
 
-    async def finish_deletions(self) -> None:
-        """Finish deletions that other brokers left, and remove the facts of old ones."""
-        await self.deletions.finish_all(self.ownership)
-        await self.deletions.forget_old()
-
     async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
         """Delete the ledgers of a deleted topic's partitions, then the facts that name these
         ledgers."""
@@ -447,8 +445,8 @@ class Topics:
                 raise PolicyViolation(
                     f"{topic.name} is an internal topic: more partitions would move its keys"
                 )
-            self.checks.check_room(topic.name, count - topic.fact.partition_count, self.by_name)
             if is_validated_only:
+                await self.room.steps(topic.name, count - topic.fact.partition_count)
                 return
             await self._add_partitions(topic, count, assigned)
             self._extend(topic)
@@ -501,7 +499,8 @@ class Topics:
         value = None if fact is None else fact.encode()
         try:
             step = MultiOperation(topic_key(topic.name), value, topic.version)
-            version = await put_topic(self._environment.metadata, step, parts)
+            added = 0 if fact is None else fact.partition_count - topic.fact.partition_count
+            version = await self.room.put(step, parts, added)
         except VersionConflict as error:  # another broker was faster
             await self.refresh(topic.name)
             self._check_current(topic)
