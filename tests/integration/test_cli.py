@@ -319,6 +319,10 @@ def test_lines_go_in_and_come_out(user, topic):
     parts = user.types("topic", "ledgers", topic, "--json").json()["partitions"]
     assert sum(one["end_offset"] for part in parts for one in part["ledgers"]) == 1000
     assert "in the ledger store" in user.types("topic", "ledgers", topic, "-p", "0").out
+    counted = user.types("topic", "hot-keys", topic, "-p", "0", "--records", "10", "--json").json()
+    assert (counted["records"], counted["is_whole"]) == (10, True)
+    assert "10 records with" in user.types("topic", "hot-keys", topic, "-p", "0", "-n", "10").out
+    assert user.types("group", "history", "nobody", "--json").json()["points"] == []
 
 
 def test_keys_headers_and_times(user, topic):

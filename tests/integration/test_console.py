@@ -38,6 +38,7 @@ PAGES = [
     "topics/empty",
     "groups",
     "groups/billing",
+    "groups/billing?hot=orders/0",
     "groups/billing/members",
     "groups/billing/slow",
     "groups/billing/reset",

@@ -31,6 +31,7 @@ from headrace.broker.housekeeping.replication import Replication
 from headrace.broker.housekeeping.retention import Retention
 from headrace.broker.housekeeping.tenant_storage import TenantStorage
 from headrace.broker.housekeeping.tiering import Tiering
+from headrace.broker.node_figures import figures_of
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
 from headrace.broker.ownership.hand_over import Events
@@ -46,12 +47,6 @@ from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
 from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings, nothing_to_read
-from headrace.broker.services.client_figures import (
-    append_figures,
-    login_figures,
-    pushed_figures,
-    throttling_figures,
-)
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
@@ -59,16 +54,11 @@ from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
-from headrace.broker.services.group_figures import (
-    consumer_group_figures,
-    dead_letter_figures,
-    measured_lags,
-    share_group_figures,
-    timer_figures,
-)
+from headrace.broker.services.group_lags import GroupLags
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
 from headrace.broker.services.helper_access import HelperListener, helper_access
+from headrace.broker.services.hot_keys import HotKeys
 from headrace.broker.services.journal_reads import JournalReads
 from headrace.broker.services.ledger_map import LedgerMap
 from headrace.broker.services.letter_desk import LetterDesk
@@ -83,16 +73,6 @@ from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
-from headrace.broker.services.storage_figures import (
-    cache_figures,
-    cluster_figures,
-    compaction_figures,
-    disk_figures,
-    garbage_figures,
-    log_figures,
-    tiering_figures,
-    topic_figures,
-)
 from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_figures import TopicFigures
@@ -141,7 +121,6 @@ if TYPE_CHECKING:
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
-    from headrace.runtime.figures import Source
     from headrace.runtime.randomness import Randomness
     from headrace.storage.ledger import ReportsSpace
     from headrace.storage.tiering.tier import Tier
@@ -253,7 +232,7 @@ class Node:
         self.tenant_storage = TenantStorage(self.topics, self.ownership)
         self._prepare_housekeeping()
         self.services = _services_of(self, machine)
-        self.figures = _figures_of(self, self.services)
+        self.figures = figures_of(self, self.services)
         if self.access is not None:
             _count_of_tenants(self, self.access.tenants)
         self.settings.attach(self.topics.defaults_changed, self._advertised)
@@ -415,10 +394,10 @@ class Node:
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
         self.tasks.spawn(self.services.topic_figures.rates.run(), "rates of topics")
+        self.tasks.spawn(self.services.lags.run(), "lag of groups")
         rates = self.tenant_rates
         self.tasks.spawn(rates.run(self.services.calls, self.cluster.brokers), "rates of tenants")
-        drops = rates.counts.drop_for_ever(self.tenant_storage.drop)
-        self.tasks.spawn(drops, "full tenants")
+        self.tasks.spawn(rates.counts.drop_for_ever(self.tenant_storage.drop), "full tenants")
         if (lines := self.audit.lines) is not None:
             topics, sends = self.services.topics, self.services.sends
             audit_topic = AuditTopic(self.config.audit_topic, lines, topics, sends, self.clock)
@@ -597,15 +576,15 @@ def _services_of(node: Node, machine: Machine) -> Services:
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
     ledgers = LedgerMap(calls, node.replication)
-    dead_letter_topics = partial(configs.values, "errors.deadletterqueue.topic.name")
-    search = Search(topics, node.shares, node.timers, dead_letter_topics)
-    tracer = Tracer(topics, search, node.shares, node.timers, ledgers)
+    search, journals, hot_keys = _searches_of(node, calls, ledgers)
     tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
         topic_figures=TopicFigures(calls, topics, node.groups, node.shares, node.clock),
+        lags=GroupLags(calls, topics, node.groups, node.shares, node.clock),
+        hot_keys=hot_keys,
         cluster=cluster,
         appends=node.appends,
         sends=sends,
@@ -613,8 +592,8 @@ def _services_of(node: Node, machine: Machine) -> Services:
         stored_reads=StoredReads(node.tasks, node.clock),
         queues=QueueService(owners, node.shares, configs, groups, *tools),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
-        search=MessageSearch(calls, search, tracer),
-        journals=JournalReads(calls, node.shares, search.running),
+        search=search,
+        journals=journals,
         groups=groups,
         share_groups=share_groups,
         all_groups=all_groups,
@@ -645,8 +624,18 @@ def _services_of(node: Node, machine: Machine) -> Services:
         clock=node.clock,
         randomness=node.randomness,
         decoded_values=machine.decoded_values,
-        lags=partial(measured_lags, node.groups, topics, node.shares, node.ownership),
     )
+
+
+def _searches_of(
+    node: Node, calls: OwnerCalls, ledgers: LedgerMap
+) -> tuple[MessageSearch, JournalReads, HotKeys]:
+    """What reads many records for one answer, of which few run at a time."""
+    configs, name = node.group_configs, "errors.deadletterqueue.topic.name"
+    search = Search(node.topics, node.shares, node.timers, partial(configs.values, name))
+    tracer = Tracer(node.topics, search, node.shares, node.timers, ledgers)
+    journals = JournalReads(calls, node.shares, search.running)
+    return MessageSearch(calls, search, tracer), journals, HotKeys(calls, search.running)
 
 
 def _count_of_tenants(node: Node, tenants: Tenants) -> None:
@@ -671,29 +660,3 @@ def _count_of_tenants(node: Node, tenants: Tenants) -> None:
     counts.add(CONNECTIONS, count_connections)
     counts.add(GROUP_COUNT, count_groups)
     counts.add(STORED, node.tenant_storage.measure)
-
-
-def _figures_of(node: Node, services: Services) -> list[Source]:
-    """What the parts count, in the order in which it is shown."""
-    topics, ownership, clock = node.topics, node.ownership, node.clock
-    sources: list[Source] = [
-        partial(append_figures, services.appends),
-        partial(login_figures, services),
-        partial(throttling_figures, services.quotas),
-        partial(pushed_figures, services.telemetry),
-        partial(cache_figures, node.store),
-        partial(disk_figures, services.topics),
-        partial(topic_figures, topics),
-        partial(log_figures, topics, services.health, services.configurations),
-        partial(consumer_group_figures, node.groups, topics, clock),
-        partial(share_group_figures, services.shares, topics, ownership, clock),
-        partial(dead_letter_figures, services.dead_letters),
-        partial(timer_figures, node.timers, clock),
-        partial(compaction_figures, node.compactor),
-        partial(cluster_figures, topics, ownership, node.replication),
-    ]
-    if node.tiering is not None:
-        sources.append(partial(tiering_figures, node.tiering))
-    if node.ledger_garbage is not None:
-        sources.append(partial(garbage_figures, node.ledger_garbage))
-    return sources

@@ -15,7 +15,7 @@ from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_copy import export, import_
-from headrace.cli.group_diagnosis import diagnose
+from headrace.cli.group_diagnosis import diagnose, history
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
 from headrace.cli.group_reset import reset
 from headrace.cli.group_settings import DEAD_LETTER_TOPIC, DELIVERY_LIMIT
@@ -50,12 +50,14 @@ def group() -> None:
       headrace group reset billing --topic orders --to 2013-01-31T12:00
       headrace group export billing > billing.json
       headrace group diagnose billing
+      headrace group history billing
       headrace group delete billing
     """
 
 
 group.add_command(reset)
 group.add_command(diagnose)
+group.add_command(history)
 group.add_command(export)
 group.add_command(import_)
 group.add_command(set_settings)

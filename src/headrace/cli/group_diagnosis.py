@@ -1,7 +1,7 @@
-"""`headrace group diagnose`: says why a group's consumers are slow.
+"""`headrace group diagnose` and `history`: say why a group's consumers are slow, and since when.
 
-Invariants: the verdict is the broker's, by `GET /v1/groups/{group}/diagnosis`; nothing is decided
-here.
+Invariants: what is said is the broker's, by `GET /v1/groups/{group}/diagnosis` and `/lag`; nothing
+is decided here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.completion import complete_groups
 from headrace.cli.duration import Duration
-from headrace.cli.output import AS_JSON, print_json
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -45,3 +45,23 @@ def diagnose(session: CliSession, /, group: str, span_s: float, as_json: bool) -
         evidence = ", ".join(f"{name} {value}" for name, value in one["evidence"].items())
         click.echo(f"  evidence: {evidence}")
         click.echo(f"  next: {one['next_step']}")
+
+
+@click.command()
+@click.argument("group", shell_complete=complete_groups)
+@HTTP
+@AS_JSON
+@click.pass_obj
+def history(session: CliSession, /, group: str, as_json: bool) -> None:
+    """Show the lag of a group over the last hour, every 15 seconds, as its brokers sampled it."""
+    found = Web(session).ask("GET", path_of("groups", group, "lag"))
+    if as_json:
+        print_json(found)
+        return
+    rows = [[iso_time(one["at_ms"]), one["lag_records"]] for one in found["points"]]
+    print_table(["time", "lag"], rows, empty="no lag was sampled yet: look again in a minute")
+    if found["trend"] is not None:
+        rate, span_s = found["trend"]["records_per_s"], found["trend"]["span_ms"] // 1_000
+        click.echo(f"{rate:+,.1f} records a second over the last {span_s} s")
+    for one in found.get("failed", []):
+        click.echo(f"broker {one['broker']}: {one['error']['detail']}", err=True)

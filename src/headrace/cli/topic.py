@@ -17,6 +17,7 @@ from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_tab
 from headrace.cli.pairs import name_and_value
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
+from headrace.cli.topic_hot_keys import hot_keys
 from headrace.cli.topic_ledgers import ledgers
 from headrace.cli.topic_names import is_internal, matching
 from headrace.cli.topic_trim import trim
@@ -48,12 +49,14 @@ def topic() -> None:
       headrace topic alter orders --partitions 12 --unset retention.ms
       headrace topic trim orders --before 7d
       headrace topic ledgers orders --partition 0
+      headrace topic hot-keys orders --partition 0
       headrace topic copy orders orders-test --from 1h
       headrace topic delete orders --yes
     """
 
 
 topic.add_command(copy)
+topic.add_command(hot_keys)
 topic.add_command(ledgers)
 topic.add_command(trim)
 

@@ -130,6 +130,8 @@ ACCESS: Final[Mapping[str, Access]] = {
     ),
     "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")),
     "diagnoseGroup": needs(_group(DESCRIBE)),
+    "getGroupLag": needs(_group(DESCRIBE)),
+    "listHotKeys": needs(_topic(READ)),
     "listDeadLetterTopics": needs(*_shown(READ, ResourceType.TOPIC, "topics.name")),
     "summarizeDeadLetters": needs(
         _topic(READ),

@@ -28,7 +28,6 @@ from headrace.http.answer_parts import (
     MESSAGE,
     MESSAGE_PLACE,
     PENDING,
-    POINT,
     PROBLEM,
     PROBLEM_TEXT,
     QUEUE,
@@ -37,7 +36,6 @@ from headrace.http.answer_parts import (
     SESSION,
     SETTING,
     SETTLED,
-    SHOWN_PROBLEM,
     STREAM,
     TASK,
     TASK_AND_RESULTS,
@@ -46,6 +44,7 @@ from headrace.http.answer_parts import (
     TOKEN,
     UNREADABLE,
 )
+from headrace.http.cluster_answers import CLUSTER_ANSWERS
 from headrace.http.shapes import Entries, Json, OrNull, Part, schema_of
 
 ANSWERS: Final[dict[str, Any]] = {
@@ -336,6 +335,35 @@ ANSWERS: Final[dict[str, Any]] = {
             )
         ],
     },
+    "getGroupLag": {
+        "group": "billing",
+        "interval_ms": 15_000,
+        "points": [Part("LagPoint", {"at_ms": AT_MS, "lag_records": 1_200})],
+        "trend": OrNull(Part("LagTrend", {"records_per_s": -12.5, "span_ms": 300_000})),
+        "failed?": FAILED_BROKERS,
+    },
+    "listHotKeys": {
+        "topic": "orders",
+        "partition": 0,
+        "first_offset": 1_200,
+        "end_offset": 11_200,
+        "is_whole": True,
+        "records": 10_000,
+        "distinct_keys": 420,
+        "unreadable": 0,
+        "keys": [
+            Part(
+                "HotKey",
+                {
+                    "key": OrNull("customer-7"),
+                    "key_encoding?": "text",
+                    "key_bytes": 10,
+                    "records": 4_200,
+                    "size_bytes": 218_400,
+                },
+            )
+        ],
+    },
     # queues
     "queue": {
         **QUEUE,
@@ -558,94 +586,7 @@ ANSWERS: Final[dict[str, Any]] = {
     "deleteAcl": {"acl": ACL, "dry_run": False},
     "explainAcl": {"allowed": True, "reason": "a rule allows it", "acls": [ACL]},
     # the cluster
-    "getCluster": {"cluster_id": "r5yYkI4bTp2mB7s0", "broker": 1},
-    "listBrokers": {
-        "broker": 1,
-        "brokers": [
-            Part(
-                "Broker",
-                {
-                    "id": 1,
-                    "rack": OrNull("a"),
-                    "started_ms": OrNull(AT_MS),
-                    "is_leaving": False,
-                    "partitions": 12,
-                    "endpoints": [
-                        Part(
-                            "Endpoint",
-                            {
-                                "face": "kafka",
-                                "listener": "client",
-                                "address": "127.0.0.1:9092",
-                                "security": "PLAINTEXT",
-                            },
-                        )
-                    ],
-                },
-            )
-        ],
-    },
-    "listConnections": {
-        "connections": [
-            Part(
-                "Connection",
-                {
-                    "address": "127.0.0.1:51234",
-                    "listener": "client",
-                    "principal": OrNull("User:alice"),
-                    "client_id": OrNull("billing"),
-                    "software": OrNull("apache-kafka-java"),
-                    "software_version": OrNull("4.3.0"),
-                    "quotas": Entries("producer_byte_rate", 1_048_576.0),
-                    "throttled_ms": 0,
-                },
-            )
-        ],
-        "counts": [
-            Part(
-                "ConnectionCount",
-                {
-                    "software": "apache-kafka-java",
-                    "software_version": "4.3.0",
-                    "principal": OrNull("User:alice"),
-                    "connections": 12,
-                    "throttled_ms": 0,
-                },
-            )
-        ],
-        "next_page_token?": TOKEN,
-    },
-    "getOverview": {
-        "is_well": True,
-        "problems": [SHOWN_PROBLEM],
-        "cluster_id": "r5yYkI4bTp2mB7s0",
-        "broker": 1,
-        "brokers": 1,
-        "topics": 4,
-        "partitions": 12,
-        "lag_records": 1_200,
-        "lags": [Part("GroupLag", {"group": "billing", "records": 1_200})],
-        "dead_letters": {"copied": 4, "failed": 0, "given_up": 0},
-        "disk": OrNull(
-            Part(
-                "DiskSpace",
-                {
-                    "free_bytes": 40_000_000_000,
-                    "total_bytes": 100_000_000_000,
-                    "reserve_bytes": 1_000_000_000,
-                    "is_full": False,
-                },
-            )
-        ),
-        "bookies?": {"known": 3, "registered": 3, "writable": 3},
-        "zookeeper?": "connected",
-    },
-    "getHistory": {
-        "interval_ms": 5_000,
-        "last_event_id": "19acdeadbeef-12",
-        "points": [POINT],
-    },
-    "followEvents": STREAM,
+    **CLUSTER_ANSWERS,
     "getSession": SESSION,
     "signIn": SESSION,
     "signOut": {},

@@ -1,12 +1,14 @@
 """Whether a broker is well, its figures of an hour, and the stream of those to come.
 
-Invariants: reads state that exists anyway, and loads no log. A problem says what is affected, why,
-and what to do next. However many watch, a sample is taken once; a stream holds no events for a
-client that reads slowly, and continues after `Last-Event-ID`.
+Invariants: reads state that exists anyway, and loads no log; asks other brokers for the lag of
+groups alone. A problem says what is affected, why, and what to do next. However many watch, a
+sample is taken once; a stream holds no events for a client that reads slowly, and continues after
+`Last-Event-ID`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation as Right
@@ -15,6 +17,7 @@ from headrace.errors import HeadraceError, StorageUnavailable
 from headrace.http.event_streams import EventStream, event
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History
 from headrace.http.operations import TOPIC, Call, Json, Operation, integer, text
+from headrace.http.partitions import failed_brokers
 from headrace.http.problems import details
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 STREAMS_MAX: Final = 64
 PROBLEMS_MAX: Final = 100
 LAGS_MAX: Final = 20
-Lag = tuple[str, str, int, int]
-"""(group, topic, partition, records)"""
 
 
 class Verdict:
@@ -104,7 +105,8 @@ class OverviewOperations:
         self._services = services
         self._history = history
         self._verdict = Verdict(services)
-        self._measured: tuple[int, list[Json]] = (-1, [])
+        self._measured: tuple[int, list[Json], Json] = (-1, [], {})
+        self._measuring = asyncio.Lock()
         self._found: tuple[int, list[Json]] = (-1, [])
         self._streams = 0
         watched = text(249, 1, pattern=TOPIC["pattern"], description="Also its offsets.")
@@ -128,7 +130,7 @@ class OverviewOperations:
         services = self._services
         topics = [services.topics.get(name) for name in services.topics.names()]
         problems = self._problems()
-        lags = self._measure()
+        lags, failed = await self._measure()
         found: Json = {
             "is_well": not problems,
             "problems": problems,
@@ -145,6 +147,7 @@ class OverviewOperations:
                 "given_up": services.dead_letters.given_up_total,
             },
             "disk": self._disk(),
+            **failed,
         }
         replication = services.replication
         if replication is not None:
@@ -178,17 +181,16 @@ class OverviewOperations:
             "is_full": space.is_full,
         }
 
-    def _measure(self) -> list[Json]:
-        """The lag of each group on the partitions that this broker serves, the largest first;
+    async def _measure(self) -> tuple[list[Json], Json]:
+        """(the lag of each group, the largest first, the field `failed`): of the whole cluster,
         measured once after each sample, however many ask."""
-        if self._measured[0] != self._history.taken:
-            records: dict[str, int] = {}
-            for one in self._services.lags():
-                records[one.group] = records.get(one.group, 0) + one.records
-            ordered = sorted(records.items(), key=lambda one: (-one[1], one[0]))
-            groups = [{"group": group, "records": count} for group, count in ordered]
-            self._measured = self._history.taken, groups
-        return self._measured[1]
+        async with self._measuring:
+            if self._measured[0] != self._history.taken:
+                taken = self._history.taken
+                found, failed = await self._services.lags.now()
+                lags = [{"group": group, "records": count} for group, count in found.items()]
+                self._measured = taken, lags, failed_brokers(failed)
+            return self._measured[1:]
 
     # --- history -----------------------------------------------------------------------------
 

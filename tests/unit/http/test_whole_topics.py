@@ -10,9 +10,10 @@ from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
-from headrace.broker.services import topic_figures
+from headrace.broker.services import group_lags, hot_keys, topic_figures
+from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
-from headrace.errors import CoordinatorUnavailable
+from headrace.errors import BrokerUnreachable, CoordinatorUnavailable
 from headrace.http.app import path_of_parts
 from headrace.records.letters import SHARE_FORMAT
 from headrace.records.partitioner import partition_of_key
@@ -119,6 +120,91 @@ async def test_lags_that_are_cut_are_said_to_be_a_lower_bound(cluster):
         (one,) = (await webs[0].ok("GET", "/v1/topics?details=true"))["topics"]
         lags = one["lag_records"], one["lag_is_partial"], one["is_partial"]
         assert lags == (3, count > 3, False)
+
+
+@with_brokers(3)
+async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    await webs[0].node.services.groups.ensure_offsets_topic()
+    await until(lambda: coordinator_of(cluster, "billing") is not None)
+    histories = [web.node.services.lags for web in webs]
+
+    async def shown():
+        return (await webs[0].ok("GET", "/v1/groups/billing/lag"))["points"]
+
+    async def sample(at, committed):
+        cluster.patch.setattr(group_lags.GroupLags, "_number", lambda _self: at)
+        async with asyncio.timeout(60):  # what is coordinated may move to another broker
+            while at * group_lags.INTERVAL_MS not in [one["at_ms"] for one in await shown()]:
+                if (node := coordinator_of(cluster, "billing")) is not None:
+                    offsets = [OffsetToCommit(TOPIC, number, committed) for number in range(COUNT)]
+                    commit = CommitCommand("billing", NO_GENERATION, "", None, offsets)
+                    await node.services.groups.commit(commit)
+                for one in histories:
+                    await one.take()
+
+    first = webs[0].node.clock.now_ms() // group_lags.INTERVAL_MS
+    await sample(first, 0)
+    await sample(first + 1, 1)
+    for web in webs:
+        answer = await web.ok("GET", "/v1/groups/billing/lag")
+        assert [one["lag_records"] for one in answer["points"]] == [COUNT, 0]
+        assert answer["trend"] == {"records_per_s": -COUNT / 15, "span_ms": 15_000}
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    for web in webs:
+        answer = await web.ok("GET", "/v1/overview")
+        assert answer["lags"] == [{"group": "billing", "records": COUNT}]
+        assert (answer["lag_records"], "failed" in answer) == (COUNT, False)
+
+    async def unreachable(_self, _name, _asked):
+        return {2: BrokerUnreachable("it is away")}
+
+    cluster.patch.setattr(group_lags.GroupLags, "_number", lambda _self: first + 2)
+    cluster.patch.setattr(OwnerCalls, "ask_others", unreachable)
+    for one in histories:
+        await one.take()  # no broker knows the ends of all partitions
+    assert [one["lag_records"] for one in await shown()] == [COUNT, 0]
+
+
+@with_brokers(2)
+async def test_any_broker_counts_the_keys_of_a_partition(cluster):
+    webs = await webs_of(cluster)
+    keys = ["hot"] * 6 + ["cold"] + ["/wAA"] * 2
+    sent = [{"key": key, "value": "four", "partition": 3} for key in keys[:7]]
+    sent += [
+        {"key": key, "key_encoding": "base64", "value": "x", "partition": 3} for key in keys[7:]
+    ]
+    await webs[0].send(*sent)
+    for web in webs:
+        answer = await web.ok("GET", f"{PATH}/hot-keys/3")
+        found = [(one["key"], one["records"], one["size_bytes"]) for one in answer["keys"]]
+        assert found == [("hot", 6, 42), ("/wAA", 2, 8), ("cold", 1, 8)]
+        assert answer["keys"][1]["key_encoding"] == "base64"
+        counts = [answer[one] for one in ("first_offset", "end_offset", "records", "is_whole")]
+        assert (counts, answer["distinct_keys"]) == ([0, 9, 9, True], 3)
+        newest = await web.ok("GET", f"{PATH}/hot-keys/3?records=3")
+        assert [one["records"] for one in newest["keys"]] == [2, 1]
+        waiting = await web.ok("GET", f"{PATH}/hot-keys/3?records=3&offset=4")
+        assert [one["key"] for one in waiting["keys"]] == ["hot", "cold"]
+        assert (await web.ok("GET", f"{PATH}/hot-keys/0"))["keys"] == []
+    cluster.patch.setattr(hot_keys, "TIME_S_MAX", 0.0)
+    cut = await webs[0].ok("GET", f"{PATH}/hot-keys/3")
+    assert (cut["is_whole"], cut["end_offset"], cut["keys"]) == (False, 0, [])
+
+
+def test_samples_of_lag_keep_an_hour_and_the_groups_that_change():
+    samples = group_lags.LagSamples()
+    still = {f"still-{one}": 1 for one in range(group_lags.GROUPS_MAX - 1)}
+    samples.add(1_000, {"moving": 5} | still)
+    samples.add(1_001, {"moving": 6} | still)
+    assert samples.of("moving", 1_001) == {1_000: 5, 1_001: 6}
+    samples.add(1_002, {"moving": 7, "new": 9} | still)  # has the place of one that stands still
+    assert samples.of("new", 1_002) == {1_002: 9}
+    last = 1_000 + group_lags.SAMPLES_MAX
+    samples.add(last, {"new": 1})
+    assert samples.of("moving", last) == {1_001: 6, 1_002: 7}
+    assert samples.of("new", last + group_lags.SAMPLES_MAX - 1) == {last: 1}
 
 
 @on_the_web

@@ -162,11 +162,3 @@ def timer_figures(partitions: TimerPartitions, clock: Clock) -> Iterable[Figures
     yield figure("headrace_delayed_delivered", timers.figures.delivered_total)
     yield figure("headrace_delayed_refused", timers.figures.refused_total)
     yield figure("headrace_delayed_lateness_seconds", timers.figures.lateness)
-
-
-def measured_lags(
-    groups: GroupCoordinator, topics: Topics, shares: SharePartitions, ownership: Ownership
-) -> list[Lag]:
-    """Of all groups on the partitions served here, as far as they are loaded."""
-    of_shares = share_lags(shares, topics.by_name.values(), ownership)
-    return [*consumer_lags(groups, topics), *of_shares]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.broker.coordinators.marker_writer import MarkerWriter
     from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.decoded_values import DecodedValues
     from headrace.broker.services.group_administration import GroupAdministration
-    from headrace.broker.services.group_figures import Lag
+    from headrace.broker.services.group_lags import GroupLags
     from headrace.broker.services.group_service import GroupService
     from headrace.broker.services.health import Health
     from headrace.broker.services.helper_access import HelperAccess
+    from headrace.broker.services.hot_keys import HotKeys
     from headrace.broker.services.journal_reads import JournalReads
     from headrace.broker.services.ledger_map import LedgerMap
     from headrace.broker.services.letter_desk import LetterDesk
@@ -66,6 +67,9 @@ class Services:
     ledgers: LedgerMap
     topic_figures: TopicFigures
     """Of the whole cluster."""
+    lags: GroupLags
+    """Of the whole cluster."""
+    hot_keys: HotKeys
     cluster: Cluster
     appends: Appends
     """Batches of this broker's partitions."""
@@ -127,7 +131,5 @@ class Services:
     """What other brokers ask of this one."""
     clock: Clock
     randomness: Randomness
-    lags: Callable[[], Sequence[Lag]]
-    """Of all groups on the partitions served here, as far as they are loaded."""
     decoded_values: DecodedValues | None
     """None: this broker knows no schemas."""

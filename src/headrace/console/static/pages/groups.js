@@ -2,14 +2,15 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, span, visible } from "../format.js";
+import { count, visible } from "../format.js";
 import { go, link, setQuery } from "../route.js";
-import { Empty, Field, Figure, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Empty, Field, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Lag } from "./lag.js";
 import { Settings } from "./settings.js";
 import { t } from "../words.js";
 
 export const Page = ({ path, query }) => (path.length
-  ? html`<${Group} name=${path[0]} tab=${path[1] ?? "lag"} />`
+  ? html`<${Group} name=${path[0]} tab=${path[1] ?? "lag"} query=${query} />`
   : html`<${List} query=${query} />`);
 
 function List({ query }) {
@@ -38,7 +39,7 @@ function List({ query }) {
     <${PageForms} cli="headrace group list" path="/v1/groups" />`;
 }
 
-function Group({ name, tab }) {
+function Group({ name, tab, query }) {
   const state = useData((signal) => Promise.all([
     get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), { times: true }, signal),
   ]).then(([group, { offsets }]) => ({ ...group, offsets })), [name]);
@@ -53,7 +54,7 @@ function Group({ name, tab }) {
   return html`<${Title} text=${visible(name, 200)}><button onClick=${remove}>${t("Delete the group")}</button><//>
     <${Tabs} label=${t("Parts of the group")} tabs=${tabs} chosen=${tab} href=${(one) => link(["groups", name, one])} />
     <${Loaded} state=${state}>${(group) => html`
-      ${tab === "lag" && html`<${Lag} group=${group} again=${state.again} />`}
+      ${tab === "lag" && html`<${Lag} group=${group} query=${query} again=${state.again} />`}
       ${tab === "members" && html`<${Members} group=${group} />`}
       ${tab === "slow" && html`<${Diagnosis} name=${name} />`}
       ${tab === "reset" && html`<${Reset} group=${group} start=${start} again=${state.again} />`}
@@ -62,35 +63,6 @@ function Group({ name, tab }) {
     `}<//>
     ${tab !== "slow" && html`<${PageForms} cli=${words("headrace", "group", "describe", name)} path=${at("groups", name, "offsets")} />`}
     ${dialog}`;
-}
-
-const lagOf = (offsets) => offsets.reduce((sum, one) => sum + (one.lag ?? 0), 0);
-
-// The age of the oldest record that waits; a lower bound where that of a partition is not known.
-function lagInTime(offsets) {
-  const age = Math.max(-1, ...offsets.map((one) => one.lag_ms ?? -1));
-  const isUnknown = offsets.some((one) => one.lag !== 0 && one.lag_ms == null);
-  return age >= 0 && isUnknown ? t("at least {age}", { age: span(age) }) : span(age);
-}
-
-function Lag({ group, again }) {
-  return html`<dl class="figures">
-      <${Figure} name=${t("Lag")} value=${count(lagOf(group.offsets))} note=${t("records not consumed yet")} />
-      <${Figure} name=${t("Lag in time")} value=${lagInTime(group.offsets)} note=${t("age of the oldest record that is not consumed")} />
-      <${Figure} name=${t("Members")} value=${count(group.members.length)} note=${group.state} />
-      <${Figure} name=${t("Type")} value=${group.type} />
-    </dl>
-    <p><button onClick=${again}>${t("Read again")}</button></p>
-    ${group.offsets.length === 0
-      ? html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`
-      : html`<${Table} label=${t("Offsets")} rows=${group.offsets} keyOf=${(one) => `${one.topic}/${one.partition}`} columns=${[
-          { name: t("Topic"), cell: (one) => html`<a href=${link(["topics", one.topic], { from: "offset", partition: one.partition, offset: one.offset })}>${one.topic}</a>` },
-          { name: t("Partition"), isNumber: true, cell: (one) => one.partition },
-          { name: t("Offset"), isNumber: true, cell: (one) => count(one.offset) },
-          { name: t("Lag"), isNumber: true, cell: (one) => count(one.lag) },
-          { name: t("Lag in time"), isNumber: true, cell: (one) => span(one.lag_ms) },
-          ...(group.type === "share" ? [{ name: t("Queue"), cell: (one) => html`<a href=${link(["queues", one.topic, group.group])}>${t("Queue")}</a>` }] : []),
-        ]} />`}`;
 }
 
 function Members({ group }) {

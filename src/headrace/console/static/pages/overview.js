@@ -45,8 +45,9 @@ export function Page() {
         <${Chart} title=${t("Connections")} points=${points.value} format=${count} series=${[{ name: "Kafka", of: "connections" }]} />
       </div>
       <h2>${t("Groups with the most lag")}</h2>
+      ${data.failed && html`<div class="note bad">${t("Brokers that do not answer")}: ${data.failed.map((one) => one.broker).join(", ")}</div>`}
       ${data.lags.length === 0
-        ? html`<${Empty} text=${t("No group has committed an offset on this broker yet. Consume with one:")} command="headrace consume orders --group billing" />`
+        ? html`<${Empty} text=${t("No group has committed an offset yet. Consume with one:")} command="headrace consume orders --group billing" />`
         : html`<${Table} label=${t("Groups with the most lag")} rows=${data.lags} keyOf=${(one) => one.group} columns=${[
             { name: t("Group"), cell: (one) => html`<a href=${link(["groups", one.group])}><bdi>${visible(one.group, 120)}</bdi></a>` },
             { name: t("Lag"), isNumber: true, cell: (one) => count(one.records) },

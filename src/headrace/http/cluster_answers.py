@@ -1,0 +1,100 @@
+"""What the operations on a cluster and its brokers answer: a part of the table in `answers`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.http.answer_parts import AT_MS, FAILED_BROKERS, POINT, SHOWN_PROBLEM, STREAM, TOKEN
+from headrace.http.shapes import Entries, OrNull, Part
+
+CLUSTER_ANSWERS: Final[dict[str, Any]] = {
+    "getCluster": {"cluster_id": "r5yYkI4bTp2mB7s0", "broker": 1},
+    "listBrokers": {
+        "broker": 1,
+        "brokers": [
+            Part(
+                "Broker",
+                {
+                    "id": 1,
+                    "rack": OrNull("a"),
+                    "started_ms": OrNull(AT_MS),
+                    "is_leaving": False,
+                    "partitions": 12,
+                    "endpoints": [
+                        Part(
+                            "Endpoint",
+                            {
+                                "face": "kafka",
+                                "listener": "client",
+                                "address": "127.0.0.1:9092",
+                                "security": "PLAINTEXT",
+                            },
+                        )
+                    ],
+                },
+            )
+        ],
+    },
+    "listConnections": {
+        "connections": [
+            Part(
+                "Connection",
+                {
+                    "address": "127.0.0.1:51234",
+                    "listener": "client",
+                    "principal": OrNull("User:alice"),
+                    "client_id": OrNull("billing"),
+                    "software": OrNull("apache-kafka-java"),
+                    "software_version": OrNull("4.3.0"),
+                    "quotas": Entries("producer_byte_rate", 1_048_576.0),
+                    "throttled_ms": 0,
+                },
+            )
+        ],
+        "counts": [
+            Part(
+                "ConnectionCount",
+                {
+                    "software": "apache-kafka-java",
+                    "software_version": "4.3.0",
+                    "principal": OrNull("User:alice"),
+                    "connections": 12,
+                    "throttled_ms": 0,
+                },
+            )
+        ],
+        "next_page_token?": TOKEN,
+    },
+    "getOverview": {
+        "is_well": True,
+        "problems": [SHOWN_PROBLEM],
+        "cluster_id": "r5yYkI4bTp2mB7s0",
+        "broker": 1,
+        "brokers": 1,
+        "topics": 4,
+        "partitions": 12,
+        "lag_records": 1_200,
+        "lags": [Part("GroupLag", {"group": "billing", "records": 1_200})],
+        "dead_letters": {"copied": 4, "failed": 0, "given_up": 0},
+        "disk": OrNull(
+            Part(
+                "DiskSpace",
+                {
+                    "free_bytes": 40_000_000_000,
+                    "total_bytes": 100_000_000_000,
+                    "reserve_bytes": 1_000_000_000,
+                    "is_full": False,
+                },
+            )
+        ),
+        "failed?": FAILED_BROKERS,
+        "bookies?": {"known": 3, "registered": 3, "writable": 3},
+        "zookeeper?": "connected",
+    },
+    "getHistory": {
+        "interval_ms": 5_000,
+        "last_event_id": "19acdeadbeef-12",
+        "points": [POINT],
+    },
+    "followEvents": STREAM,
+}
