@@ -27,7 +27,7 @@ from headrace.broker.security.api_keys import (
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
-from headrace.broker.security.tenants import OF_TENANTS
+from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
 from headrace.http.connection import LOGIN

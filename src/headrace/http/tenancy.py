@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.broker.security.access import How
-from headrace.broker.security.tenants import OF_TENANTS
+from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
 
 if TYPE_CHECKING:

@@ -243,7 +243,7 @@ def _work() -> None:
 
 
 def _look_first(patch: Patch, asked: ResourceType, known: set[str]) -> None:
-    from headrace.broker.security.tenants import is_of_another
+    from headrace.broker.security.tenant_ownership import is_of_another
     from headrace.broker.services import access_control
 
     def looking(kind: Any, name: str, *more: Any, **settings: Any) -> bool:

@@ -21,7 +21,7 @@ from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation
-from headrace.broker.security.tenants import OF_TENANTS
+from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
 from headrace.http.operations import NDJSON

@@ -17,13 +17,8 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.security.tenants import (
-    NOBODY,
-    PRINCIPALS_MAX,
-    TenantNotEmpty,
-    Tenants,
-    refuse_tenants,
-)
+from headrace.broker.security.tenant_ownership import NOBODY
+from headrace.broker.security.tenants import PRINCIPALS_MAX, TenantNotEmpty, Tenants, refuse_tenants
 from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import (

@@ -35,7 +35,7 @@ from headrace.broker.security.acls import (
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.security.tenants import tenants_of
+from headrace.broker.security.tenant_ownership import tenants_of
 from headrace.broker.services.access_control import access_of
 from headrace.errors import RequestInvalid
 from headrace.kafka import apis

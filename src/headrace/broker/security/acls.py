@@ -16,17 +16,18 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.broker.security.tenants import (
+from headrace.broker.security.tenant_ownership import (
     NOBODY,
     OF_ALL_TENANTS,
     OF_TENANTS,
-    Tenants,
     is_of_another,
 )
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+    from headrace.broker.security.tenants import Tenants
 
 UNKNOWN: Final = 0
 ANY: Final = 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.principal_rules import mapped_name
-from headrace.broker.security.tenants import NOBODY
+from headrace.broker.security.tenant_ownership import NOBODY
 from headrace.errors import AuthenticationFailed
 from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 

@@ -1,4 +1,4 @@
-"""Whose names a client uses: the tenants of principals.
+"""The tenants of principals, as every broker follows them, and their changes.
 
 Invariants: a principal is of one tenant or of none, which is the default one; it is known before
 the first request that names anything, and a client cannot choose it. Every broker follows the facts
@@ -9,13 +9,11 @@ every unknown one while a fact cannot be read, is of NOBODY, who has no rights.
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.security.authorizer import ResourceType
-from headrace.broker.security.principal import ANONYMOUS, BROKER
+from headrace.broker.security.tenant_ownership import NOBODY, TENANT_NAME, is_of_a_client
 from headrace.coordination.quotas.tenant_limits import (
     COUNTS,
     RATES,
@@ -46,8 +44,7 @@ from headrace.metadata.tenant_facts import (
     TenantPrincipal,
     tenant_key,
 )
-from headrace.records.identifiers import INTERNAL_TOPICS
-from headrace.records.tenant_names import DEFAULT, TENANT, tenant_of
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,16 +52,6 @@ if TYPE_CHECKING:
     from headrace.broker.security.listener import TenantPlace
     from headrace.metadata.store import MetadataStore
 
-OF_TENANTS: Final = frozenset(
-    {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
-)
-"""What a tenant has its own of. Its principals may do everything with these, unless a rule denies
-it, and nothing with anything else."""
-OF_ALL_TENANTS: Final = frozenset({"*", *INTERNAL_TOPICS})
-"""Names of topics that hold what all tenants have: all topics that there are, and those in which
-brokers keep offsets and transactions. With tenants, no rule opens them."""
-NOBODY: Final = "?"
-"""In place of a tenant: of principals whose tenant is not certain. No tenant has this name."""
 TENANTS_MAX: Final = 10_000
 PRINCIPALS_MAX: Final = 1_000
 """Of one tenant: they are one fact."""
@@ -72,29 +59,10 @@ PRINCIPAL_LENGTH_MAX: Final = 500
 FOLLOWED_S: Final = 1.0
 """After this every broker has followed a change."""
 _NO_LIMITS: Final[Mapping[str, float]] = MappingProxyType({})
-_TENANT: Final = re.compile(TENANT)
-_FORM: Final = (
-    "write tenant=Type:name, such as acme=User:alice, and separate several by semicolons; nothing"
-    " was started"
-)
 
 
 class TenantNotEmpty(Rejected):
     """A tenant that has principals is deleted only by force."""
-
-
-def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool) -> bool:
-    """Whether a key is of another tenant than `own`. No topic's name looks like a key, but an
-    installation without tenants may have groups and transactional ids that do."""
-    if not has_tenants and kind != ResourceType.TOPIC:
-        return False
-    return tenant_of(name) != own
-
-
-def _is_of_a_client(principal: str) -> bool:
-    """Whether a client can log in as this principal."""
-    kind, _, name = principal.partition(":")
-    return bool(kind and name) and kind != BROKER and name != "*" and principal != str(ANONYMOUS)
 
 
 def _unknown(tenant: str) -> CredentialUnknown:
@@ -110,36 +78,6 @@ def _fact_of(tenant: str, entry: MetadataEntry) -> TenantFact:
             " Headrace does not know: start a newer one"
         )
     return fact
-
-
-def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:
-    """The tenant of each principal in `headrace.tenants`. Raises RequestInvalid."""
-    found: dict[str, str] = {}
-    for part in text.split(";"):
-        if not part.strip():
-            continue
-        tenant, _, principal = part.strip().partition("=")
-        if _TENANT.fullmatch(tenant) is None:
-            raise RequestInvalid(
-                f"{tenant[:60]!r} in headrace.tenants is not a tenant: use 1 to 32 of a-z 0-9"
-                f" and -, but not - first; {_FORM}"
-            )
-        if not _is_of_a_client(principal):
-            raise RequestInvalid(
-                f"{principal[:60]!r} in headrace.tenants is not the principal of a client that logs"
-                f" in: {_FORM}"
-            )
-        if principal in super_users:
-            raise RequestInvalid(
-                f"{principal} is in headrace.tenants and in super.users, who see all tenants:"
-                " remove it from one of them; nothing was started"
-            )
-        if found.setdefault(principal, tenant) != tenant:
-            raise RequestInvalid(
-                f"{principal} is in two tenants, {found[principal]} and {tenant}: remove one"
-                " of them from headrace.tenants; nothing was started"
-            )
-    return found
 
 
 async def refuse_tenants(metadata: MetadataStore) -> None:
@@ -337,7 +275,7 @@ class Tenants:
 
         Raises as `change`.
         """
-        if _TENANT.fullmatch(tenant) is None:
+        if TENANT_NAME.fullmatch(tenant) is None:
             raise RequestInvalid("a tenant's name has 1 to 32 of a-z 0-9 and -, but not - first")
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
@@ -459,7 +397,7 @@ class Tenants:
             )
 
     def _check_kind(self, principal: str) -> None:
-        if not _is_of_a_client(principal) or len(principal) > PRINCIPAL_LENGTH_MAX:
+        if not is_of_a_client(principal) or len(principal) > PRINCIPAL_LENGTH_MAX:
             raise CredentialInvalid(
                 f"{principal[:60]!r} is not the principal of a client that logs in: write"
                 " Type:name, such as User:alice; nothing was changed"

@@ -28,14 +28,14 @@ from headrace.broker.security.acls import (
     explain,
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
-from headrace.broker.security.tenants import (
+from headrace.broker.security.tenant_ownership import (
     NOBODY,
     OF_ALL_TENANTS,
     OF_TENANTS,
-    Tenants,
     is_of_another,
     tenants_of,
 )
+from headrace.broker.security.tenants import Tenants
 from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
