@@ -11,7 +11,7 @@ from tests.waiting import until
 
 from headrace.errors import BrokerUnreachable
 from headrace.kafka import apis
-from headrace.kafka.peers.client import MARKERS_VERSION, PeerConnections
+from headrace.kafka.peers.client import MARKERS_VERSION, PeerConnections, PeerTarget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ class Peer:
 async def rig(count_max: int) -> AsyncIterator[tuple[Peer, PeerConnections]]:
     peer = Peer()
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
-    connections = PeerConnections(*server.sockets[0].getsockname()[:2], count_max)
+    connections = PeerConnections(PeerTarget(server.sockets[0].getsockname()[:2]), count_max)
     try:
         yield peer, connections
     finally:

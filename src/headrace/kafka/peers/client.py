@@ -38,6 +38,15 @@ CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
 
 
+class PeerTarget(NamedTuple):
+    """A broker's address, and how it is reached."""
+
+    address: tuple[str, int]
+    access: Access = OPEN
+    log_in: LogIn | None = None
+    """None: no need."""
+
+
 class PeerAccess(NamedTuple):
     """How brokers reach each other."""
 
@@ -48,29 +57,17 @@ class PeerAccess(NamedTuple):
     login: PeerLogin | None = None
     """None: brokers do not log in."""
 
-    def log_in_at(self, broker: BrokerFact) -> LogIn | None:
-        """How to log in at a broker; None: no need."""
-        return None if self.login is None else self.login.at(broker)
-
-    def address(self, broker: BrokerFact) -> tuple[str, int]:
-        """The address of a broker for other brokers."""
-        return broker.kafka_address(self.listener)
+    def target(self, broker: BrokerFact) -> PeerTarget:
+        """How other brokers reach this one."""
+        log_in = None if self.login is None else self.login.at(broker)
+        return PeerTarget(broker.kafka_address(self.listener), self.access, log_in)
 
 
 class PeerConnection:
     """A connection to one broker, for one call at a time."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        answer_bytes_max: int = ANSWER_BYTES_MAX,
-        access: Access = OPEN,
-        log_in: LogIn | None = None,
-    ) -> None:
-        self._address = host, port
-        self._access = access
-        self._log_in = log_in
+    def __init__(self, target: PeerTarget, answer_bytes_max: int) -> None:
+        self._target = target
         self._answer_bytes_max = answer_bytes_max
         self._connection: AsyncConnection | None = None
 
@@ -90,18 +87,19 @@ class PeerConnection:
             self.close()
             if not isinstance(problem, OSError | TimeoutError | FrameInvalid):
                 raise
+            host, port = self._target.address
             raise BrokerUnreachable(
-                f"broker at {self._address[0]}:{self._address[1]} did not answer "
-                f"({type(problem).__name__}: {problem})"
+                f"broker at {host}:{port} did not answer ({type(problem).__name__}: {problem})"
             ) from problem
 
     async def _call(self, api_key: int, version: int, body: Answer) -> Any:
         if self._connection is None:
+            address, access, log_in = self._target
             self._connection = await AsyncConnection.open(
-                self._address, CLIENT_ID, self._answer_bytes_max, self._access
+                address, CLIENT_ID, self._answer_bytes_max, access
             )
-            if self._log_in is not None:
-                await self._log_in(self._connection)
+            if log_in is not None:
+                await log_in(self._connection)
         request = write_request(api_key, version, body)
         answer = await self._connection.ask(api_key, version, request, is_flexible=True)
         return read_response(api_key, version, answer, 0)
@@ -117,17 +115,9 @@ class PeerConnections:
     """Connections to one broker, each for one call at a time."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        count_max: int,
-        answer_bytes_max: int = ANSWER_BYTES_MAX,
-        access: Access = OPEN,
-        log_in: LogIn | None = None,
+        self, target: PeerTarget, count_max: int, answer_bytes_max: int = ANSWER_BYTES_MAX
     ) -> None:
-        self._address = host, port
-        self._access = access
-        self._log_in = log_in
+        self._target = target
         self._count_max = count_max
         self._answer_bytes_max = answer_bytes_max
         self._turn = asyncio.Semaphore(count_max)
@@ -142,9 +132,9 @@ class PeerConnections:
             async with asyncio.timeout(timeout_s):
                 await self._turn.acquire()
         except TimeoutError as error:
+            host, port = self._target.address
             raise BrokerUnreachable(
-                f"broker at {self._address[0]}:{self._address[1]} is slow: all "
-                f"{self._count_max} connections to it are busy"
+                f"broker at {host}:{port} is slow: all {self._count_max} connections to it are busy"
             ) from error
         connection = self._next_idle()
         self._busy[connection] = None
@@ -162,7 +152,7 @@ class PeerConnections:
             if connection.is_open:
                 return connection
             connection.close()  # closed by the other end
-        return PeerConnection(*self._address, self._answer_bytes_max, self._access, self._log_in)
+        return PeerConnection(self._target, self._answer_bytes_max)
 
     def close(self) -> None:
         """Drop all connections."""
@@ -171,30 +161,43 @@ class PeerConnections:
         self._idle.clear()
 
 
-class KafkaPeerClient:
-    """Implements `broker.peer_calls.PeerCalls`."""
+class PeerPool:
+    """Connections to all brokers that were called: at most `count_max` to each."""
 
-    def __init__(self, way: PeerAccess) -> None:
+    def __init__(
+        self, way: PeerAccess, count_max: int, answer_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> None:
         self._way = way
-        self._peers: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
+        self._count_max = count_max
+        self._answer_bytes_max = answer_bytes_max
+        self._peers: dict[PeerTarget, PeerConnections] = {}
 
-    def _peer(self, broker: BrokerFact) -> PeerConnections:
-        address, log_in = self._way.address(broker), self._way.log_in_at(broker)
-        peer = self._peers.get((address, log_in))
+    def to(self, broker: BrokerFact) -> PeerConnections:
+        """Those to one broker."""
+        target = self._way.target(broker)
+        peer = self._peers.get(target)
         if peer is None:
-            peer = self._peers[address, log_in] = PeerConnections(
-                *address, CONNECTIONS_MAX, access=self._way.access, log_in=log_in
-            )
+            peer = PeerConnections(target, self._count_max, self._answer_bytes_max)
+            self._peers[target] = peer
         return peer
-
-    async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:
-        """Send a request to a broker; returns its response. Raises BrokerUnreachable."""
-        return await self._peer(broker).call(api_key, version, body)
 
     def close(self) -> None:
         """Drop all connections."""
         for peer in self._peers.values():
             peer.close()
+
+
+class KafkaPeerClient:
+    """Implements `broker.peer_calls.PeerCalls`."""
+
+    def __init__(self, way: PeerAccess) -> None:
+        self._pool = PeerPool(way, CONNECTIONS_MAX)
+        self.close = self._pool.close
+        """Drops all connections."""
+
+    async def call(self, broker: BrokerFact, api_key: int, version: int, body: Answer) -> Any:
+        """Send a request to a broker; returns its response. Raises BrokerUnreachable."""
+        return await self._pool.to(broker).call(api_key, version, body)
 
     async def write_markers(
         self, broker: BrokerFact, requests: Sequence[MarkerRequest]
@@ -216,7 +219,7 @@ class KafkaPeerClient:
                 for marker, partitions in requests
             ]
         }
-        answer = await self._peer(broker).call(apis.WRITE_TXN_MARKERS, MARKERS_VERSION, body)
+        answer = await self._pool.to(broker).call(apis.WRITE_TXN_MARKERS, MARKERS_VERSION, body)
         asked = [request.marker.producer_id for request in requests]
         if [marker.producer_id for marker in answer.markers] != asked:
             raise BrokerUnreachable("the response does not match the markers that were sent")
@@ -248,7 +251,7 @@ class KafkaPeerClient:
                 }
             ]
         }
-        answer = await self._peer(broker).call(apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, body)
+        answer = await self._pool.to(broker).call(apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, body)
         first = error_of(answer.error_code)
         absent: list[Partition] = []
         for result in answer.results_by_transaction:

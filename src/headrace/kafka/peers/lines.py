@@ -61,15 +61,14 @@ async def open_line(
     """Connect to `broker`; `incarnation` is the caller's. Raises OSError."""
     loop = asyncio.get_running_loop()
     line = PeerLine(incarnation, on_end)
-    address = way.address(broker)
-    tls = way.access.arguments(address[0])
+    address, access, log_in = way.target(broker)
+    tls = access.arguments(address[0])
     made = await connect_early(*address)
     if made is None:
         await loop.create_connection(lambda: line, *address, **tls)
     else:
         await loop.create_connection(lambda: line, sock=made, **tls)
     try:
-        log_in = way.log_in_at(broker)
         if log_in is not None:
             await log_in(line)
         await line.ping()

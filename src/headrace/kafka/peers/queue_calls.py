@@ -19,7 +19,7 @@ from headrace.broker.shares.share_receive import ATTEMPT, Received
 from headrace.coordination.shares.commands import Acquired, ParkedKey
 from headrace.errors import BrokerUnreachable, HeadraceError
 from headrace.kafka import apis
-from headrace.kafka.peers.client import TIMEOUT_S, PeerConnections
+from headrace.kafka.peers.client import TIMEOUT_S, PeerPool
 from headrace.log.appended import NO_OFFSET, BatchPlace, RecordPlace
 from headrace.records.batch import NO_TIMESTAMP
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.broker.shares.queue_peers import Answered, MemberSettlements
     from headrace.broker.shares.share_receive import ReceiveRequest
     from headrace.kafka.peers.client import PeerAccess
-    from headrace.kafka.peers.login import LogIn
     from headrace.kafka.wire.schema import Answer
     from headrace.metadata.facts import BrokerFact
 
@@ -50,27 +49,20 @@ class KafkaQueuePeers:
     """Implements `broker.shares.queue_peers.QueuePeerCalls`."""
 
     def __init__(self, way: PeerAccess) -> None:
-        self._way = way
-        self._calling: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
-        self._waiting: dict[tuple[tuple[str, int], LogIn | None], PeerConnections] = {}
+        self._calling = PeerPool(way, CONNECTIONS_MAX, ANSWER_BYTES_MAX)
+        self._waiting = PeerPool(way, CONNECTIONS_MAX, ANSWER_BYTES_MAX)
 
     def close(self) -> None:
         """Drop all connections."""
-        for connections in (*self._calling.values(), *self._waiting.values()):
-            connections.close()
+        self._calling.close()
+        self._waiting.close()
 
     async def _call(
         self, broker: BrokerFact, api_key: int, body: Answer, timeout_s: float = TIMEOUT_S
     ) -> Any:
-        places = self._waiting if api_key == apis.QUEUE_WAIT else self._calling
-        address, log_in = self._way.address(broker), self._way.log_in_at(broker)
-        connections = places.get((address, log_in))
-        if connections is None:
-            connections = places[address, log_in] = PeerConnections(
-                *address, CONNECTIONS_MAX, ANSWER_BYTES_MAX, self._way.access, log_in
-            )
+        pool = self._waiting if api_key == apis.QUEUE_WAIT else self._calling
         try:
-            answer = await connections.call(api_key, VERSION, body, timeout_s)
+            answer = await pool.to(broker).call(api_key, VERSION, body, timeout_s)
         except BrokerUnreachable as problem:
             raise BrokerUnreachable(
                 f"broker {broker.id} cannot be asked, or has not answered whether it did this:"
