@@ -94,10 +94,11 @@ def load_profile(is_long):
     settings.load_profile("headrace")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _turn_of(_group_of(item.nodeid)))  # stable: modules stay whole
-    repeat_once(items)
+    if config.getoption("reruns", None) is None:  # a mark would overrule `--reruns`
+        repeat_once(items)
 
 
 def repeat_once(items):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import gc
@@ -28,7 +30,11 @@ def test_of_something_else():
 """
 
 
-def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "result"),
+    [((), "2 failed, 1 passed, 2 rerun"), (("--reruns", "0"), "2 failed, 1 passed in")],
+)
+def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path, options, result):
     folder = tmp_path / "tests" / "wire"  # what fails there runs once more
     folder.mkdir(parents=True)
     (folder / "test_two.py").write_text(TESTS)
@@ -36,8 +42,8 @@ def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path):
         [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tests.conftest"),
             *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)),
-            *("-p", "no:cacheprovider", str(folder)),
+            *("-p", "no:cacheprovider", *options, str(folder)),
         ],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert "2 failed, 1 passed, 2 rerun" in done.stdout, done.stdout + done.stderr
+    assert result in done.stdout, done.stdout + done.stderr
