@@ -217,6 +217,7 @@ class KafkaFace:
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server | TlsServer] = []
+        self._is_closed = False
         # ordered, so that a simulated run can be replayed
         self.connections: dict[KafkaConnection, None] = {}
         config = self._config = node.services.settings.current
@@ -268,6 +269,7 @@ class KafkaFace:
 
     async def close(self) -> None:
         """Stop accepting clients and close the existing connections."""
+        self._is_closed = True
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
@@ -304,6 +306,9 @@ class KafkaFace:
         if connection.transport is not None:
             session.place = connection.listener.place_of(server_name_of(connection.transport))
         connection.session = session
+        if self._is_closed:  # it was accepted in that moment
+            connection.close()
+            return
         if not self._may_connect(connection):
             return
         connection.must_be_admitted = session.must_be_admitted

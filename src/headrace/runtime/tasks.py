@@ -35,6 +35,9 @@ class Tasks:
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         """Like `start`, for work whose result is not awaited."""
+        if self._is_closed:  # no task: it would need another turn of the loop to end
+            coroutine.close()
+            return
         _ = self.start(coroutine, name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

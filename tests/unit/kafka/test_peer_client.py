@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.waiting import until
 
 from headrace.errors import BrokerUnreachable
 from headrace.kafka import apis
+from headrace.kafka.client.asynchronous import AsyncConnection
 from headrace.kafka.peers.client import MARKERS_VERSION, PeerConnections, PeerTarget
 
 if TYPE_CHECKING:
@@ -121,3 +122,25 @@ async def test_a_connection_without_an_answer_in_time_is_not_used_again() -> Non
         assert peer.connection_count == 2
         peer.may_answer[1].set()
         await following
+
+
+async def test_a_connection_that_is_being_opened_does_not_outlive_its_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig(1) as (peer, connections):
+        open_one, may_open = AsyncConnection.open, asyncio.Event()
+
+        async def held_up(*arguments: Any) -> AsyncConnection:
+            made = await open_one(*arguments)
+            await may_open.wait()
+            return made
+
+        monkeypatch.setattr(AsyncConnection, "open", held_up)
+        late = call(connections)
+        await until(lambda: peer.connection_count == 1)
+        connections.close()
+        may_open.set()
+        await peer.asked(1)
+        peer.may_answer[0].set()
+        await late
+        await peer.close()  # waits until the other end has closed it

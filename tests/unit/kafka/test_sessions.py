@@ -265,3 +265,11 @@ async def test_a_producer_that_wants_no_answers_is_muted_too():
         assert client.transport.is_paused
         client.transport.abort()
         await face.close()
+
+
+async def test_a_connection_that_is_accepted_while_the_broker_stops_is_closed():
+    async with broker() as rig:
+        await rig.face.close()
+        assert rig.client().transport.is_over
+        await asyncio.sleep(0)
+        assert not rig.face.connections

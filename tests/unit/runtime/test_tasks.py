@@ -65,3 +65,11 @@ async def test_an_owner_closes_though_its_tasks_have_ended_in_this_turn_of_the_l
     await asyncio.sleep(0)
     assert task.done()
     await asyncio.wait_for(tasks.close(), 5)
+
+
+async def test_work_spawned_after_its_owner_has_closed_leaves_no_task_behind():
+    """Nothing awaits it, so the loop might end before it does."""
+    tasks = Tasks()
+    await tasks.close()
+    tasks.spawn(asyncio.sleep(60), "late")
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -123,6 +123,7 @@ class PeerConnections:
         self._turn = asyncio.Semaphore(count_max)
         self._idle: list[PeerConnection] = []
         self._busy: dict[PeerConnection, None] = {}
+        self._is_closed = False
 
     async def call(
         self, api_key: int, version: int, body: Answer, timeout_s: float = TIMEOUT_S
@@ -142,7 +143,9 @@ class PeerConnections:
             return await connection.call(api_key, version, body, timeout_s)
         finally:
             del self._busy[connection]
-            if connection.is_open:
+            if self._is_closed:
+                connection.close()  # one that was being opened meanwhile
+            elif connection.is_open:
                 self._idle.append(connection)
             self._turn.release()
 
@@ -155,7 +158,8 @@ class PeerConnections:
         return PeerConnection(self._target, self._answer_bytes_max)
 
     def close(self) -> None:
-        """Drop all connections."""
+        """Drop all connections, also those that calls under way open from now on."""
+        self._is_closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
