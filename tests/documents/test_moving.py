@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,14 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 from tests.debian import unpacked
 from tests.documents.commands import ROOT, blocks
 from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 
+from headrace_bench.parts import PartMissing
+from headrace_bench.peers import free_port
+from headrace_bench.systems import rabbitmq
+from headrace_verify.blackbox.languages.rocketmq import NotInstalled, find_python
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.long
 LIMIT_S = 300
@@ -37,10 +43,10 @@ def redis(tmp_path: Path) -> Iterator[dict[str, str]]:
         pytest.skip("no jq, or no redis-tools by apt-get")
     tools, *libraries = filter(None, packages)
     folders = [str(next(one.rglob("*.so.*")).parent) for one in libraries]
-    server, socket = tmp_path / "redis-server", tmp_path / "redis.socket"
+    server, listening = tmp_path / "redis-server", tmp_path / "redis.socket"
     server.symlink_to(tools / "usr" / "bin" / "redis-check-rdb")  # a server by this name
     client = tmp_path / "redis-cli"
-    client.write_text(f'#!/bin/sh\nexec {tools}/usr/bin/redis-cli -s {socket} "$@"\n')
+    client.write_text(f'#!/bin/sh\nexec {tools}/usr/bin/redis-cli -s {listening} "$@"\n')
     client.chmod(0o755)
     env = {
         **os.environ,
@@ -49,24 +55,21 @@ def redis(tmp_path: Path) -> Iterator[dict[str, str]]:
             [str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]]
         ),
     }
-    options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)]
+    options = ["--port", "0", "--unixsocket", str(listening), "--save", "", "--dir", str(tmp_path)]
     process = subprocess.Popen([str(server), *options], env=env, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + LIMIT_S
-        while not socket.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(listening.exists, process)
         yield env
     finally:
         process.kill()
         process.wait()
 
 
-def stored(broker: Broker, topic: str) -> list[tuple[str, dict[str, str]]]:
+def stored(broker: Broker) -> list[Message]:
+    """All records of the topic, in its one partition."""
     consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "test"})
     try:
-        place = TopicPartition(topic, 0, 0)
+        place = TopicPartition("orders", 0, 0)
         _, end = consumer.get_watermark_offsets(place, timeout=LIMIT_S)
         consumer.assign([place])
         found = []
@@ -74,10 +77,28 @@ def stored(broker: Broker, topic: str) -> list[tuple[str, dict[str, str]]]:
             message = consumer.poll(LIMIT_S)
             assert message is not None
             assert message.error() is None
-            found.append((message.key().decode(), json.loads(message.value())))
+            found.append(message)
         return found
     finally:
         consumer.close()
+
+
+def wait_for(reached: Callable[[], bool], mover: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not reached():
+        assert mover.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def can_connect(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def kill(mover: subprocess.Popen[bytes]) -> None:
+    os.killpg(mover.pid, signal.SIGKILL)
+    assert mover.wait() == -signal.SIGKILL
 
 
 def test_a_stream_of_redis_is_moved_without_loss_although_the_mover_is_killed(
@@ -101,17 +122,14 @@ def test_a_stream_of_redis_is_moved_without_loss_although_the_mover_is_killed(
         env = {**redis, "HEADRACE_BOOTSTRAP": broker.kafka}
         run = ["bash", "-c", script]
         first = subprocess.Popen(run, cwd=tmp_path, env=env, start_new_session=True)
-        deadline = time.monotonic() + LIMIT_S
-        while not stored(broker, "orders"):
-            assert time.monotonic() < deadline
-        os.killpg(first.pid, signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
+        wait_for(lambda: bool(stored(broker)), first)
+        kill(first)
         # Delivered, then deleted: Redis lists such an entry as pending, without its fields.
         reading = ["--json", "XREADGROUP", "GROUP", "headrace", "mover", "COUNT", "1"]
         ((deleted, fields),) = json.loads(call(*reading, "STREAMS", "orders", ">"))["orders"]
         call("XDEL", "orders", deleted)
         subprocess.run(run, cwd=tmp_path, env=env, check=True, timeout=LIMIT_S)
-        found = stored(broker, "orders")
+        found = [(one.key().decode(), json.loads(one.value())) for one in stored(broker)]
     finally:
         broker.stop()
     unique = dict(found)
@@ -122,3 +140,131 @@ def test_a_stream_of_redis_is_moved_without_loss_although_the_mover_is_killed(
     assert [*unique] == sorted(unique, key=lambda one: [*map(int, one.split("-"))])
     assert len(found) <= len(unique) + BUNDLE
     assert call("XPENDING", "orders", "headrace").split()[0] == "0"
+
+
+class Source:
+    """A system that messages are moved from, as its own client for Python sees it."""
+
+    count = COUNT
+    bundle = BUNDLE
+
+    def __init__(self, language: str, server: str, commands: str, env: dict[str, str]) -> None:
+        (self._program,) = (
+            text for kind, text in blocks(ROOT / "docs" / "MOVING.md") if kind == language
+        )
+        try:
+            self.python = str(find_python((Path(__file__).parent / "movers.lock").read_text()))
+        except NotInstalled as error:
+            pytest.skip(str(error))
+        self._server = server
+        self._commands = commands
+        self._env = {**os.environ, **env}
+
+    def ask(self, name: str) -> str:
+        """What a function of `commands` prints."""
+        code = f"SERVER, COUNT = {self._server!r}, {self.count}\n{self._commands}\n{name}()"
+        return subprocess.run(
+            [self.python, "-c", code], env=self._env, stdout=subprocess.PIPE, text=True,
+            check=True, timeout=LIMIT_S,
+        ).stdout  # fmt: skip
+
+    def mover(self, broker: Broker) -> subprocess.Popen[bytes]:
+        """The guide's program, for this server."""
+        text = self._program.replace("127.0.0.1:9092", broker.kafka)
+        text = text.replace("amqp://127.0.0.1:5672", self._server)
+        return subprocess.Popen([self.python, "-c", text], env=self._env, start_new_session=True)
+
+
+RABBITMQ = """
+import pika
+channel = pika.BlockingConnection(pika.URLParameters(SERVER)).channel()
+def send():
+    channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum"})
+    channel.confirm_delivery()
+    for number in range(COUNT):
+        about = pika.BasicProperties(message_id=str(number), headers={"a": "é", "n": number})
+        channel.basic_publish("", "orders", f"é {number}".encode(), about)
+def left():
+    print(channel.queue_declare("orders", passive=True).method.message_count)
+"""
+SQS = """
+import boto3
+sqs = boto3.client("sqs")
+def send():
+    url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
+    for number in range(COUNT):
+        about = {"a": {"DataType": "String", "StringValue": "é"},
+                 "n": {"DataType": "Number", "StringValue": str(number)}}
+        sqs.send_message(QueueUrl=url, MessageBody=f"é {number}", MessageAttributes=about)
+def left():
+    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
+    name = "ApproximateNumberOfMessages"
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
+    print(found["Attributes"][name])
+"""
+
+
+def moves_without_loss(source: Source, broker: Broker) -> None:
+    """Whatever happens to the mover, each message is in one of the systems."""
+    source.ask("send")
+    assert broker.process is not None
+    create_topic(broker.kafka, "orders")
+    broker.process.send_signal(signal.SIGSTOP)  # nothing is stored, so nothing is acknowledged
+    try:
+        mover = source.mover(broker)
+        expected = source.count - source.bundle
+        wait_for(lambda: int(source.ask("left")) == expected, mover)
+        kill(mover)
+    finally:
+        broker.process.send_signal(signal.SIGCONT)
+    mover = source.mover(broker)
+    wait_for(lambda: bool(stored(broker)), mover)
+    kill(mover)
+    mover = source.mover(broker)
+    assert mover.wait(LIMIT_S) == 0
+    found = stored(broker)
+    unique = {one.value().decode(): dict(one.headers() or ()) for one in found}
+    assert {*unique} == {f"é {number}" for number in range(source.count)}
+    for value, headers in unique.items():
+        assert headers["a"].decode() == "é"
+        assert headers["n"].decode() == value.split()[1]
+    assert len(found) <= source.count + source.bundle
+    assert int(source.ask("left")) == 0
+
+
+def test_a_queue_of_rabbitmq_is_moved_without_loss_although_the_mover_is_killed(
+    tmp_path: Path,
+) -> None:
+    try:
+        rabbitmq.install_server()
+    except PartMissing as error:
+        pytest.skip(str(error))
+    server = rabbitmq.RabbitMq(tmp_path, "rabbitmq", "quorum")
+    broker = Broker(tmp_path / "broker")
+    try:
+        server.start()
+        source = Source("python rabbitmq", f"amqp://127.0.0.1:{server.port}", RABBITMQ, {})
+        moves_without_loss(source, broker.start())
+    finally:
+        broker.stop()
+        server.stop()
+
+
+def test_a_queue_of_sqs_is_moved_without_loss_although_the_mover_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    login = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "a"}
+    env = {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1", **login}
+    source = Source("python sqs", url, SQS, env)
+    source.count, source.bundle = 300, 10
+    code = f"from moto.server import main; main(['-p', '{port}'])"
+    with (tmp_path / "moto.log").open("wb") as log:
+        server = subprocess.Popen([source.python, "-c", code], stdout=log, stderr=log)
+    broker = Broker(tmp_path / "broker")
+    try:
+        wait_for(lambda: can_connect(port), server)
+        moves_without_loss(source, broker.start())
+    finally:
+        broker.stop()
+        server.kill()
+        server.wait()

@@ -66,7 +66,13 @@ def missing() -> str:
 
 
 def install() -> None:
-    """Unpack Debian's server and Erlang, and download PerfTest."""
+    """The server, and PerfTest. Raises PartMissing."""
+    install_server()
+    parts.fetch_maven([PERF_TEST], _perf_folder())
+
+
+def install_server() -> None:
+    """Unpack Debian's server and Erlang. Raises PartMissing."""
     if _home() is None:
         parts.fetch_debian("rabbitmq-server", _server_folder())
         # Debian's start script has its build folder hard-coded.
@@ -74,7 +80,6 @@ def install() -> None:
         for starter in [*erlang.glob("bin/erl"), *erlang.glob("erts-*/bin/erl")]:
             starter.write_text(re.sub(r"=/usr/lib/erlang$", f"={erlang}", starter.read_text(),
                                       flags=re.MULTILINE))  # fmt: skip
-    parts.fetch_maven([PERF_TEST], _perf_folder())
 
 
 def version() -> str:
