@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 
 import pytest
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
+from tests.documents.commands import ROOT
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw
 from tests.integration.streams import Thread, counting
@@ -191,49 +193,68 @@ def test_a_streams_group_keeps_its_tasks_when_its_coordinator_dies(brokers):
     assert (thread.epoch, thread.tasks, thread.statuses) == (epoch, tasks, {})
 
 
-def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "headrace.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-
 def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
     brokers, shared_cluster, tmp_path
 ):
-    where = ("--zookeeper", shared_cluster.zookeeper.address)
-    where += ("--zookeeper-root", f"/{tmp_path.name}")
+    pages = "".join(
+        (ROOT / "docs" / f"{one}.md").read_text() for one in ("CLUSTER", "ADMINISTRATION")
+    )
+    env = os.environ | {
+        "HEADRACE_ZOOKEEPER": shared_cluster.zookeeper.address,
+        "HEADRACE_ZOOKEEPER_ROOT": f"/{tmp_path.name}",
+    }
+
+    def headrace(typed: str, *more: str, **values: str) -> subprocess.CompletedProcess[str]:
+        """A command of the pages, with values for its capital letters."""
+        assert f"`{typed}`" in pages, typed
+        _program, *words = typed.split()
+        command = [sys.executable, "-m", "headrace", *(values.get(one, one) for one in words)]
+        return subprocess.run(
+            [*command, *more], env=env, capture_output=True, text=True, timeout=240
+        )
+
+    def moves(partition: str, broker: str) -> subprocess.CompletedProcess[str]:
+        values = {"TOPIC": "moved", "PARTITION": partition, "ID": broker}
+        return headrace("headrace cluster move TOPIC PARTITION --to ID", **values)
+
     load = start_load(brokers, "moved")
 
     def status() -> tuple:
-        seen = json.loads(headrace("cluster", "status", "--json", *where).stdout)
+        seen = json.loads(headrace("headrace cluster status", "--json").stdout)
         served = sum(broker["partitions"] for broker in seen["brokers"])
         names = [broker["broker"] for broker in seen["brokers"]]
         return names, served, len(seen["bookies"]), seen["unserved"]
 
     wait_until(lambda: status() == (["1", "2", "3"], PARTITIONS, 4, []))
-    drained = headrace("cluster", "drain", "2", *where)
+    drained = headrace("headrace cluster drain ID", ID="2")
     assert drained.returncode == 0, drained.stderr
     wait_until(lambda: set(brokers.leaders("moved").values()) == {1, 3})
-    moved = headrace("cluster", "move", "moved", "0", "--to", "3", *where)
+    moved = moves("0", "3")
     assert moved.returncode == 0, moved.stderr
     wait_until(lambda: brokers.leaders("moved")[0] == 3)
-    assert headrace("cluster", "move", "moved", "9", "--to", "3", *where).returncode != 0
-    assert headrace("cluster", "move", "moved", "0", "--to", "8", *where).returncode != 0
-    assert headrace("cluster", "drain", "2", "--undo", *where).returncode == 0
+    assert moves("9", "3").returncode != 0
+    assert moves("0", "8").returncode != 0
+    assert headrace("headrace cluster drain ID", "--undo", ID="2").returncode == 0
     wait_until(lambda: 2 in brokers.leaders("moved").values())
     load.wait_acked(20)
     load.stop()
     load.check(brokers.bootstrap)
 
     def verified() -> str:
-        done = headrace("cluster", "verify", "--json", *where)
+        done = headrace("headrace cluster verify", "--json")
         return done.stdout if done.returncode == 0 else ""
 
     found = json.loads(wait_until(verified))  # a partition may be on its way still
     assert found["problems"] == []
     assert found["partitions"] >= PARTITIONS  # and those of the groups
+    assert headrace("headrace cluster repair").returncode == 0  # nothing to do
+    unpinned = headrace(
+        "headrace cluster move TOPIC PARTITION --unpin", TOPIC="moved", PARTITION="0"
+    )
+    assert unpinned.returncode == 0, unpinned.stderr
     brokers.close()
     # Nobody serves anything, as soon as the sessions of the dead are over.
-    wait_until(lambda: headrace("cluster", "status", *where).returncode != 0)
+    wait_until(lambda: headrace("headrace cluster status").returncode != 0)
 
 
 def test_kafkas_admin_client_reassigns_a_partition_under_load(brokers):

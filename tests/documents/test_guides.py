@@ -31,6 +31,8 @@ CLUSTER = "needs a cluster, which tests/cluster has"
 CLOUD = "needs object storage, which tests/integration/test_backup.py has"
 SPARK = "needs Spark, or tables that it has made: tests/pipeline"
 SEALED = "needs a full ledger, which tests/unit/inspection has"
+ATTACKS = "attacks brokers of its own: tests/wire"
+LOGIN = "needs a user that has logged in: tests/integration/test_sasl.py"
 DAMAGE = "needs damaged data, which tests/integration/test_salvage.py has"
 
 OPEN_WITH_RULES = ("--authorizer", "acl", "--super-users", "User:ANONYMOUS")
@@ -142,6 +144,18 @@ GUIDES = {
         not_run={"headrace queue watch": ENDLESS, "kafka-share-groups.sh": KAFKAS_TOOL},
     ),
     "QUOTAS": Guide(),
+    "MODELS": Guide(),
+    "SECURITY": Guide(
+        f"headrace cert dev tls; cp tls/* .; headrace user add billing --generate\n{RECORDS}",
+        replaced={
+            "./broker": "./secured",
+            "10.0.0.5": "127.0.0.1",
+            "/var/lib/headrace": "another",
+            "user add alice": "user add alice --generate",
+        },
+        not_run={"headrace serve": SERVE, "headrace verify": ATTACKS, "headrace key": LOGIN},
+        options=OPEN_WITH_RULES,
+    ),
     "SECURING": Guide(
         "echo secret-of-the-user > billing-password",
         not_run={"headrace user add admin": CLUSTER},
@@ -169,7 +183,8 @@ def typed(page: str) -> Iterator[str]:
     """The commands of a page, in its order."""
     for language, text in blocks(ROOT / "docs" / f"{page}.md"):
         if language in {"", "sh", "bash"}:
-            yield from filter(_COMMAND.match, text.replace("\\\n", " ").splitlines())
+            lines = map(str.strip, text.replace("\\\n", " ").splitlines())
+            yield from filter(_COMMAND.match, lines)
 
 
 @pytest.fixture
@@ -191,6 +206,7 @@ def test_commands_do_what_the_page_says(broker: Broker, tmp_path: Path, page: st
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HEADRACE_BOOTSTRAP": broker.kafka,
         "HEADRACE_HTTP": broker.http,
+        "XDG_CONFIG_HOME": str(tmp_path),
         "DATA": str(broker.data_dir),
     }
 
