@@ -135,7 +135,7 @@ class Messaging:
             call.respond(response.SerializeToString())
             return
         if rpc.start is None or not self._start(rpc, call, body, held):
-            self._tasks.spawn(self._answer_counted(rpc, call, body, held), rpc.name)
+            self._tasks.spawn(self._answer(rpc, call, body, held), rpc.name)
 
     def _note(self, rpc: Rpc, call: Call, begun_ns: int) -> None:
         """A call has ended. Clients ask for streams to wait for messages."""
@@ -185,12 +185,6 @@ class Messaging:
         caller.require(rpc.access, request)
         return caller, request
 
-    async def _answer_counted(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> None:
-        try:
-            await self._answer(rpc, call, body, held)
-        finally:
-            held.release()
-
     async def _answer(self, rpc: Rpc, call: Call, body: bytes, held: Held) -> None:
         kind = wire.response_of(rpc.name)
         response, session = kind(), None
@@ -202,7 +196,8 @@ class Messaging:
             if rpc.is_stream:
                 caller.watch()
             handling = rpc.handle(caller, request, kind if rpc.is_stream else response)
-            del request  # decoded, it is many times larger: the handler says for how long
+            # Decoded, it is many times larger: the handler says for how long it is kept.
+            del request, body
             await handling
             if rpc.is_stream:
                 return
@@ -211,6 +206,8 @@ class Messaging:
         except Exception as error:  # noqa: BLE001 - the edge of a call
             self._fail(rpc, call, error, session)
             return
+        finally:
+            held.release()
         call.respond(response.SerializeToString())
 
     def _fail(self, rpc: Rpc, call: Call, error: Exception, session: ClientSession | None) -> None:

@@ -2,7 +2,8 @@
 
 Invariants: a request that is refused for one of its messages has stored none of them; after that
 each message has its own result. The message group alone decides on the partition of a message in
-order, never the queue that the client chose.
+order, never the queue that the client chose. A quota slows a client by answers that wait, without
+what was sent, and refuses one that owes more than those can wait for.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Sending:
         """Raises Refused, QuotaExceeded."""
         quotas = self._services.quotas
         if quotas.is_active:
-            quotas.check(caller.session, PRODUCER)
+            quotas.check_owed(caller.session, PRODUCER)
         messages = request.messages
         if len(messages) > MESSAGES_MAX:
             raise Refused(
@@ -139,12 +140,15 @@ class Sending:
                 for one, result in zip(parsed, results, strict=True):
                     _fill_entry(caller, response.entries.add(), topic, one, result)
                 set_common_status(response.status, response.entries)
-                if quotas.is_active:
-                    quotas.take(caller.session, PRODUCER, size, is_stored=True)
+                wait_ms = quotas.answer_wait_ms(caller.session, size) if quotas.is_active else 0
             except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
                 ended(error)
                 return
-            ended(response)
+            if wait_ms:
+                _held(caller).release()  # the answer alone waits, not what was sent
+                asyncio.get_running_loop().call_later(wait_ms / 1_000, ended, response)
+            else:
+                ended(response)
 
         self._sends.send(topic, [Outgoing(one.record) for one in parsed], stored)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks import Tasks
 
 SEND_ATTEMPTS: Final = 3
-SEND_BACKOFF_MS: Final = (10, 1_000)
+SEND_BACKOFF_MS: Final = (500, 5_000)
+"""Clients wait so long only after TOO_MANY_REQUESTS: they retry other failures at once."""
 RECEIVE_BATCH: Final = 32
 LONG_POLL_MS: Final = 20_000
 LITE: Final = frozenset({wire.LITE_PUSH_CONSUMER, wire.LITE_SIMPLE_CONSUMER})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.kafka.face_rig import broker
 from tests.unit.rocketmq.rocketmq_rig import Rocket
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import unauthorized
@@ -15,6 +16,8 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services import client_quotas
+from headrace.broker.services.client_quotas import ThrottleFigures
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
@@ -180,18 +183,42 @@ def test_the_error_of_a_missing_right_is_forbidden():
         assert codes.code_of(error) == codes.FORBIDDEN
 
 
-async def test_a_slowed_tenants_message_is_stored_at_once(monkeypatch):
+async def test_a_slowed_tenants_message_is_stored_at_once_and_answered_late(monkeypatch):
     """While it waited, it would hold memory that all clients share."""
+    monkeypatch.setattr(client_quotas, "ANSWER_WAIT_MS_MAX", 600_000)
     async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice")) as rig:
         rocket = Rocket(rig)
         await rocket.create(f"«acme»{TOPIC}")
         rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("alice"))
         limits = {"stored_bytes": 1_000_000}
         await rig.node.access.tenants.change("acme", limits=limits, when_full="slow")
-        monkeypatch.setattr(rig.node.tenant_rates.counts, "slowed_ms", lambda _tenant: 300)
-        await rocket.send(TOPIC, b"stored")
-        assert rig.node.quotas.throttled[PRODUCER].count == 0
+        monkeypatch.setattr(rig.node.tenant_rates.counts, "slowed_ms", lambda _tenant: 900_000)
+        request = wire.request_of("SendMessage")(messages=[rocket.message(TOPIC)])
+        call = rocket.begin("SendMessage", request)
+        throttled = rig.node.quotas.throttled[PRODUCER]
+        await until(lambda: throttled == ThrottleFigures(1, 600_000))
         assert rig.node.topics.get(f"«acme»{TOPIC}").partitions[0].high_watermark == 1
+        await until(lambda: rocket.messaging.in_progress.bytes == 0)
+        assert not call.is_finished
+        call.cancel()
+
+
+async def test_a_client_over_its_quota_is_answered_late_before_it_is_refused():
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        rocket = Rocket(rig)
+        await rocket.create(TOPIC)
+        rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("root"))
+        await rig.node.quotas.change([("user", "root")], {PRODUCER: 1_000})
+        throttled = rig.node.quotas.throttled[PRODUCER]
+        assert await rocket.send_code(TOPIC, b"x" * 100) == codes.OK
+        assert throttled.count == 0  # within the burst
+        assert await rocket.send_code(TOPIC, b"x" * 1_500) == codes.OK
+        assert throttled.count == 1
+        assert await rocket.send_code(TOPIC, b"x" * 100_000) == codes.OK  # it has paid meanwhile
+        assert throttled.count == 2
+        assert await rocket.send_code(TOPIC) == codes.TOO_MANY_REQUESTS
+        rig.clock.ahead_ms += 200_000
+        assert await rocket.send_code(TOPIC) == codes.OK
 
 
 async def test_a_connection_above_its_tenants_limit_is_not_served():

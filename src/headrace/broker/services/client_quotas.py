@@ -71,6 +71,10 @@ SLOWED_MS_MAX: Final = 5_000
 wait longer for an answer are few."""
 
 
+ANSWER_WAIT_MS_MAX: Final = 1_000
+"""Of a write whose answer waits after it is stored: clients that get none for 3 s send again."""
+
+
 class ClientQuotas:
     """See the module. Also `sessions.Quotas`."""
 
@@ -200,13 +204,17 @@ class ClientQuotas:
         `is_stored`: it is charged for what it has written, not for what it wants to write."""
         if not self.is_active:
             return 0
+        wait_ms = self._charge(session, key, amount, is_stored=is_stored)
+        throttle_ms = self._note(key, wait_ms)
+        session.throttled_ms += throttle_ms
+        return throttle_ms
+
+    def _charge(self, session: ClientSession, key: str, amount: float, *, is_stored: bool) -> int:
         bucket = self._bucket(session, key)
         wait_ms = 0 if bucket is None else bucket.charge(amount, self._now_ns())
         if self._tenants is not None:
             wait_ms = max(wait_ms, self._tenants.take(session, key, amount, is_stored=is_stored))
-        throttle_ms = self._note(key, wait_ms)
-        session.throttled_ms += throttle_ms
-        return throttle_ms
+        return wait_ms
 
     def slowed_ms(self, session: ClientSession, key: str) -> int:
         """For how many milliseconds a request waits although nothing is owed."""
@@ -218,6 +226,20 @@ class ClientQuotas:
         if slowed_ms:
             session.throttled_ms += slowed_ms
             await asyncio.sleep(slowed_ms / 1000)
+
+    def check_owed(self, session: ClientSession, key: str) -> None:
+        """As `check`, but what a client pays for while its answer waits (`answer_wait_ms`) may be
+        owed."""
+        if self._charge(session, key, 0, is_stored=False) > ANSWER_WAIT_MS_MAX:
+            self.check(session, key)
+
+    def answer_wait_ms(self, session: ClientSession, amount: float) -> int:
+        """Charge what a client has written; returns for how many milliseconds its answer, which
+        alone can slow it, waits."""
+        owed_ms = self.take(session, PRODUCER, amount, is_stored=True)
+        slowed_ms = self._note(PRODUCER, min(self.slowed_ms(session, PRODUCER), ANSWER_WAIT_MS_MAX))
+        session.throttled_ms += slowed_ms
+        return min(max(owed_ms, slowed_ms), ANSWER_WAIT_MS_MAX)
 
     async def wait_paid(self, session: ClientSession, key: str, throttle_ms: int) -> None:
         """Wait `throttle_ms`, as `take` returned it, and on until all is paid: a stream has no
