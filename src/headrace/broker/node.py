@@ -103,6 +103,7 @@ from headrace.metadata.tenant_facts import TENANTS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.records.tenant_names import tenant_of
+from headrace.runtime.rounds import Rounds
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
 
@@ -285,7 +286,7 @@ class Node:
             self.topics, self._environment, self.config, PartitionLog.wait_loaded
         )
         self.retention = Retention(
-            self.topics, self.ownership, self.config, self.clock, PartitionLog.wait_loaded
+            self.topics, self.ownership, self.clock, PartitionLog.wait_loaded
         )
 
     async def _append_copies(self, topic: Topic, number: int, batch: bytes) -> None:
@@ -390,7 +391,6 @@ class Node:
                 await self._collect_orphans()
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.deletions.finish_all(self.ownership), "unfinished deletions")
-        self.tasks.spawn(self.retention.run(), "housekeeping")
         self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
         self.tasks.spawn(self.services.topic_figures.rates.run(), "rates of topics")
@@ -406,15 +406,9 @@ class Node:
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         if self.evidence is not None:
             self.tasks.spawn(self.evidence.audit_at_start(), "audit ledgers at start")
-        self.tasks.spawn(self.compactor.run(), "compaction")
-        if self.ledger_garbage is not None:
-            self.tasks.spawn(self.ledger_garbage.run(), "collect ledger garbage")
         if self.replication is not None:
             self.tasks.spawn(self.replication.run(), "replication")
-        if self.balance is not None and self.config.balance_interval_ms:
-            self.tasks.spawn(self.balance.run(), "balance")
-        if self.tiering is not None:
-            self.tasks.spawn(self.tiering.run(), "tiering")
+        _begin_rounds(self)
 
     def _prepare_coordinators(self) -> None:
         config = self.config
@@ -636,6 +630,27 @@ def _searches_of(
     tracer = Tracer(node.topics, search, node.shares, node.timers, ledgers)
     journals = JournalReads(calls, node.shares, search.running)
     return MessageSearch(calls, search, tracer), journals, HotKeys(calls, search.running)
+
+
+def _begin_rounds(node: Node) -> None:
+    """Begin the work that is repeated at intervals of the settings."""
+    config, rounds = node.config, Rounds()
+    node.settings.on_change(lambda _name, _value: rounds.intervals_changed())
+
+    def repeat(
+        name: str, interval_ms: Callable[[], int], work: Callable[[], Awaitable[object]]
+    ) -> None:
+        node.tasks.spawn(rounds.run(name, interval_ms, work), name)
+
+    repeat("retention", lambda: config.retention_check_interval_ms, node.retention.round)
+    repeat("compaction", lambda: config.compaction_interval_ms, node.compactor.round)
+    if node.ledger_garbage is not None:
+        collect = node.ledger_garbage.round
+        repeat("collection of ledgers", lambda: config.sweep_interval_ms, collect)
+    if node.balance is not None and config.balance_interval_ms:
+        repeat("balancing", lambda: config.balance_interval_ms, node.balance.round)
+    if node.tiering is not None:
+        repeat("tiering", node.tiering.interval_ms, node.tiering.round)
 
 
 def _count_of_tenants(node: Node, tenants: Tenants) -> None:

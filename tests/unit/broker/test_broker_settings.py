@@ -10,6 +10,7 @@ import pytest
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.housekeeping.compactor import Compactor
 from headrace.broker.node import Node
 from headrace.broker.services.broker_settings import ALL_BROKERS, SettingSource
 from headrace.broker.services.configurations import DELETE, SET, ConfigChange
@@ -83,6 +84,19 @@ async def test_a_change_reaches_every_broker_and_one_that_starts_later():
         assert one.config.partition_count_default == 1
         async with node(4, metadata) as late:
             assert late.config.compaction_interval_ms == 777
+
+
+async def test_a_shorter_interval_ends_the_pause_that_has_begun(monkeypatch):
+    begun, work = asyncio.Event(), Compactor.round
+
+    async def observed(compactor: Compactor) -> None:
+        begun.set()
+        await work(compactor)
+
+    monkeypatch.setattr(Compactor, "round", observed)
+    async with node(compaction_interval_ms=3_600_000) as one:
+        await one.settings.change("3", [ConfigChange("log.cleaner.backoff.ms", SET, "100")])
+        await asyncio.wait_for(begun.wait(), 60)
 
 
 async def test_two_brokers_that_change_settings_at_once_lose_none():

@@ -120,15 +120,6 @@ class Compactor:
         self.removed_records = 0
         self.last_round_ms = 0
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.compaction_interval_ms / 1000)
-            try:
-                await self.round()
-            except Exception:
-                log.exception("internal error in log compaction")
-
     async def round(self) -> None:
         """Compact each due partition once, and delete ledgers that were replaced some time ago."""
         await self._delete_replaced()

@@ -10,7 +10,6 @@ those of a topic whose fact was lost (`fact_audit`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -72,20 +71,18 @@ class LedgerGarbageCollector:
         self.problems: dict[str, str] = {}
         """Partitions with lost ledgers, as of the last pass, with the next step."""
 
-    async def run(self) -> None:
-        """Collect garbage periodically, if this broker is elected."""
-        while True:
-            await asyncio.sleep(self._config.sweep_interval_ms / 1000)
-            brokers = [broker.id for broker in self._ownership.brokers()]
-            if one_of(SWEEPER, brokers) != self._config.broker_id:
-                self._since_ms.clear()
-                self.problems.clear()  # the elected broker reports them
-                continue
-            await self._topics.deletions.finish_all(self._topics.ownership)
-            try:
-                await self.collect()
-            except HeadraceError as error:
-                log.warning("cannot collect orphaned ledgers and facts yet: %s", error)
+    async def round(self) -> None:
+        """Collect garbage, if this broker is elected."""
+        brokers = [broker.id for broker in self._ownership.brokers()]
+        if one_of(SWEEPER, brokers) != self._config.broker_id:
+            self._since_ms.clear()
+            self.problems.clear()  # the elected broker reports them
+            return
+        await self._topics.deletions.finish_all(self._topics.ownership)
+        try:
+            await self.collect()
+        except HeadraceError as error:
+            log.warning("cannot collect orphaned ledgers and facts yet: %s", error)
 
     async def collect(self) -> int:
         """One pass: record orphans, and delete those whose grace has expired; returns how many."""

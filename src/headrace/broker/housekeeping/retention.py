@@ -1,4 +1,4 @@
-"""Applies retention to the partitions that this broker owns, periodically.
+"""Applies retention to the partitions that this broker owns.
 
 Invariants: decides when; `log/retention.py` decides what is dropped. An error in one partition does
 not affect the others.
@@ -6,7 +6,6 @@ not affect the others.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from headrace.log.retention import enforce
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
@@ -32,29 +30,25 @@ class Retention:
         self,
         topics: Topics,
         ownership: Ownership,
-        config: BrokerConfig,
         clock: Clock,
         ready: Callable[[PartitionLog], Awaitable[None]],
     ) -> None:
         """`ready` waits until a partition's log has been read."""
         self._topics = topics
         self._ownership = ownership
-        self._config = config
         self._clock = clock
         self._ready = ready
 
-    async def run(self) -> None:
-        """Run rounds periodically, until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.retention_check_interval_ms / 1000)
-            for topic in list(self._topics.by_name.values()):
-                for number, partition in list(topic.logs):
-                    if not self._ownership.is_mine(topic, number):
-                        continue
-                    try:
-                        await self.enforce(partition)
-                    except HeadraceError as error:
-                        log.warning("%s: retention failed: %s", partition.name, error)
+    async def round(self) -> None:
+        """Drop what the partitions of this broker do not keep."""
+        for topic in list(self._topics.by_name.values()):
+            for number, partition in list(topic.logs):
+                if not self._ownership.is_mine(topic, number):
+                    continue
+                try:
+                    await self.enforce(partition)
+                except HeadraceError as error:
+                    log.warning("%s: retention failed: %s", partition.name, error)
 
     async def enforce(self, partition: PartitionLog) -> None:
         """Drop the records of a partition that retention does not keep. Raises storage and metadata

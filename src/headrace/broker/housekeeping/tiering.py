@@ -94,14 +94,12 @@ class Tiering:
         size = sum(segment.end_position for segment in waiting)
         return TieringFigures(self._tier.counters, len(waiting), size, self._failures > 0)
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        while True:
-            rest_ms = self._config.tiering_interval_ms
-            if self._failures:
-                rest_ms = min(rest_ms << min(self._failures, 16), max(REST_MS_MAX, rest_ms))
-            await asyncio.sleep(rest_ms / 1000)
-            await self.round()
+    def interval_ms(self) -> int:
+        """Between two rounds: longer while object storage fails."""
+        rest_ms = self._config.tiering_interval_ms
+        if self._failures:
+            rest_ms = min(rest_ms << min(self._failures, 16), max(REST_MS_MAX, rest_ms))
+        return rest_ms
 
     async def round(self) -> None:
         """Drop due local copies, offload sealed ledgers, and once a day delete orphans."""
@@ -121,8 +119,6 @@ class Tiering:
                 log.warning(
                     "object storage is unavailable: offloading and cold reads wait: %s", error
                 )
-        except Exception:
-            log.exception("internal error in a round of tiering")
         else:
             if self._failures:
                 log.info("object storage is available again after %d failed rounds", self._failures)

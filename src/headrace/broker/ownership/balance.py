@@ -15,7 +15,6 @@ load is unknown.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -83,15 +82,13 @@ class Balance:
         self._source = NO_BROKER
         self._streak = 0
 
-    async def run(self) -> None:
-        """Publish and evaluate loads periodically."""
-        while True:
-            await asyncio.sleep(self._config.balance_interval_ms / 1000)
-            try:
-                await self.evaluate()
-            except HeadraceError as error:
-                self._reset_count()
-                log.warning("the brokers' loads were not evaluated: %s", error)
+    async def round(self) -> None:
+        """Publish and evaluate loads."""
+        try:
+            await self.evaluate()
+        except HeadraceError as error:
+            self._reset_count()
+            log.warning("the brokers' loads were not evaluated: %s", error)
 
     async def evaluate(self) -> Move | None:
         """Publish this broker's load and, on the balancer, evaluate all. Returns the move that was
