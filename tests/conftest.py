@@ -62,7 +62,7 @@ LONG_FIRST = ("crash", "simulation", "documents", "property", "upgrade", "unit")
 """Folders of tests that compute; the others, all short, come last."""
 COMPUTING_NICE = 10
 ONE_CHANCE = ("test_restart.py", "test_full_disk.py", "test_bookkeeper_failures.py")
-"""What is lost once is lost: who shows that nothing acknowledged is, gets no second chance."""
+"""Not repeated: they show that no acknowledged record is lost, and a loss need not occur twice."""
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def repeat_once(items):
-    """A test in real time that fails runs once more, and is told of (docs/decisions/0015)."""
+    """Run a failed test in real time once more, and report it (docs/decisions/0015)."""
     for item in items:
         if _folder_of(item.nodeid) in REAL_TIME and item.path.name not in ONE_CHANCE:
             item.add_marker(pytest.mark.flaky(reruns=1))

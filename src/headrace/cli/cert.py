@@ -28,7 +28,7 @@ def cert() -> None:
 
 @cert.command(
     epilog="Example:\n\n  headrace cert dev ./certificates\n\nNot for production: the keys are not"
-    " encrypted, and whoever has the folder can be any client."
+    " encrypted, and anyone who can read the folder can act as any client."
 )
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")

@@ -184,7 +184,7 @@ def by_server_name(text: str) -> Mapping[str, str]:
 def check_bound(tenant: str, listener: str, config: BrokerConfig, *, is_possible: bool) -> None:
     """Raise RequestInvalid unless a listener can be bound to a tenant."""
     if re.fullmatch(TENANT, tenant) is None:
-        problem = "is no tenant's name: use 1 to 32 of a-z 0-9 and -, but not - first"
+        problem = "is not a valid tenant name: use 1 to 32 of a-z 0-9 and -, but not - first"
     elif config.authorizer != ACL:
         problem = "needs headrace.authorizer=acl"
     elif not is_possible:

@@ -185,7 +185,7 @@ def check_exposure(settings: Settings) -> None:
             raise RequestInvalid(
                 f"{names[endpoint.face]} listener {endpoint.host}:{endpoint.port}"
                 f" ({endpoint.security}) is reachable from other machines, but its clients are not"
-                " authenticated: whoever can connect could read, write and delete everything."
+                " authenticated: any client that connects could read, write and delete everything."
                 " Listen on 127.0.0.1, or require client certificates (protocol SSL with"
                 " ssl.client.auth=required) or logins (SASL_SSL), or set"
                 " --insecure if the network keeps others out; nothing was started"

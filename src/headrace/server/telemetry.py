@@ -78,7 +78,7 @@ def _interval_s(environment: Mapping[str, str]) -> float:
     text = environment.get("OTEL_METRIC_EXPORT_INTERVAL") or str(INTERVAL_MS)
     if not text.isdecimal() or int(text) < 1:
         raise RequestInvalid(
-            f"OTEL_METRIC_EXPORT_INTERVAL={text[:50]} is no number of milliseconds; nothing was"
+            f"OTEL_METRIC_EXPORT_INTERVAL={text[:50]} is not a number of milliseconds; nothing was"
             " started: correct it"
         )
     return int(text) / 1_000

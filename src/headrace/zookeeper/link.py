@@ -449,7 +449,7 @@ class ZooKeeperLink:
         meaning = _CONFLICTS.get(error.code)
         if meaning is not None:
             conflict = NodeConflict(
-                f"{what} {meaning}: read it again and decide anew",
+                f"{what} {meaning}: read it again before you retry",
                 path=what,
                 index=index,
                 is_missing=error.code == wire.NO_NODE,

@@ -71,7 +71,7 @@ def diagnose(before: Look, now: Look) -> list[Finding]:
     span_s = max((now.at_ms - before.at_ms) / 1_000, 0.001)
     produced, consumed = _rates(before, now, span_s)
     if now.lag == 0:
-        sentence = "The group is not behind: it has finished all records."
+        sentence = "The group has no lag: it has finished all records."
         return [Finding("no_lag", sentence, {"lag": 0}, "nothing needs to be done")]
     found = [*_membership(now), *_deliveries(before, now), *_places(before, now)]
     found.append(_pace(now, produced, consumed))
@@ -94,7 +94,7 @@ def _membership(now: Look) -> list[Finding]:
     count = len(now.members)
     evidence = {"members": count, "state": now.state, "lag": now.lag}
     if count == 0 and (now.group_type != SHARE or not now.in_flight):  # HTTP's are members briefly
-        sentence = f"The group has no members: nobody consumes its {now.lag} records."
+        sentence = f"The group has no members: its {now.lag} records are not consumed."
         return [Finding("no_members", sentence, evidence, "start the group's consumers")]
     if now.state in _REBALANCING:
         sentence = "The group is rebalancing: its members wait for partitions."

@@ -54,10 +54,11 @@ SECURITY = (
         OneOf(PROTOCOLS),
         "Security protocol of the RocketMQ listener. SASL_SSL and SASL_PLAINTEXT authenticate"
         " clients by access keys (`headrace key create --for rocketmq`). PLAINTEXT and"
-        " SASL_PLAINTEXT also take clients with TLS, which is the default of some, by a certificate"
-        " that nobody vouches for; the others take TLS alone, and SSL with ssl.client.auth=required"
-        " gives each client the principal of its certificate. Beyond loopback, access keys need"
-        " SASL_SSL. In settings of one listener, its name is `rocketmq`.",
+        " SASL_PLAINTEXT also take clients with TLS, which is the default of some, by a"
+        " certificate that no known CA has signed; the others take TLS alone, and SSL with"
+        " ssl.client.auth=required gives each client the principal of its certificate. Beyond"
+        " loopback, access keys need SASL_SSL. In settings of one listener, its name is"
+        " `rocketmq`.",
         PLAINTEXT,
     ),
     of_config(

@@ -38,7 +38,9 @@ def check_limits(limits: Mapping[str, float | None]) -> None:
     """Raise RequestInvalid unless a tenant can have these limits. None: not limited."""
     for name, value in limits.items():
         if name not in LIMITS:
-            raise RequestInvalid(f"{name[:50]!r} is no limit of tenants: use {', '.join(LIMITS)}")
+            raise RequestInvalid(
+                f"{name[:50]!r} is not a limit of tenants: use {', '.join(LIMITS)}"
+            )
         if value is None:
             continue
         if not isfinite(value) or value != int(value) or not 1 <= value <= INT64_MAX:

@@ -105,7 +105,9 @@ def _with_times(schema: Any, value: Any, named: dict[str, Any]) -> Any:
         raise ValueError(f"the time of day {value} (microseconds) is not within a day")
     units, left = divmod(value, unit)
     if left:
-        raise ValueError(f"the time of day {value} (microseconds) is no whole millisecond")
+        raise ValueError(
+            f"the time of day {value} (microseconds) is not a whole number of milliseconds"
+        )
     return units
 
 
