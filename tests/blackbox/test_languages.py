@@ -35,7 +35,7 @@ def broker(tmp_path):
 
 @pytest.fixture
 def start(tmp_path, broker):
-    """Starts clients; whoever still runs at the end is killed."""
+    """Starts clients; those that still run at the end are killed."""
     bootstrap = "{}:{}".format(*broker.address)
     spec = Spec("run", "run", 0, 1, bootstrap, TOPICS, 0)
     connection = Connection(Context(spec, History(tmp_path / "run.jsonl", "run")), 30)

@@ -1,4 +1,4 @@
-"""What the black box holds against nobody, since librdkafka does it by itself: shown here."""
+"""Behaviour of librdkafka itself that the black box tolerates, shown here."""
 
 from __future__ import annotations
 

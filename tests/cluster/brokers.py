@@ -78,7 +78,7 @@ class Brokers:
 
 
 class Load:
-    """An idempotent producer in a thread, and what it was told."""
+    """An idempotent producer in a thread, and the answers it got."""
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, rate: int = 1_000, **login: str

@@ -29,7 +29,7 @@ class Identity(NamedTuple):
 
 
 class Authority:
-    """Signs what it is told to."""
+    """A CA for tests."""
 
     def __init__(self, folder: Path, name: str) -> None:
         if shutil.which("openssl") is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Proxy:
-    """Passes bytes on, until it is told to swallow them or to break connections."""
+    """Passes bytes on; on demand it drops them or breaks connections."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

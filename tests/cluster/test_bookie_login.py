@@ -1,4 +1,4 @@
-"""SASL DIGEST-MD5 to a real bookie that serves nobody without a login."""
+"""SASL DIGEST-MD5 to a real bookie that requires a login."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def revive(cluster) -> None:
         cluster.wait_ready(bookie)
 
 
-def test_a_bookie_that_hangs_stops_nobody_and_is_replaced(own_cluster):
+def test_a_bookie_that_hangs_stops_no_writer_and_is_replaced(own_cluster):
     cluster = own_cluster
     writer = WriterProcess(cluster.zookeeper.address, (3, 3, 2), 2_000, 4, TIMEOUT_MS)
     writer.wait_more(50)

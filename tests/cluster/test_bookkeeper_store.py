@@ -65,7 +65,7 @@ def test_a_burst_larger_than_what_may_be_under_way_waits_in_line(with_store):
     with_store(scenario, in_flight_bytes_max=200_000, entry_bytes_target=128 << 10)
 
 
-def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_anew(with_store):
+def test_sealed_ledgers_beyond_the_memory_for_them_are_opened_again(with_store):
     async def scenario(store):
         ledgers = []
         for number in range(6):
@@ -218,7 +218,7 @@ def test_a_reader_from_start_to_end_asks_for_much_at_a_time(with_store):
     with_store(scenario)
 
 
-def test_a_writer_stops_when_somebody_else_changes_its_metadata(with_store):
+def test_a_writer_stops_when_another_process_changes_its_metadata(with_store):
     async def scenario(store):
         service = store._cluster.service
 

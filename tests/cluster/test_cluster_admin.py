@@ -1,4 +1,4 @@
-"""What an operator is told of a cluster whose brokers do not run: over a real ZooKeeper."""
+"""What commands report of a cluster whose brokers do not run: over a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_ledger_sealed_during_verify_is_no_contradiction(
     assert len(told) == (1 if is_damaged else 0), told
 
 
-def test_a_cluster_with_a_credential_is_closed_to_who_does_not_have_it(
+def test_a_cluster_with_a_credential_is_closed_to_clients_without_it(
     shared_cluster, config, tmp_path, monkeypatch
 ):
     secret = tmp_path / "credential"

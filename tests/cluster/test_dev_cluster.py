@@ -69,7 +69,7 @@ def test_processes_die_with_their_owner_even_when_both_are_stopped_by_force(tmp_
         wait_until(lambda: not any(map(psutil.pid_exists, pids)))
 
 
-def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
+def test_a_server_that_ends_is_reported_with_its_log(tmp_path):
     family = Family()
     server = ServerProcess(
         "it", ("127.0.0.1", 1), ["sh", "-c", "echo no room; exit 3"], tmp_path / "l", family
@@ -80,7 +80,7 @@ def test_a_server_that_ends_tells_what_its_log_says(tmp_path):
     family.close()
 
 
-def test_a_cluster_that_cannot_start_leaves_nothing_behind(tmp_path):
+def test_a_cluster_that_cannot_start_releases_its_folder(tmp_path):
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho cannot; exit 1\n")
     java.chmod(0o755)

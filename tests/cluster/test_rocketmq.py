@@ -255,7 +255,7 @@ def stored_in(brokers: Brokers, topic: str) -> Counter[str]:
 
 
 def assert_decided_once(brokers: Brokers, topic: str, shown: dict) -> None:
-    """A half message that was committed is stored once, whoever settled it how often."""
+    """A committed half message is stored once, however many clients commit it."""
     if "committed" in shown:  # Python's client sends no half messages here: the black box has it
         stored = stored_in(brokers, f"{topic}-mixed")
         assert shown["committed"]

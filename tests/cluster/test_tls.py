@@ -1,4 +1,4 @@
-"""TLS within a cluster: a real ZooKeeper's secure port, and real bookies that serve nobody else."""
+"""TLS within a cluster: a real ZooKeeper's secure port, and real bookies that require TLS."""
 
 from __future__ import annotations
 

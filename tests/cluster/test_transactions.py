@@ -1,4 +1,4 @@
-"""Transactions over brokers without state: decided once, whoever dies before all markers stand."""
+"""Transactions over brokers without state: decided once, though brokers die before all markers."""
 
 from __future__ import annotations
 

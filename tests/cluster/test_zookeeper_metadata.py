@@ -46,7 +46,7 @@ async def next_of(watch):
 
 
 class Mirror:
-    """What somebody believes who reads everything once, and then only what a watch names."""
+    """The view of a client that reads everything once, and then only what a watch names."""
 
     def __init__(self, store, prefix):
         self.believed = {}
@@ -80,7 +80,7 @@ class Mirror:
 
 
 @pytest.mark.parametrize("cut_s", [0.4, SESSION_MS / 1000 + 1.5])
-async def test_a_watch_tells_what_happened_while_it_was_cut_off_and_only_that(
+async def test_a_watch_reports_only_what_happened_while_it_was_cut_off(
     shared_zookeeper, root, cut_s
 ):
     is_lost = cut_s > SESSION_MS / 1000
@@ -214,9 +214,7 @@ async def test_folders_hold_no_value_and_are_made_when_they_are_missing(shared_z
         assert len(await store.list("/p/1")) == 3
 
 
-async def test_whoever_follows_a_watch_knows_the_truth_after_every_kind_of_trouble(
-    make_cluster, root
-):
+async def test_a_view_by_a_watch_is_correct_after_every_kind_of_fault(make_cluster, root):
     zookeeper = make_cluster(bookie_count=0).zookeeper
     rng = random.Random(12)
 

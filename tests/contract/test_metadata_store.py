@@ -213,7 +213,7 @@ async def test_a_multi_with_one_conflict_does_nothing(house):
 # --- watches ---------------------------------------------------------------------------------
 
 
-async def test_a_watch_tells_of_puts_and_deletes_under_its_prefix_from_any_session(house):
+async def test_a_watch_reports_puts_and_deletes_under_its_prefix_from_any_session(house):
     async with house:
         mine, other = await house.open(), await house.open()
         watch = mine.watch("/t/")
@@ -227,7 +227,7 @@ async def test_a_watch_tells_of_puts_and_deletes_under_its_prefix_from_any_sessi
         assert await mine.get("/t/1") is None
 
 
-async def test_a_watch_misses_no_key_of_a_burst_and_keeps_nobody_waiting(house):
+async def test_a_watch_misses_no_key_of_a_burst_and_holds_up_no_writer(house):
     async with house:
         mine, other = await house.open(), await house.open()
         watch = mine.watch("/k/")
@@ -238,7 +238,7 @@ async def test_a_watch_misses_no_key_of_a_burst_and_keeps_nobody_waiting(house):
             told.add(await next_of(watch))
 
 
-async def test_a_watch_tells_again_of_what_changes_again(house):
+async def test_a_watch_reports_a_key_that_changes_again(house):
     async with house:
         mine, other = await house.open(), await house.open()
         watch = mine.watch("/k")

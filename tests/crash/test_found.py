@@ -122,7 +122,7 @@ def test_which_files_are_read_is_known_so_that_flips_in_others_need_no_run(close
     assert "checkpoint" in read
 
 
-def test_sqlites_journal_holds_nothing_while_nobody_writes(tmp_path):
+def test_sqlites_journal_is_empty_while_nothing_is_written(tmp_path):
     """A damaged journal ends for SQLite where the damage is: what lies behind would be undone."""
     folder = asyncio.run(build(2, tmp_path, turns=2, is_closed=False))
     assert folder.files().get("metadata.sqlite-wal", b"") == b""
@@ -228,7 +228,7 @@ async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no
     await abandon(store)
 
 
-async def test_the_name_of_a_data_folder_that_somebody_else_made_is_durable():
+async def test_the_name_of_a_data_folder_that_existed_before_is_durable():
     """A folder that was made, but never synced, may be gone after a loss of power."""
 
     disk = ModelDisk()
@@ -251,7 +251,7 @@ async def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
     await abandon(store)
 
 
-async def test_with_a_damaged_wal_behind_a_failed_segment_only_reading_goes_on():
+async def test_with_a_damaged_wal_and_a_failed_segment_only_reading_continues():
     """The store's background task died of it, and took appends that nobody could recover."""
 
     disk = ModelDisk()

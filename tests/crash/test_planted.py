@@ -1,4 +1,4 @@
-"""A harness that nobody has seen fail proves nothing: each planted bug must be found."""
+"""Each planted bug must be found: a harness that never failed proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real clients behind two verbs, so that each can read what any other has written.
+"""Real clients with two verbs, so that each can read what any other has written.
 
 Invariants: every client runs with its own defaults, but for the codec and for where to
 start reading. What it gives back is compared as tuples.

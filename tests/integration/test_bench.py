@@ -1,4 +1,4 @@
-"""`headrace bench`, for real and short: Headrace alone, and whoever else is there."""
+"""`headrace bench`, for real and short: Headrace alone, and with the systems that are installed."""
 
 from __future__ import annotations
 

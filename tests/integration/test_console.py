@@ -431,7 +431,7 @@ def test_a_group_with_a_hostile_name_is_text_and_can_be_opened(browser, console_
         assert page.locator("main img, main script").count() == 0
 
 
-def test_the_list_of_topics_shows_rates_and_which_group_is_furthest_behind(browser, console_broker):
+def test_the_list_of_topics_shows_rates_and_the_group_with_most_lag(browser, console_broker):
     create_topic(console_broker.kafka, "rated")
     Confluent.produce(console_broker.kafka, "rated", [Rec(b"k", b"{}")] * 100)  # just now
     with browser.page("topics") as page:

@@ -1,4 +1,4 @@
-"""What the console tells of single messages, in a real browser: their life, their contents."""
+"""What the console shows of single messages, in a real browser: their life, their contents."""
 
 from __future__ import annotations
 

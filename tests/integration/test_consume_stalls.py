@@ -15,7 +15,7 @@ READERS = [(), ("--group", "readers")]
 
 
 @pytest.mark.parametrize("options", READERS)
-def test_records_behind_an_open_transaction_are_waited_for_and_announced(broker, name, options):
+def test_records_after_an_open_transaction_are_waited_for_and_announced(broker, name, options):
     create_topic(broker.kafka, name)
     open_one = transactional(broker, f"{name}-id")
     open_one.begin_transaction()

@@ -224,7 +224,7 @@ def origin_of(broker, topic: str) -> dict:
     return {one["record"]["value"]: one for one in found["letters"]}
 
 
-def test_an_edited_letter_is_sent_in_its_place_and_says_who_changed_it(letters, headrace, broker):
+def test_an_edited_letter_is_sent_in_its_place_and_names_its_editor(letters, headrace, broker):
     queue, topic = letters
     one = origin_of(broker, topic)["3"]
     place = f"{one['partition']}:{one['letter_offset']}"

@@ -68,7 +68,7 @@ async def test_a_late_answer_about_the_logs_start_does_not_send_a_consumer_back_
             assert seen == list(range(20))
 
 
-async def test_a_consumer_whose_epoch_was_trimmed_away_reads_on_behind_it() -> None:
+async def test_a_consumer_whose_epoch_was_trimmed_away_continues_after_it() -> None:
     """Told that its epoch is unknown, it would take the log for cut off and go to the end."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 

@@ -1,4 +1,4 @@
-"""Clients that lie, stall, flood or send noise: refused, logged once, nobody else hurt."""
+"""Clients that lie, stall, flood or send noise: refused, logged once, without harm to others."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ def test_a_flood_of_records_takes_bounded_memory(own_broker, acks):
     assert grown < 500 * MIB, f"{grown // MIB} MiB"
 
 
-def test_consumers_that_read_nothing_take_bounded_memory_and_slow_nobody_down(own_broker):
+def test_consumers_that_read_nothing_take_bounded_memory_and_slow_no_other_client(own_broker):
     # Each asks for all of it, three times over, and reads none.
     create_topic(own_broker.kafka, "large")
     value = random.Random(3).randbytes(900_000)

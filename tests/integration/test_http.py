@@ -19,7 +19,7 @@ def figures(broker) -> dict[tuple, float]:
     }
 
 
-def test_a_broker_that_nobody_has_used_answers_everything(own_broker):
+def test_an_unused_broker_answers_every_path(own_broker):
     assert own_broker.get("/healthz")[0] == 200
     assert own_broker.get("/readyz")[0] == 200
     found = figures(own_broker)

@@ -153,7 +153,7 @@ def admin_result(broker: Broker, at) -> list:
     return [future.result(TIMEOUT_S) for future in client.delete_records([at]).values()]
 
 
-def test_a_consumer_behind_deleted_records_goes_on_at_the_earliest(broker, name):
+def test_a_consumer_of_deleted_records_continues_at_the_earliest(broker, name):
     from confluent_kafka import Consumer, TopicPartition
 
     create_topic(broker.kafka, name)

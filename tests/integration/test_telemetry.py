@@ -165,7 +165,7 @@ def test_a_client_s_trace_is_an_exemplar_without_any_collector(broker):
     assert subprocess.check_output([sys.executable, "-c", modules], text=True).strip() == "False"
 
 
-def test_a_collector_that_is_away_disturbs_nobody(tmp_path, monkeypatch):
+def test_an_unreachable_collector_does_not_disturb_the_broker(tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
     broker = Broker(tmp_path).start()

@@ -87,7 +87,7 @@ def is_closed(address: str, settings: dict[str, str]) -> bool:
             return True
 
 
-def test_librdkafka_over_mutual_tls_and_who_is_refused(tmp_path, certificates) -> None:
+def test_librdkafka_over_mutual_tls_and_clients_that_are_refused(tmp_path, certificates) -> None:
     broker = tls_broker(tmp_path, certificates)
     try:
         round_trip(broker.kafka, certificates.client("alice"), "mutual")

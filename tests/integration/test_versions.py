@@ -470,7 +470,7 @@ def test_api_versions_of_the_future_is_answered_in_v0(broker):
         assert error_codes(raw.call(18, 0)) == [0]  # and the connection goes on
 
 
-def test_bytes_behind_a_request_are_let_pass_as_kafka_does(broker, topic_id):
+def test_bytes_after_a_request_are_ignored_as_in_kafka(broker, topic_id):
     # librdkafka 2.16 asking for all topics, to the byte.
     asked = bytes.fromhex("0000001900 03000d00000003000772646b61666b61 00 00000000010000")
     with Raw(broker.address) as raw:

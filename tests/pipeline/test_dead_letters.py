@@ -1,4 +1,4 @@
-"""Dead letters of all writers are told apart, and each is sent, dropped or kept once."""
+"""Dead letters of all writers are distinguished, and each is sent, dropped or kept once."""
 
 import struct
 import subprocess

@@ -260,7 +260,7 @@ def test_each_kind_of_fault_is_counted_in_simulated_logs(spark):
     assert found["without_producer"] == 5
 
 
-def test_what_lies_before_the_window_takes_no_room_of_ranges_of_faults(spark, monkeypatch):
+def test_faults_before_the_window_take_no_room_of_its_ranges(spark, monkeypatch):
     monkeypatch.setattr(producer_sequences, "SPANS_MAX", 3)
     rows = [Batch("t", 0, 900 + n, 900 + n, 1, 99, n, 0, 7) for n in range(8)]
     rows += [Batch("t", 1, at, at, 1, 99, 50, 0, n) for at, n in enumerate((0, 4, 5, 9))]

@@ -37,7 +37,7 @@ async def ends(completions: list[Completion]) -> list[bool]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_store_that_closes_under_its_writers_leaves_nothing_behind(seed):
+def test_a_store_that_closes_under_its_writers_leaves_no_task(seed):
     """Connections that ended with it had bookies replaced in ledgers that were over."""
 
     async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:
@@ -61,7 +61,7 @@ def test_a_store_that_closes_under_its_writers_leaves_nothing_behind(seed):
     run_store("closing", seed, work)
 
 
-def test_a_ledger_that_loses_a_bookie_while_it_is_sealed_does_not_wait_for_ever():
+def test_sealing_a_ledger_ends_when_it_loses_a_bookie():
     """Without a spare bookie and after a release, nothing else notices that the quorum is lost."""
 
     async def work(cluster: Cluster, store: BookKeeperLedgerStore) -> None:

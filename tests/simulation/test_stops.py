@@ -1,4 +1,4 @@
-"""A broker that is told to stop while ZooKeeper is away: soon gone, without a word, intact."""
+"""A broker that stops while ZooKeeper is away ends soon, without errors, and loses nothing."""
 
 from __future__ import annotations
 

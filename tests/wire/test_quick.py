@@ -11,7 +11,7 @@ from headrace.cli.main import cli
 from headrace_verify.wire.bugs import BUGS, find
 
 
-def test_hostile_clients_harm_nobody(tmp_path):
+def test_hostile_clients_harm_no_other_client(tmp_path):
     arguments = ["verify", "wire", "--quick", "--json", "--report", str(tmp_path)]
     result = CliRunner().invoke(cli, arguments)
     report = json.loads((tmp_path / "report.json").read_text())

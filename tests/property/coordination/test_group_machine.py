@@ -23,7 +23,7 @@ WAIT_MS_MAX = 120_000 + 100
 
 
 class Groups(RuleBasedStateMachine):
-    """One group, a few clients, one model of what they were told."""
+    """One group, a few clients, one model of the answers they got."""
 
     def __init__(self) -> None:
         super().__init__()

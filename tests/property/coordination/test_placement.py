@@ -39,7 +39,7 @@ def test_a_pin_wins_while_its_broker_lives(topic, count, brokers, pins):
     assert set(placed) <= set(brokers)
 
 
-def test_nobody_serves_where_nobody_lives():
+def test_without_live_brokers_no_partition_has_an_owner():
     assert place(UUID(int=1), 3, [], {}) == [NO_BROKER] * 3
 
 

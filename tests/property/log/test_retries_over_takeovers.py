@@ -27,7 +27,7 @@ STEPS = ("append", "append", "lost", "stored", "ahead", "again", "roll", "note",
 
 
 class Player:
-    """Two producers, and whoever owns the partition at the moment."""
+    """Two producers, and the present owner of the partition."""
 
     def __init__(self, owner: Rig) -> None:
         self.owner = owner

@@ -44,7 +44,7 @@ def test_no_two_keys_share_a_node_and_none_lies_below_another(one, other):
 
 
 @given(keys, st.integers(0, 12))
-def test_whoever_looks_for_a_prefix_of_a_key_finds_it(key, size):
+def test_a_key_is_found_by_each_of_its_prefixes(key, size):
     prefix = key[:size]
     path = path_of_key(key)
     folder = folder_of_prefix(prefix)

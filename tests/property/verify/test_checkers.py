@@ -1,4 +1,4 @@
-"""Checkers that nobody has seen fail are toys: right histories pass, each spoiled one is caught."""
+"""Checkers: correct histories pass, and each spoiled one is caught."""
 
 from __future__ import annotations
 

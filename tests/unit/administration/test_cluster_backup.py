@@ -1,4 +1,4 @@
-"""A cluster's metadata is copied as of one moment, and put back beside nobody else."""
+"""A cluster's metadata is copied as of one moment, and restored only where there is no other."""
 
 from __future__ import annotations
 

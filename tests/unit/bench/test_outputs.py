@@ -15,7 +15,7 @@ REDIS = (
 )
 
 
-def test_redis_benchmark_tells_requests_a_second():
+def test_redis_benchmark_reports_requests_a_second():
     assert redis.rate_of(REDIS) == 53_191.49
     assert redis.rate_of("XADD: rps=0.0\r" + REDIS) == 53_191.49
 
@@ -26,14 +26,14 @@ def test_redis_benchmark_that_says_something_else_is_a_failure(output):
         redis.rate_of(output)
 
 
-def test_redis_benchmark_tells_its_current_rate_while_it_runs():
+def test_redis_benchmark_reports_its_current_rate_while_it_runs():
     line = "XADD s * v xxxx: rps=240000.0 (overall: 255045.7) avg_msec=3.193 (overall: 3.193)"
     assert redis.current_rate_of(line) == 240_000
     assert redis.current_rate_of("XADD: rps=0.0 (overall: -nan) avg_msec=-nan") == 0
     assert redis.current_rate_of("====== XADD ======") is None
 
 
-def test_a_load_in_go_tells_messages_and_seconds():
+def test_a_load_in_go_reports_messages_and_seconds():
     assert go_load.rate_of('{"messages":30000,"seconds":1.5}') == 20_000
     assert go_load.rate_of("nats: no responders available for request") is None
     assert go_load.rate_of("17") is None
@@ -63,14 +63,14 @@ id: test-2, sending rate avg: 600 msg/s
 """
 
 
-def test_perf_test_tells_each_second_what_was_confirmed_and_what_was_received():
+def test_perf_test_reports_each_second_what_was_confirmed_and_received():
     lines = CONFIRMED.splitlines()
     assert [rabbitmq.confirmed_of(line) for line in lines] == [50, 800, 900, None]
     lines = PERF_TEST.splitlines()[:6]
     assert [rabbitmq.received_of(line) for line in lines] == [90, 1806, 1079, 960, None, None]
 
 
-def test_perf_test_tells_the_latency_of_each_second_but_the_first():
+def test_perf_test_reports_the_latency_of_each_second_but_the_first():
     assert rabbitmq.latency_of(PERF_TEST) == {"p50": 1.424, "p99": 42.901}
 
 
@@ -85,7 +85,7 @@ SENDING = (
 )
 
 
-def test_rocketmq_tells_the_rate_of_its_last_ten_seconds():
+def test_rocketmq_reports_the_rate_of_its_last_ten_seconds():
     assert rocketmq.sent_of(SENDING.format(tps=600, failed=64)) == 600
     assert rocketmq.sent_of("topic: t, threadCount: 64, messageSize: 100") is None
 
@@ -115,7 +115,7 @@ SHARED = (
 )
 
 
-def test_kafkas_share_consumer_tells_its_rate(monkeypatch):
+def test_kafkas_share_consumer_reports_its_rate(monkeypatch):
     monkeypatch.setattr(java_tools, "_run", lambda *_: SHARED.format(rate="50000.0", count=100_000))
     assert java_tools.share_consumer_performance("b", "t", "g", 100_000) == 50_000
 

@@ -59,7 +59,7 @@ def test_a_tool_that_ends_before_its_window_is_full_is_still_measured(tmp_path):
     assert done.records_per_s == pytest.approx(50)
 
 
-def test_a_tool_that_ends_while_it_warms_up_tells_nothing(tmp_path):
+def test_a_tool_that_ends_while_it_warms_up_has_no_figures(tmp_path):
     with pytest.raises(SystemFailed, match="before the end of its warm-up"):
         watch(telling(tmp_path, 1, 2, 3), Window(600.0, 1.0), [])
 

@@ -1,4 +1,4 @@
-"""Moves by load: brokers in one process, over stores in memory, told to look by the test."""
+"""Moves by load: brokers in one process, over stores in memory, that balance on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who tries passwords is slowed down, and nobody else."""
+"""Clients that try passwords are slowed down, and no others."""
 
 from __future__ import annotations
 

@@ -439,7 +439,7 @@ async def test_a_cancelled_join_leaves_nothing_that_waits():
         assert (await w.join(member_id)).generation == 2
 
 
-async def test_a_cancelled_commit_disturbs_nobody():
+async def test_a_cancelled_commit_does_not_disturb_others():
     async with world() as w:
         await w.commit(1)
         w.log().is_manual = True
@@ -476,7 +476,7 @@ async def test_a_long_log_of_little_state_becomes_a_snapshot():
         assert await w.fetch() == 199
 
 
-async def test_a_log_is_as_long_to_who_wrote_it_as_to_who_reads_it():
+async def test_a_log_has_one_length_for_its_writer_and_for_its_reader():
     """Most of what a single commit costs to read is its record batch."""
     async with world() as w:
         for offset in range(50):

@@ -30,7 +30,7 @@ class Looks(list):
         self.append(is_over)
 
 
-async def test_changes_of_one_turn_are_looked_at_once_and_nothing_is_left_behind():
+async def test_changes_of_one_turn_are_looked_at_once_and_nothing_is_retained():
     looks, one, other = Looks(), Waiters(), Waiters()
     poll = LongPoll(asyncio.get_running_loop(), looks.look)
     poll.watch(one, READ_UNCOMMITTED)

@@ -167,7 +167,7 @@ def test_an_owner_whose_chain_is_deleted_takes_no_more_records() -> None:
     run(scenario)
 
 
-def test_an_owner_that_did_not_hear_of_it_notices_when_it_changes_the_chain(monkeypatch) -> None:
+def test_an_owner_without_the_notification_notices_when_it_changes_the_chain(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         node = await cluster.start(1)
         await filled(cluster)
@@ -570,7 +570,7 @@ async def test_no_producer_id_is_given_twice_where_the_counter_is(how) -> None:
     assert not given & {await ids.take() for _ in range(3_000)}
 
 
-async def test_a_cluster_id_that_is_lost_comes_back_from_its_copy_and_is_never_made_anew() -> None:
+async def test_a_lost_cluster_id_comes_back_from_its_copy_and_is_never_replaced() -> None:
     store = MemoryMetadataStore()
     made = await ensure_cluster_id(store, SystemRandomness())
     await copy_cluster_id(store, made)

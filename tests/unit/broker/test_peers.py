@@ -1,4 +1,4 @@
-"""What connections tell of other brokers' deaths, and what clients are told meanwhile."""
+"""Deaths of other brokers as seen by connections, and the answers to clients meanwhile."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_broker_that_closes_a_line_and_responds_is_trusted(monkeypatch):
     run(scenario)
 
 
-def test_the_end_of_the_other_brokers_line_tells_of_its_death_first():
+def test_the_end_of_the_other_brokers_line_is_the_first_sign_of_its_death():
     async def scenario(world: World) -> None:
         await world.start()
         world.peer.lives = False  # what it had open is being closed
@@ -216,7 +216,7 @@ def test_a_line_of_an_unknown_broker_means_nothing():
     run(scenario)
 
 
-def test_a_broker_that_handed_over_everything_keeps_nobody_waiting():
+def test_no_client_waits_for_a_broker_that_handed_over_everything():
     async def scenario(world: World) -> None:
         await world.start()
         world.departures.owner_changed("two", "one")

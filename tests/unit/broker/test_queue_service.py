@@ -128,7 +128,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("records", PARTS.values(), ids=PARTS)
-def test_records_of_a_partition_behind_a_failed_batch_are_not_stored_before_it(records):
+def test_records_of_a_partition_after_a_failed_batch_are_not_stored_before_it(records):
     @with_brokers(1)
     async def scenario(cluster):
         await cluster.make_queue(
@@ -402,7 +402,9 @@ def bodies(shown):
 
 
 @with_brokers(2)
-async def test_check_backs_of_any_broker_are_pushed_to_who_waits_and_nothing_is_polled(cluster):
+async def test_check_backs_of_any_broker_are_pushed_to_a_waiting_client_and_nothing_is_polled(
+    cluster,
+):
     first, second = await checked_cluster(cluster)
     calls, genuine = [], first.services.calls.ask_broker
 
@@ -447,7 +449,7 @@ async def test_each_check_back_goes_to_one_of_those_that_wait_at_all_brokers(clu
 
 
 @with_brokers(2)
-async def test_a_check_back_that_nobody_waits_for_stays_until_someone_does(cluster):
+async def test_a_check_back_waits_for_a_client_that_asks_for_it(cluster):
     first, second = await checked_cluster(cluster)
     await send(first, *halves(4))
     hosts = [node.timers.host.hosted for node in (first, second)]

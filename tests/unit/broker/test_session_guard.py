@@ -60,7 +60,7 @@ def test_a_session_that_was_replaced_unnoticed_has_not_survived():
     assert told == [False]
 
 
-async def test_whoever_stops_waiting_for_a_change_of_the_session_is_forgotten():
+async def test_a_cancelled_wait_for_a_change_of_the_session_is_forgotten():
     session = Session(6_000, 0)
     for _ in range(3):
         try:

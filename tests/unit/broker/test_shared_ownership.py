@@ -297,7 +297,7 @@ def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_m
     run(scenario)
 
 
-def test_a_stopping_broker_stays_listed_until_clients_have_heard_of_the_new_owners(
+def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
     monkeypatch,
 ) -> None:
     """librdkafka drops a broker that an answer does not list, and with it the leaders it was told
@@ -583,7 +583,7 @@ def deaf_to_topics(node: Node) -> None:
     node.topics.apply = lambda _key, _entry: None  # type: ignore[method-assign]
 
 
-def test_a_broker_that_has_not_heard_of_a_deletion_takes_no_record_once_it_is_answered(
+def test_a_broker_that_has_not_seen_a_deletion_takes_no_record_once_it_is_answered(
     monkeypatch,
 ) -> None:
     """Clients that name topics (Produce before v13) may be led to it for the next topic's sake."""
@@ -609,7 +609,7 @@ def test_a_broker_that_has_not_heard_of_a_deletion_takes_no_record_once_it_is_an
     run(scenario)
 
 
-def test_a_broker_that_has_not_heard_of_a_deletion_cannot_take_over_what_was_deleted(
+def test_a_broker_that_has_not_seen_a_deletion_cannot_take_over_what_was_deleted(
     monkeypatch,
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -632,7 +632,7 @@ def test_a_broker_that_has_not_heard_of_a_deletion_cannot_take_over_what_was_del
     run(scenario)
 
 
-def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_of_it() -> None:
+def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_seen_it() -> None:
     """Ledgers of its own can be taken from it by nobody."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -660,7 +660,7 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_heard_
 
 
 @pytest.mark.parametrize("slots", [(), (1, 2)], ids=["shared ledgers", "workers"])
-def test_an_owner_that_never_heard_of_a_topic_keeps_nobody_waiting_for_its_end(
+def test_an_owner_that_does_not_know_a_topic_does_not_delay_its_deletion(
     slots, monkeypatch
 ) -> None:
     """Made and deleted before it looked: its owners are in the metadata, and it does not know."""
@@ -725,7 +725,7 @@ def test_an_owner_that_learns_late_of_a_topic_serves_it(monkeypatch) -> None:
     run(scenario)
 
 
-def test_a_deletion_of_which_nobody_can_be_sure_says_so(monkeypatch) -> None:
+def test_an_uncertain_deletion_is_reported_as_uncertain(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         monkeypatch.setattr(deletion, "END_WAIT_S", 0.2)
         one, _two = await cluster.start(1), await cluster.start(2)
@@ -1007,7 +1007,7 @@ def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
     run(scenario)
 
 
-def test_while_nobody_lives_there_is_no_leader() -> None:
+def test_a_partition_of_a_dead_broker_has_no_leader_until_another_takes_over() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(1)
         await cluster.nodes[1].topics.create("t", 1)
@@ -1043,7 +1043,9 @@ def test_orphaned_ledgers_and_metadata_are_deleted_after_the_grace_period() -> N
     run(scenario)
 
 
-def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_claimed_anew() -> None:
+def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_claimed_again() -> (
+    None
+):
     """An operator can do that, or a broker of an earlier version; others may claim at once."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -1065,7 +1067,7 @@ def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_cla
     run(scenario)
 
 
-def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_behind() -> None:
+def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_stale() -> None:
     async def scenario(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
@@ -1113,7 +1115,7 @@ def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes
     run(scenario)
 
 
-def test_a_hand_over_that_was_overtaken_names_nobody(monkeypatch) -> None:
+def test_an_overtaken_hand_over_names_no_broker(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 1)
@@ -1159,7 +1161,7 @@ def hold_the_answer_that_names(former: Node, topic: Topic, next_owner: int) -> a
     return is_told
 
 
-def test_a_former_owner_that_has_not_heard_that_its_hand_over_is_done_shows_no_old_end() -> None:
+def test_a_former_owner_that_does_not_know_that_its_hand_over_is_done_shows_no_old_end() -> None:
     """The answer of the metadata may come late, or never: the next owner goes ahead without it."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -1250,7 +1252,7 @@ def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch
     run(scenario)
 
 
-def test_a_next_owner_that_is_not_heard_of_is_waited_for_within_reason(monkeypatch) -> None:
+def test_a_silent_next_owner_is_waited_for_within_reason(monkeypatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         owner, other, topic = await two_brokers(cluster)
         monkeypatch.setattr(hand_over, "READY_WAIT_S", 0.05)
@@ -1507,7 +1509,7 @@ def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
     run(scenario)
 
 
-def test_a_broker_that_has_not_heard_of_a_deletion_cannot_change_the_next_topic_of_that_name(
+def test_a_broker_that_has_not_seen_a_deletion_cannot_change_the_next_topic_of_that_name(
     monkeypatch,
 ) -> None:
     """Over its key alone: both facts had the same versions if the key were deleted between them."""

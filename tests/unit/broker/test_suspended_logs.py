@@ -84,7 +84,7 @@ def test_in_the_same_session_the_logs_continue_and_nothing_is_written() -> None:
     run(scenario)
 
 
-def test_in_another_session_the_partitions_are_claimed_anew() -> None:
+def test_in_another_session_the_partitions_are_claimed_again() -> None:
     async def scenario(cluster: Cluster) -> None:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
@@ -253,7 +253,7 @@ async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
     assert await cluster.append("t", 0, b"b") == 1
 
 
-def test_a_log_that_fails_in_between_is_read_anew() -> None:
+def test_a_log_that_fails_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
         log.lifecycle_host.fail(NotOwner("storage names another owner"))
@@ -261,7 +261,7 @@ def test_a_log_that_fails_in_between_is_read_anew() -> None:
     change_in_suspension(change, check_read_anew)
 
 
-def test_a_log_that_is_handed_over_in_between_is_read_anew() -> None:
+def test_a_log_that_is_handed_over_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._suspended.by_key[topic.id, 0]
         await log.tenure.settle_and_seal()

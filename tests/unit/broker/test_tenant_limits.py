@@ -550,7 +550,7 @@ async def test_nothing_is_dropped_where_that_makes_no_room():
         assert log.log_start_offset == 1
 
 
-async def test_what_a_tenant_has_counts_though_nobody_has_used_it_since_the_start():
+async def test_what_a_tenant_has_counts_from_the_start_of_a_broker_on():
     async with broker(BrokerConfig(**CONFIG)) as rig:
         await stored_of(rig, "reject")
         await rig.node.access.tenants.change("acme", limits={"groups": 2})

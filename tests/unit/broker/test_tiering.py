@@ -226,7 +226,7 @@ async def test_while_storage_is_away_nothing_is_lost_one_line_is_logged_and_then
         await b.append(b"and appends go on")
 
 
-async def test_a_copy_that_somebody_removed_is_made_anew_before_the_local_one_goes():
+async def test_a_removed_copy_is_made_again_before_the_local_one_is_deleted():
     async with bench(local_retention_bytes="0") as b:
         await b.ledgers(3)
         await b.node.tiering.round()

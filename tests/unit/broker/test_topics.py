@@ -79,7 +79,7 @@ async def test_two_changes_of_one_topics_configuration_at_once_both_count() -> N
     await node.close()
 
 
-async def test_a_setting_of_a_newer_broker_stands_in_nobodys_way_but_is_not_set_here() -> None:
+async def test_a_setting_of_a_newer_broker_is_kept_but_cannot_be_set_here() -> None:
     metadata = MemoryMetadataStore()
     node = _node(metadata)
     await node.open()
@@ -137,7 +137,7 @@ async def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, "__consumer.offsets"])
-async def test_nobody_takes_the_place_of_the_offsets_topic(name: str) -> None:
+async def test_no_client_takes_the_name_of_the_offsets_topic(name: str) -> None:
     node = _node(MemoryMetadataStore())
     await node.open()
     with pytest.raises((PolicyViolation, TopicNameInvalid)):

@@ -234,7 +234,7 @@ async def test_offsets_count_after_the_marker_and_outlive_the_broker():
     await made.node.close()
 
 
-async def test_a_transaction_of_a_dead_producer_ends_after_a_restart_though_nobody_asks():
+async def test_a_transaction_of_a_dead_producer_ends_after_a_restart_without_a_request():
     """Its readers would wait for ever: a new owner reads its log when the first client asks."""
 
     made = World()

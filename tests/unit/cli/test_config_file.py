@@ -1,4 +1,4 @@
-"""Options from a file: what counts more than what, and names that nobody knows."""
+"""Options from a file: their precedence, and unknown names."""
 
 from __future__ import annotations
 

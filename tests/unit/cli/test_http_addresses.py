@@ -17,7 +17,7 @@ from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint, http_text
 NETWORK = "https://10.0.0.5:9443"
 
 
-def test_a_broker_tells_all_its_http_addresses_further_ones_with_their_scheme():
+def test_a_broker_prints_all_its_http_addresses_further_ones_with_their_scheme():
     endpoints = [
         Endpoint(KAFKA, "PLAINTEXT", "127.0.0.1", 9092),
         Endpoint(HTTP, "HTTP", "127.0.0.1", 9180),

@@ -68,7 +68,7 @@ def test_every_long_option_is_spelled_once(option):
     ],
     ids=" ".join,
 )
-def test_the_cluster_may_be_named_before_a_command_or_behind_it(arguments, capsys):
+def test_the_cluster_may_be_named_before_a_command_or_after_it(arguments, capsys):
     code, _, err = run(*arguments, capsys=capsys)
     assert code == failures.UNREACHABLE
     assert "cannot connect to 127.0.0.1:1 " in err
@@ -124,7 +124,7 @@ def test_wrong_usage_is_exit_code_2(arguments, capsys):
     assert err
 
 
-def test_nobody_listens(capsys):
+def test_an_address_without_a_listener_is_reported_with_the_next_step(capsys):
     code, out, err = run("-b", "127.0.0.1:1", "topic", "list", capsys=capsys)
     assert (code, out) == (failures.UNREACHABLE, "")
     assert "cannot connect to 127.0.0.1:1 (Connection refused): nothing was sent" in err
@@ -160,7 +160,7 @@ def test_errors_of_the_kafka_client_become_plain_messages():
 
 
 @pytest.mark.parametrize("kind", ["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"])
-def test_who_has_no_right_learns_who_can_give_it(kind):
+def test_a_missing_right_is_reported_with_the_way_to_get_it(kind):
     failure = failure_of(f"{kind}_AUTHORIZATION_FAILED", "Broker: denied", "read")
     assert "no right" in failure.message
     assert "headrace acl add" in failure.next_step

@@ -1,4 +1,4 @@
-"""Long work says how far it is, also where nobody watches a terminal."""
+"""Long work reports its progress, also without a terminal."""
 
 from __future__ import annotations
 

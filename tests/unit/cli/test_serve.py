@@ -1,4 +1,4 @@
-"""What `headrace serve` does when it is told to stop before it is ready."""
+"""`headrace serve` that is stopped before it is ready."""
 
 from __future__ import annotations
 

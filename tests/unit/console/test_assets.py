@@ -54,7 +54,7 @@ def test_the_index_is_asked_for_again_and_names_files_that_never_change():
         assert headers["content-security-policy"] == POLICY
 
 
-def test_a_file_is_served_compressed_to_who_takes_it():
+def test_a_file_is_served_compressed_to_clients_that_accept_it():
     path = f"/console/{load_assets().version}/main.js"
     _, plain_headers, plain = ask(path)
     _, headers, packed = ask(path, accept_encoding="br, gzip")

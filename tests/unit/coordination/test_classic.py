@@ -178,7 +178,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed():
     assert isinstance(rig.heartbeat(b, 3), MemberUnknown)
 
 
-def test_when_the_leader_is_out_another_who_joined_leads():
+def test_when_the_leader_has_left_another_member_leads():
     rig = Rig()
     _, b = rig.settle(2, session_timeout_ms=100_000)
     ticket = rig.join(b, protocols=[("range", b"new")], session_timeout_ms=100_000)
@@ -229,7 +229,7 @@ def test_a_changed_member_before_the_assignment_begins_a_new_rebalance():
     assert reply.generation == 2
 
 
-def test_a_new_member_whose_connection_died_is_let_go_after_five_minutes():
+def test_a_new_member_whose_connection_died_is_removed_after_five_minutes():
     rig = Rig()
     a = rig.settle(1, rebalance_timeout_ms=3_600_000)[0]
     new = rig.join(rebalance_timeout_ms=3_600_000)
@@ -509,7 +509,7 @@ def test_an_announced_generation_that_was_never_assigned_is_not_reused():
     assert rig.replies[ticket].generation == told + 1
 
 
-def test_a_sync_without_its_group_is_parked_by_nobody():
+def test_a_sync_without_its_group_is_not_parked():
     rig = Rig()
     reply = rig.send(SyncCommand("other", 1, "m"))
     assert reply is not PARKED

@@ -104,7 +104,7 @@ def test_a_fenced_static_member_commits_no_more():
     assert isinstance(rig.commit(1, 1, old, instance_id="i"), InstanceIdFenced)
 
 
-def test_a_simple_consumer_commits_only_where_nobody_is_a_member():
+def test_a_simple_consumer_commits_only_in_a_group_without_members():
     rig = Rig()
     assert rig.commit(1) is None
     (a,) = rig.settle(1)

@@ -183,7 +183,7 @@ def beat(membership, member, epoch, subscribed=("t",), group="g"):
     return membership.heartbeat(heartbeat, TOPICS, SESSION_MS, 0)
 
 
-def test_a_member_that_says_everything_anew_gets_its_assignment_again():
+def test_a_member_that_sends_everything_again_gets_its_assignment_again():
     membership = ShareMembership()
     first = beat(membership, "a", 0)
     beat(membership, "b", 0)

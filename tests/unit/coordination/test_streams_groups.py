@@ -225,7 +225,7 @@ def test_the_request_to_shut_down_reaches_all_members(rig):
     assert codes(rig.join("m3")) == [], "the next ones start anew"
 
 
-def test_members_hear_where_other_processes_answer_queries(rig):
+def test_members_learn_where_other_processes_answer_queries(rig):
     first = rig.join("m1", endpoint=("h1", 1))
     assert [(e.endpoint, e.active) for e in first.endpoints] == [(("h1", 1), {"t": (0, 1, 2, 3)})]
     epoch = first.endpoint_epoch
@@ -236,7 +236,7 @@ def test_members_hear_where_other_processes_answer_queries(rig):
     assert told.endpoint_epoch != epoch
 
 
-def test_a_heartbeat_without_news_writes_nothing(rig):
+def test_a_heartbeat_without_changes_writes_nothing(rig):
     first = rig.join("m1")
     rig.beat("m1", first.member_epoch, owned=active(s0=(0, 1, 2, 3)))
     size = len(rig.log)

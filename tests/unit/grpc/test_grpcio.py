@@ -138,7 +138,7 @@ def test_tls():
             assert one.calls[-1].secure
 
 
-def test_a_stop_tells_the_client_that_it_may_try_elsewhere():
+def test_a_stop_lets_the_client_retry_at_another_server():
     with served() as one, grpc.insecure_channel(f"127.0.0.1:{one.address[1]}") as channel:
         future = channel.unary_unary("/t/never").future(b"")
         while not one.calls:

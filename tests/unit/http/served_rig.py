@@ -1,4 +1,4 @@
-"""The HTTP server on a socket, without a broker behind it."""
+"""The HTTP server on a socket, without a broker."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monke
             assert [each["group"] for each in answer["lags"]] == [group]
 
 
-async def test_addresses_of_bookies_are_shown_to_those_who_may_see_the_cluster(monkeypatch):
+async def test_addresses_of_bookies_require_the_right_to_describe_the_cluster(monkeypatch):
     async with guarded(monkeypatch) as web:
         assert web.node.access is not None
         ledgers = web.node.services.ledgers

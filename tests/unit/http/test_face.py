@@ -197,7 +197,7 @@ async def test_concurrent_scrapes_share_one_rendering(monkeypatch):
     assert statuses[-1] == 200, "a health check comes through beside them"
 
 
-def test_a_rendering_that_fails_is_tried_anew(monkeypatch, caplog):
+def test_a_failed_rendering_is_tried_again(monkeypatch, caplog):
     calls = 0
 
     def render(_encoding) -> tuple[bytes, str]:

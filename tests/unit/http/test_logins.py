@@ -111,7 +111,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-async def test_users_and_tokens_are_served_and_nobody_else():
+async def test_only_users_and_tokens_are_served():
     async with served() as address:
         for path in ("/v1/topics", "/metrics", "/openapi.json"):
             for good in (basic("alice", "pä:ss"), "Bearer good", "bearer good"):
@@ -154,7 +154,7 @@ def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
     asyncio.run(scenario())
 
 
-async def test_health_tells_strangers_only_whether_the_broker_is_ready():
+async def test_health_shows_unauthenticated_clients_only_whether_the_broker_is_ready():
     async with served() as address:
         status, answer = await get(address, "/healthz")
         assert (status, answer.rpartition("\r\n\r\n")[2]) == (200, "ok\n")

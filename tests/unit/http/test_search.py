@@ -399,7 +399,7 @@ async def test_an_export_holds_all_bytes(web: Web) -> None:
 
 
 @on_the_web
-async def test_an_export_as_csv_tells_null_from_an_empty_text(web: Web) -> None:
+async def test_an_export_as_csv_distinguishes_null_from_an_empty_text(web: Web) -> None:
     await create(web)
     await send(web, {"key": "", "value": ""}, {"key": "k"}, {"value": 'a "b"'})
     query = "/v1/topics/orders/export?format=csv"

@@ -414,7 +414,7 @@ async def test_any_broker_finds_and_traces_the_messages_of_all(cluster):
 
 
 @with_brokers(2)
-async def test_messages_of_one_message_group_are_in_one_partition_whoever_is_asked(cluster):
+async def test_messages_of_one_message_group_are_in_one_partition_at_every_broker(cluster):
     webs = await webs_of(cluster)
     for group in ("order-1", "order-2", "order-3"):
         number = partition_of_key(group.encode(), COUNT)

@@ -45,7 +45,7 @@ ADDRESS = ("127.0.0.1", 9092)
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written, and tells the connection when it is closed."""
+    """Keeps what is written, and notifies the connection when it is closed."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ async def test_a_deleted_topic_is_said_to_be_deleted_though_its_offsets_cannot_b
         assert [int(result.error_code) for result in answer.responses] == [0]
 
 
-async def test_the_pages_of_topics_go_on_behind_a_topic_that_went() -> None:
+async def test_the_pages_of_topics_continue_after_a_deleted_topic() -> None:
     async with broker() as rig:
         await rig.node.topics.create("b", 3)
         answer = await rig.client().ask(

@@ -145,7 +145,7 @@ async def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
         await _scenario_of_order(rig, configs)
 
 
-async def test_a_fault_in_the_thread_is_answered_and_holds_up_nobody(monkeypatch) -> None:
+async def test_a_fault_in_the_thread_is_answered_and_holds_up_no_request(monkeypatch) -> None:
     def broken(*_arguments: object) -> None:
         raise ZeroDivisionError
 

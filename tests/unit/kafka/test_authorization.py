@@ -105,7 +105,7 @@ def versions(api: Api) -> range:
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
-def test_each_row_says_who_may_send_it(api):
+def test_each_row_says_what_right_a_request_needs(api):
     access = api.access
     assert bool(access.needs) != bool(access.public)
     assert access.rule in {"", "produce", "fetch", *RULES}

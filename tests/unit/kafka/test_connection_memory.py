@@ -25,7 +25,7 @@ class Timer:
 
 
 class Clock:
-    """What the memory uses of a loop: a clock that moves when it is told to."""
+    """What the memory uses of a loop: a clock that moves on demand."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -115,7 +115,7 @@ def test_a_client_that_reads_is_kept_however_slow_and_one_that_drips_is_not() ->
     assert not slow.aborted
 
 
-def test_while_memory_is_free_nobody_is_closed() -> None:
+def test_while_memory_is_free_no_connection_is_closed() -> None:
     clock = Clock()
     memory = memory_of(clock)
     deaf = Client(clock, memory, 30 * MIB)

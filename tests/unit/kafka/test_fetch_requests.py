@@ -97,7 +97,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
+async def test_a_client_that_disconnects_ends_its_fetch() -> None:
     async with broker() as rig:
         await _topics(rig, "t", "u")
         gone, other = rig.client(), rig.client()
@@ -116,7 +116,7 @@ async def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
         assert not rig.node.topics.get("u").partitions[0].waiters
 
 
-async def test_a_waiting_fetch_does_not_hold_up_the_request_behind_it() -> None:
+async def test_a_waiting_fetch_does_not_hold_up_the_request_after_it() -> None:
     """Responses leave in order: it is answered with what there is."""
 
     async with broker() as rig:
@@ -157,7 +157,7 @@ async def test_a_fetch_waits_only_briefly_after_positions_were_looked_up(monkeyp
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_fetch_that_meets_a_fault_ends_its_connection_instead_of_waiting_for_ever() -> None:
+async def test_a_fetch_that_meets_a_fault_ends_its_connection() -> None:
     async with broker() as rig:
         await _topics(rig, "t")
         await _produce(rig.client(), "t", b"v")
@@ -177,7 +177,7 @@ async def test_a_fetch_that_meets_a_fault_ends_its_connection_instead_of_waiting
 # --- sessions --------------------------------------------------------------------------------
 
 
-async def test_a_session_tells_what_is_new_and_nothing_else() -> None:
+async def test_a_session_returns_only_what_is_new() -> None:
     async with broker() as rig:
         await _topics(rig, "a", "b")
         client = rig.client()
@@ -250,7 +250,7 @@ async def test_a_topic_made_again_is_the_new_one_by_name_and_unknown_by_its_old_
         assert _told(third)[key, 0][0] == expected
 
 
-def test_epochs_begin_again_at_one_behind_the_last() -> None:
+def test_epochs_begin_again_at_one_after_the_last() -> None:
     sessions = FetchSessions(SystemRandomness(), 10)
     session, _ = sessions.resolve(_plain(0, 0, [FetchPartition(b"t", 0, -1, 0, 1)]), ANONYMOUS, 0)
     assert session is not None

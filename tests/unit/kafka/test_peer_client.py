@@ -94,7 +94,7 @@ async def test_a_call_does_not_wait_for_one_that_takes_long() -> None:
         await slow
 
 
-async def test_there_are_only_so_many_connections_and_who_waits_for_one_has_its_timeout() -> None:
+async def test_connections_are_limited_and_a_call_that_waits_for_one_has_its_timeout() -> None:
     async with rig(2) as (peer, connections):
         held = [call(connections) for _ in range(2)]
         await peer.asked(2)

@@ -1,4 +1,4 @@
-"""Sessions and listeners: which addresses a client is told, who is admitted, who is throttled."""
+"""Sessions and listeners: advertised addresses, admission, throttling."""
 
 from __future__ import annotations
 

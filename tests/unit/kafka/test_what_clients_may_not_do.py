@@ -1,4 +1,4 @@
-"""What no client may set, pass for or be told: one test for each hole that was closed."""
+"""What no client may set, claim or read: one test for each hole that was closed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_list_holds_each_word_once():
 
 
 @pytest.mark.parametrize("number", [-2, -(2**63)])
-async def test_a_producer_id_that_cannot_be_is_nobodys(number):
+async def test_an_impossible_producer_id_is_refused(number):
     async with broker() as rig:
         await rig.node.topics.create("t")
         records = batch(b"v", producer_id=number, producer_epoch=0, base_sequence=0)

@@ -1,4 +1,4 @@
-"""Aborted transactions: who reads what is committed is told of them, after restarts too."""
+"""Aborted transactions are listed for readers of committed records, also after restarts."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ async def test_a_failed_append_leaves_no_trace_of_its_time() -> None:
         assert await offset_of_max_timestamp(bench.log) == (largest, 1)
 
 
-async def test_a_first_ledger_asked_for_twice_is_not_made_behind_one_whose_end_is_in_doubt():
+async def test_a_first_ledger_asked_for_twice_is_not_created_after_one_whose_end_is_in_doubt():
     """Found by `headrace verify blackbox`: what was in doubt, and stored, got its offsets twice,
     and the partition could not be read any more."""
 

@@ -112,7 +112,7 @@ async def test_a_new_owner_restores_all_state_and_reads_only_the_tail(seed: int)
         assert offsets == sorted(set(offsets))
 
 
-async def test_a_note_that_nobody_is_left_brings_back_no_producer_that_was_forgotten() -> None:
+async def test_a_checkpoint_without_producers_brings_back_no_forgotten_one() -> None:
     async with rig(leader_epoch=0) as bench:
         await bench.append(b"")
         batch = Producers(1).batch(bench.clock.ms)
@@ -144,7 +144,7 @@ async def test_a_note_with_records_that_were_never_stored_is_not_believed() -> N
         await settle()
 
 
-async def test_a_log_that_nobody_can_take_over_notes_nothing() -> None:
+async def test_a_log_that_no_other_broker_can_take_over_writes_no_checkpoints() -> None:
     async with rig() as bench:
         for _ in range(10):
             await bench.append(b"a", size=5_000)

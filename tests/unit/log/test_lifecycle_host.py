@@ -41,7 +41,7 @@ async def test_a_ledger_whose_seal_failed_can_be_trimmed_and_the_log_still_loads
         assert await bench.offsets() == list(range(start, end))
 
 
-async def test_a_log_that_lost_its_tail_below_its_start_goes_on_behind_the_start() -> None:
+async def test_a_log_that_lost_its_tail_below_its_start_continues_after_the_start() -> None:
     async with rig() as bench:
         for _ in range(5):
             await bench.append(b"acknowledged without a sync")
@@ -60,7 +60,7 @@ async def test_a_log_that_lost_its_tail_below_its_start_goes_on_behind_the_start
         assert await bench.append(b"newer") == 6
 
 
-async def test_a_step_that_dies_of_a_bug_tells_those_who_wait_for_it() -> None:
+async def test_a_step_that_fails_by_a_bug_fails_its_waiters() -> None:
     bench = Rig()
 
     async def broken(_key: str) -> None:

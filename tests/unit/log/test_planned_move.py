@@ -203,7 +203,7 @@ async def test_a_chain_is_not_handed_over_unless_its_last_ledger_is_sealed() -> 
         assert bench.log.tenure.next_chain(1, ahead) is None
 
 
-async def test_the_next_owner_whose_ledger_was_let_go_recovers_it() -> None:
+async def test_the_next_owner_whose_ledger_was_released_recovers_it() -> None:
     """It was named late, when it waited no more, with the ledger that it had created."""
 
     async with rig(leader_epoch=0) as bench:

@@ -40,7 +40,7 @@ async def look(bench: Rig) -> None:
 @pytest.mark.parametrize(
     ("before_ms", "behind_ms"), [(-DAYS_MS, 0), (0, DAYS_MS), (-DAYS_MS, DAYS_MS)]
 )
-async def test_a_calendar_that_is_put_forward_makes_nobody_silent(
+async def test_a_clock_that_is_set_forward_expires_no_producer(
     before_ms: int, behind_ms: int
 ) -> None:
     async with rig(CONFIG) as bench:

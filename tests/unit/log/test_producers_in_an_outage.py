@@ -255,7 +255,7 @@ async def test_a_new_owner_gives_a_retriable_error_to_batches_after_one_it_lacks
             await append(rival, before + 3)
 
 
-async def test_a_log_that_has_failed_nobody_takes_any_first_sequence_as_ever() -> None:
+async def test_a_log_without_failed_appends_takes_any_first_sequence() -> None:
     """Kafka does so, too: what a producer wrote before may have been deleted since."""
 
     async with rig() as bench:

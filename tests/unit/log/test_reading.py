@@ -56,7 +56,7 @@ async def test_a_search_goes_on_at_the_start_of_a_log_that_is_trimmed_under_it()
         assert await search == (NOW_MS + 500, 51)
 
 
-async def test_an_offset_keeps_its_epoch_and_an_epoch_its_end_whoever_is_asked() -> None:
+async def test_an_offset_keeps_its_epoch_and_an_epoch_its_end_at_every_broker() -> None:
     async with rig(leader_epoch=2) as first:
         owner, epochs = first, list[int]()
         for leader_epoch in (2, 5, 6, 9):

@@ -56,7 +56,7 @@ async def test_records_without_a_time_stay_for_as_long_after_a_crash(is_shared: 
         await bench.tasks.close()
 
 
-async def test_a_ledger_of_unknown_age_goes_with_the_one_behind_it() -> None:
+async def test_a_ledger_of_unknown_age_is_deleted_with_the_one_after_it() -> None:
     """As chains of former versions have it."""
 
     async with rig(CONFIG, leader_epoch=0) as bench:

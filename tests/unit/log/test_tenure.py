@@ -279,7 +279,7 @@ async def test_trimmed_ledgers_are_released_though_their_bytes_stay_until_collec
         assert set(released) < set(bench.store._ledgers)
 
 
-async def test_a_ledger_that_did_not_come_into_the_chain_is_let_go() -> None:
+async def test_a_ledger_that_did_not_enter_the_chain_is_released() -> None:
     async with rig(leader_epoch=3) as bench:
         released: list[int] = []
         bench.store.release = released.append  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from headrace.metadata.sqlite_file import TOMBSTONE_MS, SqliteFile
 from headrace.metadata.store import ABSENT, MultiOperation
 
 
-async def test_nothing_is_polled_unless_somebody_watches(tmp_path):
+async def test_nothing_is_polled_without_a_watch(tmp_path):
     store = await SqliteMetadataStore.open(tmp_path / "m", HandClock(1_000_000), poll_ms=1)
     polls = []
     poll = store._file.poll

@@ -119,7 +119,7 @@ def test_buffers_by_hand_equal_arrows_own():
     assert header_column([None, []]).to_pylist() == [None, None]
 
 
-def test_a_range_ends_at_its_end_and_not_behind_it():
+def test_a_range_ends_at_its_end_and_not_after_it():
     client = Client([Message(4), Message(5)], [Message(6), Message(7)])
     assert offsets_of(client, OffsetRange("t", 0, 4, 7)) == [4, 5, 6]
 

@@ -1,4 +1,4 @@
-"""What the data source may be told."""
+"""Options of the data source."""
 
 import pytest
 

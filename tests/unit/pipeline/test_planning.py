@@ -27,7 +27,7 @@ def test_larger_takes_each_partitions_maximum_and_keeps_what_one_side_names():
     }
 
 
-def test_a_limit_is_spread_by_backlog_and_starves_nobody():
+def test_a_limit_is_spread_by_backlog_and_starves_no_partition():
     start = {"t": {"0": 0, "1": 0, "2": 7}}
     end = {"t": {"0": 100_000, "1": 10, "2": 7}}
     assert limited(start, end, 1_000) == {"t": {"0": 999, "1": 1, "2": 7}}

@@ -309,7 +309,7 @@ def test_a_task_takes_only_options_along():
     assert task.options == reader.options
 
 
-def test_a_batch_waits_for_a_minimum_of_records_but_not_for_ever():
+def test_a_batch_waits_for_a_minimum_of_records_up_to_a_limit():
     log = Log({"t": {"0": 0}}, {"t": {"0": 5}})
     reader = reader_of(log, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
     assert reader.latestOffset() == at(5, begin=0)  # the first batch does not wait

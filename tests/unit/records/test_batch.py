@@ -43,7 +43,7 @@ def test_headers_are_found_in_a_row_and_a_cut_batch_is_left_out():
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48])
-def test_a_length_that_would_loop_for_ever_is_refused(length):
+def test_a_length_that_would_loop_without_end_is_refused(length):
     bad = bytearray(BATCH)
     bad[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(BatchCorrupt, match="invalid batch length"):
@@ -64,7 +64,7 @@ def test_a_partition_is_written_as_kafka_writes_it():
     assert str(TopicPartition("orders", 3)) == "orders-3"
 
 
-def test_a_record_that_the_bytes_behind_the_header_cannot_hold_is_refused():
+def test_a_record_that_the_bytes_after_the_header_cannot_hold_is_refused():
     header = encode_batch([Record(0, 1, None, b"")])[:61]
     empty = bytearray(header)
     empty[8:12] = (49).to_bytes(4, "big")

@@ -69,7 +69,7 @@ def test_a_letter_of_connect_is_read():
     assert (letter.reason, letter.cause, letter.offset) == ("bad schema", "DataException", -1)
 
 
-def test_a_record_of_nobody_says_nothing_and_the_last_of_repeated_headers_counts():
+def test_a_record_without_origin_headers_has_no_origin_and_the_last_of_repeated_headers_counts():
     assert letter_of([]) == Letter()
     twice = [("__dlq.errors.topic", b"a"), ("__dlq.errors.topic", b"b\xff")]
     assert letter_of(twice).topic == "b\ufffd"
@@ -92,7 +92,7 @@ def test_its_own_headers_are_what_it_had_before():
 
 @pytest.mark.parametrize("writer", FORMATS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("forged", FORMATS, ids=lambda one: one.kind)
-def test_the_last_header_of_a_writer_says_who_wrote_the_letter(writer, forged):
+def test_the_last_header_of_a_writer_names_the_writer_of_the_letter(writer, forged):
     """Writers copy a producer's headers, which may look like those of another, and add theirs."""
     copied = [(forged.topic, b"payments"), (forged.consumer, b"forged")]
     own = [(writer.partition, b"1"), (writer.topic, b"orders"), (writer.consumer, b"real")]

@@ -234,7 +234,7 @@ async def test_bodies_that_grow_are_decompressed_beside_the_loop_and_count_as_wh
 
 
 @on_rocketmq
-async def test_a_large_request_is_stored_in_batches_that_hold_up_nobody_for_long(rocket):
+async def test_a_large_request_is_stored_in_batches_that_hold_up_the_loop_briefly(rocket):
     configs = {"max.message.bytes": str(16 * 1024 * 1024)}
     await rocket.node.services.topics.create(NewTopic("large", 1, -1, configs))
     sizes = [1, 3_000_000, 3_000_000, 10, 1_000_000, 4_000_000]

@@ -204,7 +204,7 @@ async def _no_wait(_ms: int) -> None:
     return
 
 
-async def test_failures_are_slowed_and_those_who_have_signed_are_not():
+async def test_failed_signatures_are_slowed_and_valid_ones_are_not():
     async with signing() as made:
         key = await made.key(ROOT)
         assert await made.code(made.headers(key)) == codes.OK

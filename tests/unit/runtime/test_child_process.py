@@ -1,4 +1,4 @@
-"""A child process: its lines, its exit code, and its end with whoever started it."""
+"""A child process: its lines, its exit code, and its end with its caller."""
 
 from __future__ import annotations
 

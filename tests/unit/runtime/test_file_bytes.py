@@ -72,7 +72,7 @@ def test_bytes_that_a_socket_did_not_accept_can_be_read(opened, pair):
     assert got + rest == b"head" + CONTENT[100 : 100 + (2 << 20)] + b"tail"
 
 
-def test_a_reader_that_is_gone_leaves_all_to_whoever_writes_next(opened, pair):
+def test_to_a_closed_reader_nothing_is_sent(opened, pair):
     near, far = pair
     far.close()
     assert sum(map(len, send_now(near, [b"head", FileBytes(opened, 0, 1 << 20)]))) == 4 + (1 << 20)

@@ -1,4 +1,4 @@
-"""A fault that comes with every request is told of once a minute, with how often it came."""
+"""A fault of every request is logged once a minute, with its count."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from headrace.runtime.tasks import Tasks
 
 
 def test_tasks_spawned_by_an_ending_task_end_with_their_owner():
-    """A broker that stopped left such tasks behind: nobody waited for them."""
+    """A broker that stopped left such tasks, which nothing awaited."""
     steps: list[str] = []
 
     async def main() -> None:
@@ -67,7 +67,7 @@ async def test_an_owner_closes_though_its_tasks_have_ended_in_this_turn_of_the_l
     await asyncio.wait_for(tasks.close(), 5)
 
 
-async def test_work_spawned_after_its_owner_has_closed_leaves_no_task_behind():
+async def test_work_spawned_after_its_owner_has_closed_is_no_task():
     """Nothing awaits it, so the loop might end before it does."""
     tasks = Tasks()
     await tasks.close()

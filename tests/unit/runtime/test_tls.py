@@ -29,7 +29,7 @@ def authority(tmp_path_factory):
 
 @contextmanager
 def server_of(identity) -> Iterator[int]:
-    """The port of a server that says nothing to whoever believes it."""
+    """The port of a server that completes the handshake and sends nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.certificate, identity.key)
     listener = socket.create_server(("127.0.0.1", 0))

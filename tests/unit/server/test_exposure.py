@@ -1,4 +1,4 @@
-"""Who can reach a broker, and who can read its files, unless somebody has said otherwise."""
+"""By default, only this machine reaches a broker, and only its user reads its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_loopback_is_this_machine_alone(host):
     "host",
     ["0.0.0.0", "::", "0", "10.1.2.3", "127.evil.example", "localhost.evil.example", "", "::2"],
 )
-def test_any_other_address_wants_somebody_to_have_said_so(host):
+def test_any_other_address_must_be_allowed_explicitly(host):
     assert not is_loopback(host)
     for settings in (
         Settings(Path(), kafka=(host, 1)),
@@ -138,7 +138,7 @@ def test_files_and_folders_are_their_owners_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.sqlite", "m.sqlite-wal", "m.sqlite-shm"])
-def test_metadata_behind_a_link_is_not_opened(tmp_path, name):
+def test_metadata_that_a_link_points_to_are_not_opened(tmp_path, name):
     (tmp_path / "others").write_text("precious")
     (tmp_path / name).symlink_to(tmp_path / "others")
     with pytest.raises(RequestInvalid, match="is a symbolic link"):

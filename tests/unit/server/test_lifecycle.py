@@ -1,4 +1,4 @@
-"""A broker's end: one part after another, however often it is asked for."""
+"""A broker stops one part after another, once for any number of requests to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small appends wait in memory for their segment: nobody can tell, whatever fails meanwhile."""
+"""Small appends wait in memory for their segment: not visible from outside, whatever fails."""
 
 from __future__ import annotations
 

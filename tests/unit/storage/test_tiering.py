@@ -244,7 +244,7 @@ def test_server_errors_are_retriable_and_reported_without_secrets(s3_at):
         assert server.requests >= 10, "each of the five is tried again"
 
 
-def test_a_server_that_is_away_or_silent_ends_in_bounded_time_and_the_loop_goes_on(s3_at):
+def test_a_call_to_an_unreachable_or_silent_server_ends_in_bounded_time_and_holds_up_no_loop(s3_at):
     async def main(store: BlobStore) -> None:
         turns = control = 0
         is_over = threading.Event()

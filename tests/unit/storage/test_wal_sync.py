@@ -1,4 +1,4 @@
-"""Who syncs the WAL: the loop where somebody waits and the disk is quick, else a thread."""
+"""The WAL is synced by the loop if a caller waits and the disk is quick, else by a thread."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_only_the_faults_that_are_asked_for_are_drawn():
 
 @given(producer=st.integers(1, 2**20), count=st.integers(1, 2**32 - 1), data=st.data())
 @settings(deadline=None)
-def test_a_value_tells_its_number_and_any_other_bytes_none(producer, count, data):
+def test_a_value_contains_its_number_and_other_bytes_contain_none(producer, count, data):
     number = value_number(producer, count)
     value = value_bytes(number)
     assert number_of(value) == number

@@ -1,4 +1,4 @@
-"""A history outlives whoever wrote it: whole lines, in the order of time, whatever was killed."""
+"""A history outlives its writers: whole lines, in the order of time, whatever was killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_half_a_line_of_a_killed_process_is_left_out(tmp_path):
     assert [event["k"] for event in read_history(path)] == [INVOKE, OK]
 
 
-def test_files_are_merged_by_time_behind_a_line_that_names_the_format(tmp_path):
+def test_files_are_merged_by_time_after_a_line_that_names_the_format(tmp_path):
     first, second = (History(tmp_path / f"{name}.jsonl", name) for name in "ab")
     for number in range(50):
         (first, second)[number % 3 == 0].write(OK, "note", number=number)

@@ -1,4 +1,4 @@
-"""A planted bug changes what the broker runs: a patch of a name that nobody reads plants none."""
+"""A planted bug changes what the broker runs: a patch of a name that is not read plants none."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_an_expired_message_is_not_delivered():
     assert story(100 * MS) == set()
 
 
-def test_nobody_knows_when_a_message_ended_that_was_given_up_by_itself():
+def test_the_end_of_a_message_that_was_given_up_by_itself_is_unknown():
     def story(*, is_dead):
         told = Story().send(1).send(2).acquire("a", (0, 1, "k", 1), ordered=True)
         told.acquire("b", (1, 2, "k", 1), ordered=True).settle("b", "accept", 1)

@@ -1,4 +1,4 @@
-"""What a soak calls growth: leaks are told from warm-ups, noise, and machines that become slow."""
+"""What a soak calls growth: leaks, not warm-ups, noise, or machines that become slow."""
 
 from __future__ import annotations
 

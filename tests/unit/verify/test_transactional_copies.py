@@ -151,7 +151,7 @@ def test_a_commit_in_doubt_must_be_whole():
     assert offsets_alone.read().progress(2).kinds() == {"copy lost"}
 
 
-def test_an_acknowledged_part_whose_offset_nobody_knows_must_be_read_too():
+def test_an_acknowledged_part_with_an_unknown_offset_must_be_read_too():
     story = Story().orders(1).init("a").begin("1").copy("1", 0).ask("1")
     for event in story.events:
         if event["f"] == "send" and event.get("topic") == PARCELS and event["k"] == OK:
@@ -159,7 +159,7 @@ def test_an_acknowledged_part_whose_offset_nobody_knows_must_be_read_too():
     assert "torn transaction" in story.read("1", without={(PARCELS, 0)}).kinds()
 
 
-def test_progress_that_goes_back_behind_a_committed_transaction_is_found():
+def test_progress_that_goes_back_before_a_committed_transaction_is_found():
     assert whole().read("1", "3").progress(2).kinds() == {"committed regressed"}
 
 

@@ -153,7 +153,7 @@ def test_a_message_that_was_released_does_not_come_before_its_time():
     assert story.kinds() == {"redelivered early"}
 
 
-def test_a_message_that_nobody_settles_is_reported_once_the_group_is_done():
+def test_an_unsettled_message_is_reported_once_the_group_is_done():
     story = Story().send(1, 0).acquire("m1", (0, 0, 1, "k")).poll((0, 0, 1))
     assert story.kinds() == set()
     drained = story.put(OK, "drained", group="s", upto=[[TOPIC, 0, 1]])

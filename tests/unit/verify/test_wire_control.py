@@ -7,7 +7,7 @@ import time
 from headrace_verify.wire.control import PAUSE_S, Control
 
 
-def test_it_tells_the_longest_write_of_a_time_and_the_one_that_goes_on(tmp_path):
+def test_it_reports_the_longest_write_of_a_time_and_the_unfinished_one(tmp_path):
     begun_ns = time.monotonic_ns()
     with Control(tmp_path / "control") as control:
         while len(control._writes) < 3:

@@ -27,7 +27,7 @@ STAT = Stat(1, 22, 0, 0, 3, 5, 0, SESSION, 4, 1, 0)
 
 
 class Told:
-    """A listener that keeps what it is told."""
+    """A listener that keeps its notifications."""
 
     def __init__(self) -> None:
         self.proofs: list[int] = []
@@ -128,7 +128,7 @@ def test_answers_are_the_same_in_whatever_pieces_they_come(cuts):
 
 
 @given(data=st.binary(max_size=200), is_framed=st.booleans(), xid=st.sampled_from([-4, -2, -1, 1]))
-def test_hostile_bytes_end_the_connection_at_most_and_nobody_waits_for_ever(data, is_framed, xid):
+def test_hostile_bytes_end_the_connection_at_most_and_fail_every_waiting_call(data, is_framed, xid):
     async def run() -> None:
         connection, _, sent = opened()
         requests = [
@@ -285,7 +285,7 @@ class Server(asyncio.Protocol):
         self.transport.write(OPENED)
 
 
-async def test_a_name_whose_server_has_moved_is_resolved_anew(monkeypatch):
+async def test_a_name_whose_server_has_moved_is_resolved_again(monkeypatch):
     """Two servers, of which a name means the one and later the other: the session goes on there."""
     asked: list[tuple[str, int]] = []
 

@@ -32,7 +32,7 @@ SHORT_MS = 1_000
 
 
 class Server:
-    """Keeps what it is asked; answers when told to."""
+    """Keeps requests; answers on demand."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[bytes] = asyncio.Queue()
@@ -327,7 +327,7 @@ class MadeTooLate(BookieConnection):
 
 @pytest.mark.skipif(compiled.is_used(), reason="a compiled class has no heirs in Python")
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_made_when_its_time_is_over_is_made_anew(loop):
+def test_a_connection_that_exceeded_its_time_is_made_again(loop):
     """The loop closes it and tells nobody: every request timed out from then on, for good."""
 
     async def main() -> None:

@@ -34,7 +34,7 @@ def test_nothing_proves_a_bookie_before_a_challenge():
 
 
 @pytest.mark.parametrize("text", ["", "user", ":word", "user:", "us\ner:word", 'u"x:word', "ü:w"])
-def test_what_is_no_credential_is_refused_without_saying_it(text):
+def test_an_invalid_credential_is_refused_without_being_shown(text):
     with pytest.raises(RequestInvalid) as caught:
         DigestLogin(text, "n")
     assert not text or text not in str(caught.value)

@@ -115,7 +115,7 @@ def test_metadata_are_written_as_bookkeeper_4_17_writes_them():
     )
 
 
-def test_metadata_say_who_holds_an_entry():
+def test_metadata_name_the_bookies_of_an_entry():
     assert METADATA.ensemble_of(6) == ("a:1", "b:2", "c:3")
     assert METADATA.ensemble_of(7) == ("a:1", "d:4", "c:3")
     assert METADATA.bookies_of(5) == ["c:3", "a:1"]

@@ -1,4 +1,4 @@
-"""The machines that write and recover, step by step: what happens when, told by examples."""
+"""The machines that write and recover, step by step, by examples."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_metadata_that_another_changed_end_it_and_its_own_changes_do_not():
         assert failed.is_fenced
 
 
-def test_it_closes_behind_the_last_acknowledged_entry():
+def test_it_closes_after_the_last_acknowledged_entry():
     machine = handle()
     machine.append(10)
     assert machine.close() == []
@@ -287,7 +287,7 @@ def test_new_ensembles_go_into_the_metadata_with_the_end():
     assert done == RecoveredLedger(0, 10, [Ensemble(0, ("a", "b", "d"))])
 
 
-def test_an_entry_that_nobody_can_tell_of_fails_the_recovery():
+def test_an_entry_that_no_bookie_can_decide_fails_the_recovery():
     machine = Recovery(METADATA.in_recovery(), Spares().choose)
     machine.start()
     fenced(machine, (0, OK, entry(0)), (1, OK, entry(0)), (2, OK, entry(0)))

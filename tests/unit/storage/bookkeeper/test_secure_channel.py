@@ -119,7 +119,7 @@ def test_an_answer_is_a_status_or_malformed(data):
         pass
 
 
-def test_a_refusal_behind_the_handshake_says_what_to_look_at():
+def test_a_refusal_after_the_handshake_says_what_to_look_at():
     assert start_tls_status(memoryview(NO)[4:]) == 404
     with pytest.raises(MalformedFrame, match="authorizedRoles"):
         decode_response(memoryview(NO)[4:])
