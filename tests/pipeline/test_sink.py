@@ -25,7 +25,7 @@ def run(broker):
                 identity = WriteIdentity(f"query-of-{topic}", batch, name, number)
                 delivery = TaskDelivery(topics, identity)
                 for value in values:
-                    delivery.send(RowToWrite(topic, -1, value[:5], value, (), 0))
+                    delivery.send([RowToWrite(topic, -1, value[:5], value, (), 0)])
                 topics.flush()
                 if number not in dying:
                     reports.append(delivery.finish())
@@ -115,7 +115,7 @@ def test_batches_are_no_larger_than_each_topic_takes(broker, topic, at_least_onc
         delivery = TaskDelivery(topics, identity, at_least_once=at_least_once)
         for name in (small, topic, smaller):
             for value in values:
-                delivery.send(RowToWrite(name, -1, value[:5], value, (), 0))
+                delivery.send([RowToWrite(name, -1, value[:5], value, (), 0)])
         assert delivery.finish().written_count == 1_800
         for name in (small, topic, smaller):
             found = Counter(

@@ -1,15 +1,17 @@
-"""A connection to one broker for fetching whole record batches, which no client library returns.
+"""A connection to one broker that fetches and appends whole record batches, which no client
+library does.
 
-Invariants: three requests in fixed versions that Kafka 2.3 to 4.4 and brokers like it serve
-(Metadata v4, Fetch v11, SASL v0 and v1); a request is sent once. Record batches are returned
-unchanged: this module knows nothing of records. Every length is checked against the bytes present.
-No secret is in an error.
+Invariants: requests in fixed versions that Kafka 2.3 to 4.4 and brokers like it serve (Metadata v4,
+Fetch v11, Produce v7, InitProducerId v0, SASL v0 and v1); a request is sent once, and requests are
+answered in their order. Record batches stay unchanged: this module knows nothing of records. Every
+length is checked against the bytes present. No secret is in an error.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
+from collections import deque
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -17,14 +19,23 @@ from headrace.errors import AuthenticationFailed
 from headrace.runtime.scram import HASHES, ScramClient
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from headrace.runtime.access import Access
 
 # Do not change: protocol.
-_FETCH, _METADATA, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 1, 3, 17, 36
+_PRODUCE, _FETCH, _METADATA = 0, 1, 3
+_SASL_HANDSHAKE, _INIT_PRODUCER_ID, _SASL_AUTHENTICATE = 17, 22, 36
 _REQUEST: Final = Struct(">ihhih")
 _INT16, _INT32 = Struct(">h"), Struct(">i")
+_PRODUCE_HEAD: Final = Struct(">hhii")
+"""No transactional id (-1), acknowledgements, how long the broker may wait for them in ms, and the
+number of topics."""
+_PAIR: Final = Struct(">ii")
+_APPENDED_PARTITION: Final = Struct(">ihqqq")
+"""Partition, error code, base offset, append time and log start offset."""
+_PRODUCER: Final = Struct(">ihqh")
+"""Throttle time, error code, producer id and epoch."""
 _FETCH_HEAD: Final = Struct(">iiiibii")
 """Replica (-1: a client), wait, minimum and maximum bytes, isolation, session (none), its epoch."""
 _FETCH_PARTITION: Final = Struct(">iiqqi")
@@ -33,7 +44,8 @@ _FETCHED_PARTITION: Final = Struct(">ihqqq")
 _ABORTED: Final = Struct(">qq")
 _BOOL, _PARTITION_HEAD = Struct(">b"), Struct(">hii")
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-_CLIENT_ID: Final = b"headrace-pipeline"
+_ALL: Final = -1
+CLIENT_ID: Final = "headrace-pipeline"
 _ANSWER_BYTES_MAX: Final = 1 << 30
 """Larger than any batch; a larger size belongs to another protocol."""
 PLAIN: Final = "PLAIN"
@@ -68,6 +80,22 @@ class FetchRequest(NamedTuple):
     is_read_committed: bool
 
 
+class Appending(NamedTuple):
+    """A batch for one partition."""
+
+    topic: str
+    partition: int
+    batch: bytes
+
+
+class Appended(NamedTuple):
+    """What became of one batch."""
+
+    topic: str
+    partition: int
+    error_code: int
+
+
 class Leader(NamedTuple):
     """Where a partition is served; a code instead if it is not."""
 
@@ -78,9 +106,17 @@ class Leader(NamedTuple):
 class BrokerConnection:
     """One connection. Every wait raises TimeoutError after `timeout_s`."""
 
-    def __init__(self, address: tuple[str, int], access: Access, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        access: Access,
+        timeout_s: float,
+        client_id: str = CLIENT_ID,
+    ) -> None:
         """Connect, and log in if `access` says so. Raises OSError, AuthenticationFailed."""
+        self._client_id = client_id.encode()
         self._correlation_id = 0
+        self._unanswered: deque[int] = deque()
         self._socket = socket.create_connection(address, timeout_s)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -104,9 +140,47 @@ class BrokerConnection:
 
     def leader_of(self, topic: str, partition: int) -> Leader:
         """Ask for a partition's leader; never creates the topic. Raises OSError."""
-        body = _INT32.pack(1) + _string(topic) + b"\0"
-        self._send(_METADATA, 4, body)
-        return _leader_of(_Answer(self._receive()), partition)
+        code, found = self.leaders_of(topic)
+        return found.get(partition, Leader(code or _UNKNOWN_TOPIC_OR_PARTITION, None))
+
+    def leaders_of(self, topic: str) -> tuple[int, Mapping[int, Leader]]:
+        """The topic's error code, and the leader of each partition; never creates the topic.
+        Raises OSError."""
+        self._send(_METADATA, 4, _INT32.pack(1) + _string(topic) + b"\0")
+        return _leaders_of(_Answer(self._receive()))
+
+    def new_producer(self) -> tuple[int, int, int]:
+        """An error code, and the id and epoch of a new idempotent producer. Raises OSError."""
+        self._send(_INIT_PRODUCER_ID, 0, _INT16.pack(-1) + _INT32.pack(0))
+        _, code, producer_id, epoch = _Answer(self._receive()).fields(_PRODUCER)
+        return code, producer_id, epoch
+
+    @property
+    def unanswered_count(self) -> int:
+        """Requests whose answers have not been received."""
+        return len(self._unanswered)
+
+    def send_produce(self, batches: Sequence[Appending], wait_ms: int) -> None:
+        """Send batches, one per partition at most, to be acknowledged by all replicas;
+        `receive_produce` returns the answer. Raises OSError."""
+        topics: dict[str, list[bytes]] = {}
+        for topic, partition, batch in batches:
+            topics.setdefault(topic, []).extend((_PAIR.pack(partition, len(batch)), batch))
+        parts = [_PRODUCE_HEAD.pack(-1, _ALL, wait_ms, len(topics))]
+        for topic, partitions in topics.items():
+            parts += (_string(topic), _INT32.pack(len(partitions) // 2), *partitions)
+        self._send(_PRODUCE, 7, b"".join(parts))
+
+    def receive_produce(self) -> list[Appended]:
+        """The answer to the oldest `send_produce` that has none yet. Raises OSError."""
+        answer = _Answer(self._receive())
+        found = []
+        for _ in answer.items():
+            topic = answer.string()
+            for _ in answer.items():
+                partition, code, *_ = answer.fields(_APPENDED_PARTITION)
+                found.append(Appended(topic, partition, code))
+        return found
 
     def send_fetch(self, wanted: FetchRequest) -> None:
         """Send a request; `receive_fetch` returns its answer. Raises OSError."""
@@ -144,15 +218,18 @@ class BrokerConnection:
 
     def _send(self, api_key: int, version: int, body: bytes) -> None:
         self._correlation_id += 1
-        size = _REQUEST.size - _INT32.size + len(_CLIENT_ID) + len(body)
-        head = _REQUEST.pack(size, api_key, version, self._correlation_id, len(_CLIENT_ID))
-        self._socket.sendall(head + _CLIENT_ID + body)
+        self._unanswered.append(self._correlation_id)
+        name = self._client_id
+        size = _REQUEST.size - _INT32.size + len(name) + len(body)
+        head = _REQUEST.pack(size, api_key, version, self._correlation_id, len(name))
+        self._socket.sendall(head + name + body)
 
     def _receive(self) -> bytes:
-        """An answer after its correlation id. One request is outstanding at a time."""
+        """The answer to the oldest request that has none, after its correlation id."""
+        expected = self._unanswered.popleft()
         size, found = Struct(">ii").unpack(self._read(8))
-        if not _INT32.size <= size <= _ANSWER_BYTES_MAX or found != self._correlation_id:
-            raise AnswerMalformed(f"{size} bytes as answer {found} to {self._correlation_id}")
+        if not _INT32.size <= size <= _ANSWER_BYTES_MAX or found != expected:
+            raise AnswerMalformed(f"{size} bytes as answer {found} to {expected}")
         return self._read(size - _INT32.size)
 
     def _read(self, size: int) -> bytes:
@@ -225,7 +302,7 @@ def _tokens(access: Access, mechanism: str) -> Generator[bytes, bytes, None]:
     scram.check(answer)
 
 
-def _leader_of(answer: _Answer, partition: int) -> Leader:
+def _leaders_of(answer: _Answer) -> tuple[int, dict[int, Leader]]:
     answer.int32()  # throttle time
     addresses = {}
     for _ in answer.items():
@@ -234,20 +311,18 @@ def _leader_of(answer: _Answer, partition: int) -> Leader:
         addresses[node] = (host, port)
     answer.string()  # cluster id
     answer.int32()  # controller
-    found = Leader(_UNKNOWN_TOPIC_OR_PARTITION, None)
+    topic_code, found = _UNKNOWN_TOPIC_OR_PARTITION, {}
     for _ in answer.items():
         topic_code = answer.int16()
         answer.string()
         answer.fields(_BOOL)
-        found = Leader(topic_code or found.error_code, None)
         for _ in answer.items():
             code, number, leader = answer.fields(_PARTITION_HEAD)
             for _ in range(2):  # replicas, and those in sync
                 for _ in answer.items():
                     answer.int32()
-            if number == partition:
-                found = Leader(code, addresses.get(leader))
-    return found
+            found[number] = Leader(code, addresses.get(leader))
+    return topic_code, found
 
 
 def _fetched(answer: _Answer) -> FetchedPartition:

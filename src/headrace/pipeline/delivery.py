@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid, RowInvalid, RowsChanged
@@ -48,14 +50,12 @@ from headrace.pipeline.written import (
     WriteIdentity,
     Written,
     batch_prefix,
-    digest_of,
-    encoded,
     row_again,
     written_or_none,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class Bounds(NamedTuple):
@@ -100,8 +100,9 @@ class TargetTopics(Protocol):
         """Commit offsets with metadata atomically."""
         ...
 
-    def produce(self, row: RowToWrite, written: bytes) -> None:
-        """Queue a record with `written` as its last header, named WRITTEN_HEADER."""
+    def produce(self, rows: Sequence[RowToWrite], written: Sequence[bytes]) -> None:
+        """Queue records of one topic, each with its `written` as last header, named
+        WRITTEN_HEADER."""
         ...
 
     def flush(self) -> None:
@@ -190,6 +191,16 @@ class _Topic:
     earlier: set[bytes] = field(default_factory=set)
     own: Counter[bytes] = field(default_factory=Counter)
 
+    def is_due(self, digest: bytes) -> bool:
+        """Whether the next row with this digest is to be written, which is then taken for done."""
+        if digest in self.earlier:
+            self.report.deferred[digest] += 1
+            return False
+        if self.own[digest] > 0:
+            self.own[digest] -= 1
+            return False
+        return True
+
 
 class TaskDelivery:
     """The rows of one attempt of one task."""
@@ -197,6 +208,10 @@ class TaskDelivery:
     def __init__(
         self, topics: TargetTopics, identity: WriteIdentity, *, at_least_once: bool = False
     ) -> None:
+        # Imported late: where the compiled core is used, that is decided before.
+        from headrace.pipeline.row_encoding import encode_rows
+
+        self._encode_rows = encode_rows
         self._target = topics
         self._identity = identity
         self._at_least_once = at_least_once
@@ -204,31 +219,32 @@ class TaskDelivery:
         self._written_count = 0
         self._header = batch_prefix(identity) + f"{identity.run}/{identity.task}/".encode()
 
-    def send(self, row: RowToWrite) -> None:
-        """Write the row unless it is already written.
+    def send(self, rows: Iterable[RowToWrite]) -> None:
+        """Write the rows that are not written yet.
 
-        Raises OptionInvalid if the topic does not exist or is compacted, RowInvalid for a row that
+        Raises OptionInvalid if a topic does not exist or is compacted, RowInvalid for a row that
         the broker would not append as it is, DeliveryFailed, DeliveryInDoubt.
         """
-        topic = self._topics.get(row.topic)
-        if topic is None:
-            topic = self._topics[row.topic] = self._open(row.topic)
-        digest = digest_of(row)
-        report = topic.report
-        report.count += 1
-        report.checksum += int.from_bytes(digest, "big")
+        for name, run in groupby(rows, itemgetter(0)):
+            if name not in self._topics:
+                self._topics[name] = self._open(name)
+            self._send(self._topics[name], list(run))
+
+    def _send(self, topic: _Topic, rows: list[RowToWrite]) -> None:
+        digests, written, checksum = self._encode_rows(rows, self._header)
+        topic.report.count += len(rows)
+        topic.report.checksum += checksum
         if topic.is_done:
             return
-        if topic.reads_attributes and row.headers:
-            _check_attributes(row)
-        if digest in topic.earlier:
-            report.deferred[digest] += 1
-            return
-        if topic.own and topic.own[digest] > 0:
-            topic.own[digest] -= 1
-            return
-        self._written_count += 1
-        self._target.produce(row, self._header + encoded(row, digest))
+        if topic.reads_attributes:
+            for row in rows:
+                if row.headers:
+                    _check_attributes(row)
+        if topic.earlier or topic.own:
+            due = [index for index, digest in enumerate(digests) if topic.is_due(digest)]
+            rows, written = [rows[index] for index in due], [written[index] for index in due]
+        self._written_count += len(rows)
+        self._target.produce(rows, written)
 
     def finish(self) -> TaskReport:
         """Wait for the acknowledgements. Raises DeliveryFailed, RowsChanged."""
@@ -424,11 +440,14 @@ def _complete(
     wanted = missing.total()
     if not wanted:
         return 0
+    from headrace.pipeline.row_encoding import encoded
+
     header = batch_prefix(identity) + f"{identity.run}/{COMMIT_TASK}/".encode()
     for written, record in read_back(topics, identity, name, begun):
         for _ in range(missing.pop(written.digest, 0)):
             row = row_again(name, written, record)
-            topics.produce(row, header + encoded(row, written.digest))
+            end = encoded(row.partition, row.timestamp_ms, written.digest)
+            topics.produce([row], [header + end])
     if missing:
         raise DeliveryInDoubt(
             f"Batch {identity.batch} of query {identity.query}: {missing.total()} records"

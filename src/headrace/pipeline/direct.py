@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import BatchCorrupt
 from headrace.pipeline.broker_connection import (
+    CLIENT_ID,
     MECHANISMS,
     BrokerConnection,
     FetchedPartition,
@@ -44,7 +45,7 @@ _WAIT_MS: Final = 500
 _TIMEOUT_S: Final = 30.0
 _PAUSE_S: Final = 0.1
 _MS_TO_NS: Final = 1_000_000
-_UNDERSTOOD: Final = frozenset({
+UNDERSTOOD: Final = frozenset({
     "bootstrap.servers", "isolation.level", "client.id", "group.id", "log_level", "check.crcs",
     PROTOCOL, MECHANISM, "sasl.mechanisms", "sasl.username", "sasl.password",
     "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
@@ -57,7 +58,7 @@ _UNDERSTOOD: Final = frozenset({
     "topic.metadata.refresh.interval.ms", "metadata.max.age.ms",
 })  # fmt: skip
 _OFFSET_OUT_OF_RANGE: Final = 1
-_PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 13, 56, 74, 75, 76, 78, 100, 103})
+PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 13, 56, 74, 75, 76, 78, 100, 103})
 """Codes with which another broker, or the same one later, may serve the request: Kafka's from
 UNKNOWN_TOPIC_OR_PARTITION to NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, those of epochs and ids."""
 
@@ -73,8 +74,11 @@ class _Batch(NamedTuple):
 
 def is_possible(client: Mapping[str, str]) -> bool:
     """Whether this module knows all of these client settings."""
-    if not client.keys() <= _UNDERSTOOD:
-        return False
+    return client.keys() <= UNDERSTOOD and is_login_possible(client)
+
+
+def is_login_possible(client: Mapping[str, str]) -> bool:
+    """Whether `BrokerConnection` can log in as these client settings say."""
     if not client.get(PROTOCOL, "").upper().startswith("SASL"):
         return True
     mechanism = client.get(MECHANISM) or client.get("sasl.mechanisms") or ""
@@ -257,9 +261,9 @@ class _LogReader:
                 return fetched
             if fetched.error_code == _OFFSET_OUT_OF_RANGE:
                 return None
-            if fetched.error_code not in _PASSING:
-                raise self._refused(f"error {fetched.error_code} ({_name_of(fetched.error_code)})")
-            self._retry(position, f"error {fetched.error_code} ({_name_of(fetched.error_code)})")
+            if fetched.error_code not in PASSING:
+                raise self._refused(f"error {fetched.error_code} ({name_of(fetched.error_code)})")
+            self._retry(position, f"error {fetched.error_code} ({name_of(fetched.error_code)})")
 
     def _request(self, position: int) -> None:
         """Request what comes next, so that the broker reads while this process decodes."""
@@ -294,21 +298,25 @@ class _LogReader:
         failure: OSError = ConnectionError("bootstrap.servers names no broker")
         for address in addresses_of(self._options.client["bootstrap.servers"]):
             try:
-                with BrokerConnection(address, self._access, _TIMEOUT_S) as connection:
+                with self._connected(address) as connection:
                     leader = connection.leader_of(self._piece.topic, self._piece.partition)
             except OSError as error:
                 failure = error
                 continue
             if leader.address is not None:
-                return BrokerConnection(leader.address, self._access, _TIMEOUT_S)
+                return self._connected(leader.address)
             failure = ConnectionError(
-                f"the partition has no leader ({_name_of(leader.error_code)})"
+                f"the partition has no leader ({name_of(leader.error_code)})"
                 if leader.error_code
                 else "the partition has no leader"
             )
-            if leader.error_code and leader.error_code not in _PASSING:
-                raise self._refused(_name_of(leader.error_code))
+            if leader.error_code and leader.error_code not in PASSING:
+                raise self._refused(name_of(leader.error_code))
         raise failure
+
+    def _connected(self, address: tuple[str, int]) -> BrokerConnection:
+        client_id = self._options.client.get("client.id", CLIENT_ID)
+        return BrokerConnection(address, self._access, _TIMEOUT_S, client_id)
 
     def _first_present(self, position: int) -> int:
         """The log start, where a range whose start was deleted continues. Raises RecordsLost."""
@@ -383,7 +391,8 @@ def addresses_of(servers: str) -> list[tuple[str, int]]:
     return found
 
 
-def _name_of(code: int) -> str:
+def name_of(code: int) -> str:
+    """librdkafka's name of an error code."""
     from confluent_kafka import KafkaError
 
     return str(KafkaError(code).name())

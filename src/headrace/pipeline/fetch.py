@@ -52,7 +52,7 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     broker sends nothing for `stall_timeout_ms`, RecordUnreadable for a record that cannot be
     returned, ReadRefused if the broker refuses.
     """
-    _use_core()
+    use_core()
     from headrace.pipeline.direct import is_possible, read_directly
 
     read = read_directly if is_possible(options.client) else read_through_client
@@ -60,8 +60,8 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1)
-def _use_core() -> None:
-    """Decode with the compiled core, if it is there: before its modules are imported."""
+def use_core() -> None:
+    """Use the compiled core, if it is there: before its modules are imported."""
     compiled.use()
 
 

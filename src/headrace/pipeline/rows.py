@@ -36,6 +36,8 @@ _SIMPLE = {
     "timestamp": {"timestamp"},
 }
 COLUMNS = frozenset(_NEEDED)
+_PIECE_ROWS = 10_000
+"""As many as Spark passes at a time."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -86,10 +88,13 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[RowToWrite]:
-    """Yield the rows of a task. Raises RowInvalid."""
-    rows = (row for batch in batches for row in _rows_of_batch(batch, options))
-    return iter(sorted(rows, key=_sort_key)) if options.sort_rows else rows
+def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[list[RowToWrite]]:
+    """Yield the rows of a task in pieces, none of them empty. Raises RowInvalid."""
+    pieces = (list(_rows_of_batch(batch, options)) for batch in batches)
+    if options.sort_rows:
+        rows = sorted((row for piece in pieces for row in piece), key=_sort_key)
+        pieces = (rows[start : start + _PIECE_ROWS] for start in range(0, len(rows), _PIECE_ROWS))
+    return filter(None, pieces)
 
 
 def _sort_key(row: RowToWrite) -> tuple[str, int, int, bytes, bytes]:

@@ -13,6 +13,7 @@ another writer that learns of the run only from the messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import (
 
 from headrace.pipeline.delivery import TaskDelivery, TaskReport, commit_batch
 from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.fetch import use_core
 from headrace.pipeline.rows import check_columns, rows_of
 from headrace.pipeline.written import WriteIdentity
 
@@ -100,17 +102,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def deliver(batches: Iterator[Any], options: SinkOptions, identity: WriteIdentity) -> TaskReport:
     """Write a task's rows exactly once. A task without rows sends no requests."""
-    rows = rows_of(batches, options)
-    first = next(rows, None)
+    pieces = rows_of(batches, options)
+    first = next(pieces, None)
     if first is None:
         return TaskReport(identity)
+    use_core()
     from headrace.pipeline.target import KafkaTopics
 
     with KafkaTopics(options) as topics:
         delivery = TaskDelivery(topics, identity, at_least_once=options.at_least_once)
-        delivery.send(first)
-        for row in rows:
-            delivery.send(row)
+        for rows in chain((first,), pieces):
+            delivery.send(rows)
         return delivery.finish()
 
 

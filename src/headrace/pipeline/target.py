@@ -1,8 +1,8 @@
-"""The sink's topics, reached with ordinary Kafka clients.
+"""The sink's topics: writing to them, marks as committed offsets of a memberless group, and reading
+a range back.
 
-Responsibilities: an idempotent producer, marks as committed offsets of a memberless group, and
-reading a range back. Clients are created on first use, because most tasks need one or two. Knows
-nothing of batches and runs: that is `delivery.py`.
+Clients are created on first use, because most tasks need one or two. Knows nothing of batches and
+runs: that is `delivery.py`.
 """
 
 from __future__ import annotations
@@ -12,28 +12,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.pipeline.cluster import ClusterClient, is_compacted
 from headrace.pipeline.delivery import Bounds, TopicTraits
-from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, RecordRefused
+from headrace.pipeline.direct_writer import DirectWriter, is_possible
+from headrace.pipeline.errors import DeliveryFailed, OptionInvalid
+from headrace.pipeline.library_writer import LibraryWriter
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
-from headrace.pipeline.written import GROUP_PREFIX, WRITTEN_HEADER, RowToWrite, Stored
+from headrace.pipeline.written import GROUP_PREFIX, RowToWrite, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _SETTLE_S = 0.25
 _SETTLE_TRIES = 20
 _REQUEST_TIMEOUT_S = 30.0
-_POLL_EVERY = 1_000
 ATTRIBUTES = "headrace.message.attributes"
 NO_ATTRIBUTES = ("", "false", "ignore", "refuse")
 """The values of the topic setting with which reserved headers have no effect."""
-_REFUSALS = frozenset({
-    "INVALID_RECORD", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",
-    "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "POLICY_VIOLATION",
-    "UNSUPPORTED_COMPRESSION_TYPE",
-})  # fmt: skip
-"""librdkafka's names of the errors that the same record meets each time."""
-_BATCH_BYTES_MAX = 1_000_000
 _BATCH_BYTES_UNKNOWN = 262_144
 """For a topic whose settings this client may not read."""
 _TIMESTAMP_SET = 1  # librdkafka's TIMESTAMP_CREATE_TIME
@@ -45,23 +39,17 @@ class KafkaTopics:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._cluster = ClusterClient({**options.client, "isolation.level": "read_uncommitted"})
-        self._producer: Any = None
         self._consumer: Any = None
-        self._queued_count = 0
-        self._batch_bytes = _BATCH_BYTES_MAX
         self._batch_limits: dict[str, int] = {}
         """Of the topics that are written to: the largest batch that each takes."""
-        self._failure: Any = None
-        self._client_error: type[Exception] = BufferError
-        """What the client raises for a record that it refuses itself, such as for its size."""
+        writer = DirectWriter if is_possible(options.client) else LibraryWriter
+        self._writer: DirectWriter | LibraryWriter = writer(options, self._batch_limit_of)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._producer is not None:
-            self._producer.purge()
-            self._producer.flush(1.0)
+        self._writer.close()
         if self._consumer is not None:
             self._consumer.close()
 
@@ -146,48 +134,13 @@ class KafkaTopics:
             if entry.error is not None:
                 raise _marks_failed(group, "stored", entry.error)
 
-    def produce(self, row: RowToWrite, written: bytes) -> None:
+    def produce(self, rows: Sequence[RowToWrite], written: Sequence[bytes]) -> None:
         """See TargetTopics."""
-        if self._producer is None or self._batch_limit_of(row.topic) < self._batch_bytes:
-            self._renew_producer(row.topic)
-        headers = [*row.headers, (WRITTEN_HEADER, written)]
-        while True:
-            try:
-                self._producer.produce(
-                    row.topic,
-                    row.value,
-                    row.key,
-                    row.partition,
-                    on_delivery=self._on_delivery,
-                    timestamp=row.timestamp_ms,
-                    headers=headers,
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.05)
-                self._check()
-            except self._client_error as error:
-                if error.args[0].name() not in _REFUSALS:
-                    raise
-                self._failure = error.args[0]
-                self._check()
-        self._queued_count += 1
-        if self._queued_count % _POLL_EVERY == 0:
-            self._producer.poll(0)
-            self._check()
+        self._writer.produce(rows, written)
 
     def flush(self) -> None:
         """See TargetTopics."""
-        if self._producer is None:
-            return
-        left = self._producer.flush(self._options.delivery_timeout_ms / 1000)
-        self._check()
-        if left:
-            raise DeliveryFailed(
-                f"{left} records were not acknowledged within"
-                f" {self._options.delivery_timeout_ms} ms. Is the broker up? Spark retries"
-                " the task, which writes the rest; deliveryTimeoutMs sets the limit."
-            )
+        self._writer.flush()
 
     def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stored]:
         """See TargetTopics."""
@@ -229,36 +182,6 @@ class KafkaTopics:
             self._batch_limits[topic] = limit
         return limit
 
-    def _renew_producer(self, topic: str) -> None:
-        """Make a producer whose batches the topic takes, too; it would refuse larger ones for
-        good."""
-        self.flush()
-        self._batch_bytes = min(self._batch_bytes, self._batch_limit_of(topic))
-        self._producer = self._make_producer()
-
-    def _make_producer(self) -> Any:
-        from confluent_kafka import KafkaException, Producer
-
-        self._client_error = KafkaException
-        return Producer(
-            {
-                "log_level": "2",
-                "linger.ms": "10",
-                # An idempotent librdkafka spins while as many requests are in flight as it allows:
-                # 16-18 us of CPU per record of 100 B with 5 of 256 KiB, 9-11 with 3 of 1 MB.
-                "batch.size": str(self._batch_bytes),
-                "max.in.flight.requests.per.connection": "3",
-                "partitioner": "murmur2_random",  # the partitioner of Kafka's own clients
-                "queue.buffering.max.messages": "200000",
-                **self._options.client,
-                "enable.idempotence": "true",
-                "acks": "all",
-                "delivery.timeout.ms": str(self._options.delivery_timeout_ms),
-                "delivery.report.only.error": True,
-                "error_cb": self._on_error,
-            }
-        )
-
     def _make_consumer(self) -> Any:
         from confluent_kafka import Consumer
 
@@ -274,27 +197,6 @@ class KafkaTopics:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
             }
-        )
-
-    def _on_delivery(self, error: Any, _message: Any) -> None:
-        self._failure = self._failure or error
-
-    def _on_error(self, error: Any) -> None:
-        if error.fatal():
-            self._failure = self._failure or error
-
-    def _check(self) -> None:
-        if self._failure is None:
-            return
-        if self._failure.name() in _REFUSALS:
-            raise RecordRefused(
-                f"A record is refused: {self._failure}. The batch is not committed, and sending it"
-                " again does not help. Filter or change such rows, or the settings of the topic"
-                " and the client (for large records max.message.bytes and kafka.message.max.bytes)."
-            )
-        raise DeliveryFailed(
-            f"The broker rejected a record: {self._failure}. The batch is not committed;"
-            " Spark retries the task, which writes the missing records."
         )
 
 

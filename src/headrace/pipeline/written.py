@@ -5,9 +5,7 @@ Responsibilities: the stored formats and row identity. Pure; `delivery.py` decid
 
 from __future__ import annotations
 
-import struct
-from binascii import a2b_base64, b2a_base64
-from hashlib import blake2b
+from binascii import a2b_base64
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,9 +17,7 @@ DIGEST_SIZE = 12  # do not change: stored; at 10 million rows the collision prob
 _ENCODED_DIGEST_SIZE = 16
 CHECKSUM_MODULUS = 1 << (8 * DIGEST_SIZE)  # do not change: stored
 COMMIT_TASK = -1  # the task id under which a batch's commit writes
-_HAS_PARTITION, _HAS_TIMESTAMP = 1, 2  # do not change: stored
-_fixed = struct.Struct("<iiqii").pack  # do not change: digests are stored
-_lengths = struct.Struct("<ii").pack
+HAS_PARTITION, HAS_TIMESTAMP = 1, 2  # do not change: stored
 
 
 class RowToWrite(NamedTuple):
@@ -61,24 +57,6 @@ class WriteIdentity(NamedTuple):
         return f"{GROUP_PREFIX}.{self.query}"
 
 
-def digest_of(row: RowToWrite) -> bytes:
-    """A digest of a row's content: every field of the row except the topic."""
-    key, value, headers = row.key, row.value, row.headers
-    body = _fixed(
-        -1 if key is None else len(key),
-        -1 if value is None else len(value),
-        row.timestamp_ms,
-        row.partition,
-        len(headers),
-    )
-    if headers:
-        for name, content in headers:
-            key_bytes = name.encode()
-            body += _lengths(len(key_bytes), -1 if content is None else len(content))
-            body += key_bytes + (content or b"")
-    return blake2b(body + (key or b"") + (value or b""), digest_size=DIGEST_SIZE).digest()
-
-
 class Written(NamedTuple):
     """The content of a record's WRITTEN_HEADER, after query and batch."""
 
@@ -111,14 +89,6 @@ def written_or_none(prefix: bytes, record: Stored) -> Written | None:
     return None
 
 
-def encoded(row: RowToWrite, digest: bytes) -> bytes:
-    """Encode the end of a record's header: which fields the row set itself, and its digest."""
-    flags = (_HAS_PARTITION if row.partition >= 0 else 0) | (
-        _HAS_TIMESTAMP if row.timestamp_ms else 0
-    )
-    return b"%d" % flags + b2a_base64(digest, newline=False)
-
-
 def row_again(name: str, written: Written, record: Stored) -> RowToWrite:
     """Reconstruct the row that a record was written from."""
     headers = list(record.headers)
@@ -126,11 +96,11 @@ def row_again(name: str, written: Written, record: Stored) -> RowToWrite:
     del headers[last]
     return RowToWrite(
         name,
-        record.partition if written.flags & _HAS_PARTITION else -1,
+        record.partition if written.flags & HAS_PARTITION else -1,
         record.key,
         record.value,
         headers,
-        record.timestamp_ms if written.flags & _HAS_TIMESTAMP else 0,
+        record.timestamp_ms if written.flags & HAS_TIMESTAMP else 0,
     )
 
 

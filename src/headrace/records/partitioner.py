@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _SEED: Final = 0x9747B28C
 _FACTOR: Final = 0x5BD1E995
@@ -17,13 +20,17 @@ def partition_of_key(key: bytes, count: int) -> int:
 def _murmur2(data: bytes) -> int:
     """Austin Appleby's MurmurHash2 with Kafka's seed, 4 bytes at a time."""
     size = len(data)
-    hashed = _SEED ^ size
     whole = size & ~3
+    factor: i64 = _FACTOR
+    mask: i64 = _MASK
+    hashed: i64 = _SEED ^ size
     for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _FACTOR & _MASK
-        word = (word ^ word >> 24) * _FACTOR & _MASK
-        hashed = (hashed * _FACTOR & _MASK) ^ word
+        word: i64 = int.from_bytes(data[at : at + 4], "little")
+        word = word * factor & mask
+        word = (word ^ word >> 24) * factor & mask
+        hashed = (hashed * factor & mask) ^ word
     if whole < size:
-        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _MASK
-    hashed = (hashed ^ hashed >> 13) * _FACTOR & _MASK
+        rest: i64 = int.from_bytes(data[whole:], "little")
+        hashed = (hashed ^ rest) * factor & mask
+    hashed = (hashed ^ hashed >> 13) * factor & mask
     return hashed ^ hashed >> 15

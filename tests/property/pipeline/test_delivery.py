@@ -84,8 +84,8 @@ class Cluster:
                     clients[task].append(client)
                     identity = WriteIdentity("q", number, run, task, attempt)
                     delivery = TaskDelivery(client, identity, at_least_once=self.at_least_once)
-                    for row in pieces[task]:
-                        delivery.send(row)
+                    for at in range(0, len(pieces[task]), 3):
+                        delivery.send(pieces[task][at : at + 3])
                     return delivery.finish()
 
                 return body
@@ -205,7 +205,7 @@ def test_a_batch_with_other_rows_is_named_and_not_committed():
     def run(name, values):
         delivery = TaskDelivery(client, WriteIdentity("q", 4, name, 0))
         for value in values:
-            delivery.send(RowToWrite("one", -1, None, value, (), 0))
+            delivery.send([RowToWrite("one", -1, None, value, (), 0)])
         commit_batch(client, [delivery.finish()])
 
     run("a", [b"1", b"2"])
@@ -221,7 +221,7 @@ def test_a_compacted_topic_is_refused_before_anything_is_written():
     client = Client(topics)
     delivery = TaskDelivery(client, WriteIdentity("q", 0, "a", 0))
     with pytest.raises(OptionInvalid, match=r"old value of a key.*delivery=atLeastOnce"):
-        delivery.send(RowToWrite("one", -1, b"k", b"v", (), 0))
+        delivery.send([RowToWrite("one", -1, b"k", b"v", (), 0)])
     assert client.queued_count == 0
     assert not topics.committed["headrace-sink.q"]
 
@@ -234,7 +234,7 @@ def test_at_least_once_ends_with_the_last_value_of_each_key_however_attempts_fai
         client = Client(topics)
         delivery = TaskDelivery(client, WriteIdentity("q", 0, "a", 0, attempt), at_least_once=True)
         for value in (b"1", b"2"):
-            delivery.send(RowToWrite("one", -1, b"k", value, (), 0))
+            delivery.send([RowToWrite("one", -1, b"k", value, (), 0)])
         report = delivery.finish()
         if attempt == 0:
             del topics.logs["one"][0][0]
@@ -259,7 +259,7 @@ def test_a_row_that_the_broker_would_not_append_as_it_is_is_refused(header, valu
     def send(topic, headers, **options):
         client = Client(topics)
         delivery = TaskDelivery(client, WriteIdentity("q", 0, topic, 0), **options)
-        delivery.send(RowToWrite(topic, -1, b"k", b"v", headers, 0))
+        delivery.send([RowToWrite(topic, -1, b"k", b"v", headers, 0)])
         return client.queued_count
 
     assert send("reads", harmless) == send("plain", [(header, value)]) == 1

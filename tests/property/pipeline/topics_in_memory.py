@@ -65,9 +65,10 @@ class Client:
         self._step()
         self._topics.committed[group].update(marks)
 
-    def produce(self, row, written):
-        self._step()
-        self._queued.append((row, written))
+    def produce(self, rows, written):
+        for each in zip(rows, written, strict=True):
+            self._step()
+            self._queued.append(each)
 
     def flush(self):
         while self._queued:

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import chain
 
 import pyarrow as pa
 import pytest
@@ -77,7 +78,7 @@ def written(options, values):
     """The records of rows with these values."""
     kind = typed_values(options.typed, "orders").arrow_type
     batch = pa.record_batch([pa.array(values, kind)], names=["value"])
-    return list(rows_of(iter([batch]), options))
+    return [*chain.from_iterable(rows_of(iter([batch]), options))]
 
 
 def plain(value):
