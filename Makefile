@@ -59,9 +59,9 @@ bench: $(SPARK)
 	@$(PY) scripts/build_core.py
 	$(PY) -m benchmarks $(BENCH)
 
-# The documentation as a site, in .cache/site.
+# The documentation as a site, in .cache/site: a folder for each version that was built there.
 docs: setup
-	@$(VENV)/bin/sphinx-build -W --keep-going -n -q -b html docs .cache/site
+	@$(VENV)/bin/sphinx-build -W --keep-going -n -q -b html docs .cache/site/$$(sed -n 's/^version = "\([^"]*\)".*/\1/p' pyproject.toml)
 	@echo "open .cache/site/index.html"
 
 # What is published, in dist/, built twice and tried out: RELEASE="--python python3.11 python3.12".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from typing import TYPE_CHECKING
 
 from tests.documents.commands import ROOT
@@ -19,7 +20,10 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
     tmp_path: Path,
 ) -> None:
     options = "-W", "--keep-going", "-n", "-q", "-b", "html"
-    command = [sys.executable, "-m", "sphinx", *options, "docs", str(tmp_path)]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (tmp_path / "0.1.9").mkdir()
+    (tmp_path / "0.1.9" / "searchindex.js").touch()
+    command = [sys.executable, "-m", "sphinx", *options, "docs", str(tmp_path / version)]
     ran = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -28,5 +32,9 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
     assert len(pages) > 80
     for page in pages:
         assert not _LOADED.findall(page.read_text()), page
+    assert (tmp_path / "versions.js").read_text() == f'const VERSIONS = ["{version}", "0.1.9"];\n'
+    assert f"url={version}/index.html" in (tmp_path / "index.html").read_text()
+    tmp_path /= version
+    assert 'src="../../versions.js"' in (tmp_path / "reference" / "settings.html").read_text()
     assert "headrace topic copy" in (tmp_path / "reference" / "commands.html").read_text()
     assert (tmp_path / "searchindex.js").stat().st_size > 100_000
