@@ -142,4 +142,4 @@ def test_typed_columns_grow_with_the_schema_and_what_is_none_is_in_the_side_tabl
     assert sorted((row["offset"], row["value"]) for row in bad) == [
         (1, b"nonsense0"), (3, b"nonsense1"), (5, b"nonsense2"),
     ]  # fmt: skip
-    assert all("no JSON" in row["reason"] for row in bad)
+    assert all("not valid JSON" in row["reason"] for row in bad)

@@ -192,7 +192,7 @@ def test_typed_values_are_columns_and_what_is_none_is_a_side_table(
         (1, b"nonsense"),
         (3, b'{"tags":[]}'),
     ]
-    assert "no JSON" in bad[0].reason
+    assert "not valid JSON" in bad[0].reason
     assert '"id" is a required property' in bad[1].reason
     create_topic(broker, f"{topic}-copy", 1, {})
     (

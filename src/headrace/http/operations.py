@@ -255,9 +255,9 @@ async def read_body(request: Request, *, is_required: bool, lines: str = "") -> 
     try:
         body = _loads(parts)
     except (ValueError, RecursionError) as error:
-        raise RequestInvalid(f"the body is no JSON ({error})"[:200]) from error
+        raise RequestInvalid(f"the body is not valid JSON ({error})"[:200]) from error
     if not isinstance(body, dict):
-        raise RequestInvalid("the body is no JSON object")
+        raise RequestInvalid("the body is not a JSON object")
     return body
 
 
@@ -267,7 +267,7 @@ def _loads(data: bytearray | bytes) -> Any:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -286,7 +286,9 @@ def _parse_lines(data: bytearray) -> list[Any]:
         try:
             found.append(_loads(line))
         except (ValueError, RecursionError) as error:
-            raise RequestInvalid(f"line {number} of the body is no JSON ({error})"[:200]) from error
+            raise RequestInvalid(
+                f"line {number} of the body is not valid JSON ({error})"[:200]
+            ) from error
     return found
 
 

@@ -1,9 +1,9 @@
 """Filters of records by an expression over what a record holds.
 
 Invariants: pure. One meaning for the HTTP interface, the command line and the console. A record for
-which the expression has no value (its value is no JSON, a field is absent) does not match and is
-counted: `failures`, with the first reason. A value is decoded once, and only if the expression asks
-for it.
+which the expression has no value (its value is not valid JSON, a field is absent) does not match
+and is counted: `failures`, with the first reason. A value is decoded once, and only if the
+expression asks for it.
 
     value       JSON as its value, other text as a string, anything else as bytes (or by `decode`)
     text, key   strings, or bytes where they are no UTF-8; null where there is none

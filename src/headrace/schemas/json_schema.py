@@ -37,7 +37,7 @@ class JsonSchema:
             if isinstance(error, jsonschema_rs.ValidationError):
                 place = "/".join(map(str, error.instance_path)) or "the value"
                 raise Undecodable(f"{place}: {error.message[:200]}") from error
-            raise Undecodable(f"it is no JSON: {str(error)[:200]}") from error
+            raise Undecodable(f"it is not valid JSON: {str(error)[:200]}") from error
         return value
 
     def validate(self, value: Any) -> None:

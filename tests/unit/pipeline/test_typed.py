@@ -304,7 +304,7 @@ def test_texts_of_an_enum_without_a_type_are_written_with_and_without_quotes(sch
     rows = [{"e": text} for text in ("A", '"A"', "5", '"5"', "6")]
     found = [json.loads(record.value)["e"] for record in written(sink("json", **file), rows)]
     assert found == ["A", "A", "5", "5", 6]
-    with pytest.raises(RowInvalid, match="'B' is no JSON"):
+    with pytest.raises(RowInvalid, match="'B' is not valid JSON"):
         written(sink("json", **file), [{"e": "B"}])
 
 

@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_decoded_says_why_beside_those_that_can(decode):
         (b"bare", "neither a prefix nor a header"),
         (PREFIX + b"\x63x", "the registry has no schema at /schemas/ids/99"),
         (PREFIX + b'\3{"id":-1}', "id: -1 is less than the minimum"),
-        (PREFIX + b"\3{", "it is no JSON"),
+        (PREFIX + b"\3{", "it is not valid JSON"),
         (PREFIX + b'\3{"id":1,"where":{"x":NaN}}', "where/x: null is not of type"),
         (PREFIX + b"\4\x02\x63", "its file has no message"),
         (PREFIX + b"\4\x00\xff", "."),

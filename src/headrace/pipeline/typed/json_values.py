@@ -177,7 +177,7 @@ def _parsed(text: str, schema: Any) -> Any:
         if text in texts:
             return text
         raise ValueError(
-            f"{text[:50]!r} is no JSON, and the schema names no single type there: a text needs"
-            " its quotes"
+            f"{text[:50]!r} is not valid JSON, and the schema names no single type there: a text"
+            " needs its quotes"
         ) from error
     return text if text in texts and found not in texts else found
