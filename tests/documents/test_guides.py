@@ -125,6 +125,16 @@ GUIDES = {
             "spark-pipelines": SPARK,
         },
     ),
+    "PRODUCTION": Guide(
+        replaced={
+            "10.0.0.5": "127.0.0.1",
+            "/etc/headrace": "configuration",
+            "/var/lib/headrace-restored": "restored",
+            "/var/lib/headrace": "$DATA",
+            "/backup/": "",
+        },
+        options=OPEN_WITH_RULES,
+    ),
     "QUEUES": Guide(
         RECORDS + LETTERS + HALF,
         replaced={
