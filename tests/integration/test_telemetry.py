@@ -181,7 +181,7 @@ def test_an_unreachable_collector_does_not_disturb_the_broker(tmp_path, monkeypa
     [
         ("OTEL_TRACES_EXPORTER", "zipkin", "use otlp or none"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "use http/protobuf"),
-        ("OTEL_METRIC_EXPORT_INTERVAL", "often", "no number of milliseconds"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "often", "not a number of milliseconds"),
     ],
 )
 def test_unsupported_telemetry_settings_are_refused_at_start(
