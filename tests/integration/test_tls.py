@@ -629,7 +629,7 @@ def test_an_encrypted_key_and_inline_pem_come_from_a_file_of_settings(
         (["--listener-setting", "listener.name.plaintext.headrace.tenant=acme"], "authorizer=acl"),
         (
             ["--authorizer=acl", "--listener-setting=listener.name.plaintext.headrace.tenant=A!"],
-            "is no tenant's name",
+            "is not a valid tenant name",
         ),
     ],
 )
