@@ -1,18 +1,27 @@
-"""The reference page of metrics is the one that their table gives, and the table is used."""
+"""The reference pages of metrics and errors are what their tables give."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
 from tests.documents.commands import ROOT
 
-from headrace.cli.metrics_reference import page
+from headrace.cli import errors_reference, metrics_reference
 from headrace.http.metric_table import ROWS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def test_the_page_of_metrics_is_current() -> None:
-    stored = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+
+@pytest.mark.parametrize(
+    ("name", "page"), [("metrics", metrics_reference.page), ("errors", errors_reference.page)]
+)
+def test_the_page_is_current(name: str, page: Callable[[], str]) -> None:
+    stored = (ROOT / "docs" / "reference" / f"{name}.md").read_text()
     assert stored == page(), (
-        "metrics were changed: write the page anew with"
-        " `python -m headrace.cli.metrics_reference > docs/reference/metrics.md`"
+        f"{name} were changed: write the page anew with"
+        f" `python -m headrace.cli.{name}_reference > docs/reference/{name}.md`"
     )
 
 
