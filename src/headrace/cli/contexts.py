@@ -85,8 +85,8 @@ class Context:
             return read_password(Path(self.password_file))
         if self.keyring is not None:
             return password_in_keyring(self.keyring, user)
-        if PASSWORD_VARIABLE in os.environ:
-            return os.environ[PASSWORD_VARIABLE]
+        if password := os.environ.get(PASSWORD_VARIABLE):
+            return password
         if not sys.stdin.isatty():
             raise CommandFailed(
                 f"no password for user {user!r}: nothing was sent",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import records_in, rows_in
+from headrace.cli.client import kafka
 from headrace.cli.completion import complete_topics
 from headrace.cli.disk_space import full_disks
 from headrace.cli.failures import NOT_FOUND, CommandFailed
@@ -343,6 +344,11 @@ def _send_all(
             except BufferError:
                 producer.poll(0.1)
                 meter.tick()
+            except kafka().KafkaException as error:  # as an earlier record of the topic
+                delivery.handed += 1
+                delivery.failed += 1
+                delivery.first_error = delivery.first_error or error.args[0]
+                return
             if delivery.is_hopeless:
                 return
         delivery.handed += 1

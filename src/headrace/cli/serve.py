@@ -36,6 +36,7 @@ from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.log_limit import LogLimit
 from headrace.runtime.log_text import JsonLine, OneLine
+from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.runtime.service_manager import READY, STOPPING, ServiceManager
 from headrace.server.settings import (
     Settings,
@@ -130,15 +131,21 @@ def _ready_line(
         if rocketmq:
             ready["rocketmq"] = ",".join(rocketmq)
         return json.dumps(ready if listeners is None else {**ready, "listeners": listeners})
-    admins = f" admin http://{',http://'.join(admin)}," if admin else ""
+    scheme = "https" if settings.http_protocol in {SSL, SASL_SSL} else "http"
+    of_admin = "https" if settings.admin_protocol in {SSL, SASL_SSL} else "http"
+    admins = f" admin {_urls(of_admin, admin)}," if admin else ""
     if rocketmq:
         admins += f" rocketmq {','.join(rocketmq)},"
     more = [f"{name} {address}" for name, address in list((listeners or {}).items())[1:]]
     return (
         f"headrace is ready: kafka {', '.join([','.join(kafka), *more])},"
-        f" http http://{',http://'.join(','.join(http).split(','))},{admins}"
+        f" http {_urls(scheme, http)},{admins}"
         f" data in {'BookKeeper' if settings.cluster else settings.data_dir.absolute()}"
     )
+
+
+def _urls(scheme: str, addresses: Sequence[str]) -> str:
+    return ",".join(f"{scheme}://{one}" for one in ",".join(addresses).split(","))
 
 
 async def _supervise(

@@ -140,7 +140,8 @@ class CliSession:
             except AuthenticationFailed as error:
                 raise CommandFailed(
                     f"{address.strip()}: {str(error).rstrip('.')}; nothing was sent or changed",
-                    "Check sasl.username, sasl.password and sasl.mechanism",
+                    "Check user, password and mechanism: of the context, or of -X sasl.username,"
+                    " sasl.password and sasl.mechanism",
                 ) from error
             except OSError as error:
                 troubles.append(f"{address.strip()} ({error.strerror or error})")

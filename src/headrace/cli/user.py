@@ -177,7 +177,7 @@ def add(place: UserPlace, /, name: str, **options: Any) -> None:
             f"To change its password: headrace user rotate {name}",
             CONFLICT,
         )
-    _set(place, name, "added", **options)
+    _set(place, name, "added", {}, **options)
 
 
 @user.command()
@@ -196,7 +196,7 @@ def rotate(place: UserPlace, /, name: str, if_changed: bool, **options: Any) -> 
     found = place.find().get(name)
     if found is None:
         raise CommandFailed(f"no user {name!r}; nothing was changed", _LIST, NOT_FOUND)
-    _set(place, name, "changed", stored=found if if_changed else None, **options)
+    _set(place, name, "changed", found, if_changed=if_changed, **options)
 
 
 def _check_name(name: str) -> None:
@@ -210,25 +210,30 @@ def _set(
     place: UserPlace,
     name: str,
     done: str,
+    stored: Mapping[str, int],
     *,
     password_file: Path | None,
     generate: bool,
     mechanisms: tuple[str, ...],
     iterations: int,
     as_json: bool,
-    stored: Mapping[str, int] | None = None,
+    if_changed: bool = False,
 ) -> None:
-    """`stored`: the iterations by mechanism, with which the same password is not set again."""
+    """`stored`: the iterations by mechanism that the user has. Mechanisms that are not chosen are
+    taken away: the old password must not remain valid by one. `if_changed`: the same password, with
+    the same mechanisms and iterations, is not set again."""
     password = _password(password_file, generate=generate)
     chosen = sorted(mechanisms) or list(HASHES)
-    is_alike = stored == dict.fromkeys(chosen, iterations)
-    if stored is not None and place.is_password(name, password) and is_alike:
+    is_alike = if_changed and stored == dict.fromkeys(chosen, iterations)
+    if if_changed and place.is_password(name, password) and is_alike:
         done = "unchanged"
     else:
-        place.set_password(name, password, chosen, iterations)
-        stale = set(place.find().get(name, {})) - set(chosen)
-        if stale:  # the old password must not remain valid by another mechanism
-            place.delete(name, sorted(stale))
+        try:
+            place.set_password(name, password, chosen, iterations, sorted({*stored} - {*chosen}))
+        except CommandFailed:
+            if generate:  # the change may have been stored although no answer came
+                click.echo(f"password, if it was set all the same: {password}", err=True)
+            raise
     if as_json:
         shown = {"password": password} if generate else {}
         print_json({"user": name, "mechanisms": chosen, "iterations": iterations, **shown})

@@ -16,7 +16,14 @@ from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.errors import HeadraceError
-from headrace.runtime.scram import HASHES, SALT_BITS, is_password, new_credential, salt_text
+from headrace.runtime.scram import (
+    HASHES,
+    SALT_BITS,
+    ScramCredential,
+    is_password,
+    new_credential,
+    salt_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -50,9 +57,15 @@ class UserPlace(Protocol):
         ...
 
     def set_password(
-        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+        self,
+        user: str,
+        password: str,
+        mechanisms: Sequence[str],
+        iterations: int,
+        dropped: Sequence[str] = (),
     ) -> None:
-        """Give a user this password for these mechanisms."""
+        """Give a user this password for these mechanisms, and take the `dropped` ones away, all at
+        once."""
         ...
 
     def delete(self, user: str, mechanisms: Sequence[str]) -> None:
@@ -102,13 +115,17 @@ class StoredUsers:
         return asyncio.run(compare())
 
     def set_password(
-        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+        self,
+        user: str,
+        password: str,
+        mechanisms: Sequence[str],
+        iterations: int,
+        dropped: Sequence[str] = (),
     ) -> None:
         """See UserPlace."""
-        self._change(
-            CredentialChange(user, one, new_credential(one, password, _new_salt(), iterations))
-            for one in mechanisms
-        )
+        made = {one: new_credential(one, password, _new_salt(), iterations) for one in mechanisms}
+        changes: dict[str, ScramCredential | None] = {**made, **dict.fromkeys(dropped)}
+        self._change(CredentialChange(user, *one) for one in changes.items())
 
     def delete(self, user: str, mechanisms: Sequence[str]) -> None:
         """See UserPlace."""
@@ -152,31 +169,38 @@ class BrokerUsers:
         )
 
     def set_password(
-        self, user: str, password: str, mechanisms: Sequence[str], iterations: int
+        self,
+        user: str,
+        password: str,
+        mechanisms: Sequence[str],
+        iterations: int,
+        dropped: Sequence[str] = (),
     ) -> None:
         """See UserPlace."""
         admin: Any = kafka_admin()
-        self._alter(
-            user,
-            [
-                admin.UserScramCredentialUpsertion(
-                    user,
-                    admin.ScramCredentialInfo(admin.ScramMechanism(_IDS[one]), iterations),
-                    password.encode(),
-                    _new_salt(),
-                )
-                for one in mechanisms
-            ],
-        )
+        made = [
+            admin.UserScramCredentialUpsertion(
+                user,
+                admin.ScramCredentialInfo(admin.ScramMechanism(_IDS[one]), iterations),
+                password.encode(),
+                _new_salt(),
+            )
+            for one in mechanisms
+        ]
+        self._alter(user, [*made, *_deletions(user, dropped)])
 
     def delete(self, user: str, mechanisms: Sequence[str]) -> None:
         """See UserPlace."""
-        admin: Any = kafka_admin()
-        kind = admin.UserScramCredentialDeletion
-        self._alter(user, [kind(user, admin.ScramMechanism(_IDS[one])) for one in mechanisms])
+        self._alter(user, _deletions(user, mechanisms))
 
     def _alter(self, user: str, alterations: Sequence[Any]) -> None:
         futures = self._session.admin().alter_user_scram_credentials(
             list(alterations), request_timeout=self._session.timeout_s
         )
         self._session.answer(futures[user], f"change user {user!r}")
+
+
+def _deletions(user: str, mechanisms: Sequence[str]) -> list[Any]:
+    admin: Any = kafka_admin()
+    kind = admin.UserScramCredentialDeletion
+    return [kind(user, admin.ScramMechanism(_IDS[one])) for one in mechanisms]

@@ -24,6 +24,11 @@ Json = dict[str, Any]
 _CHANGING: Final = frozenset(
     {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
 )
+_NAMING: Final = (
+    *("name", "principal", "user", "client_id", "ip"),
+    *("principals", "add", "move", "remove"),
+)
+"""Fields of bodies that name what changes of the cluster are about."""
 
 _SELECTING: Final = frozenset({"group", "reason", "letters", "loop_max"})
 
@@ -141,8 +146,19 @@ class Rights:
         needed = [need for need in self._access.needs if need.operation in _CHANGING]
         if needed:
             given = {"path": path, "body": body}
-            names = [name for need in needed for name in _names(given, need.of)]
+            names = [
+                name
+                for need in needed
+                for name in (_names(given, need.of) if need.of else _named(path, body))
+            ]
             self._services.audit.changed(self._session, self._request, names, int(failed))
+
+
+def _named(path: Json, body: Json) -> list[str]:
+    """What a change of the cluster is about: a tenant and its principals, a rule, a quota."""
+    values = [*(path or {}).values(), *((body or {}).get(name) for name in _NAMING)]
+    each = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    return [one for one in each if isinstance(one, str)] or [CLUSTER_NAME]
 
 
 def _names(given: Json, of: str) -> list[str]:

@@ -223,6 +223,7 @@ _CHANGING: Final = frozenset(
 _NAMING: Final = (
     *("name", "resource_name", "group_id", "topic", "topic_name", "topic_id"),
     *("transactional_id", "user", "principal", "entity_name"),
+    *("resource_name_filter", "principal_filter"),
 )
 
 

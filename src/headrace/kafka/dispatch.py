@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
     APIS,
     BROKER_APIS,
@@ -85,7 +86,7 @@ from headrace.kafka.handlers import (
 from headrace.kafka.handlers.context import Context
 from headrace.kafka.handlers.fetch import FetchHandler
 from headrace.kafka.handlers.produce import ProduceHandler
-from headrace.kafka.login_connections import LoginConnections, exceeded_by
+from headrace.kafka.login_connections import LINGER_S, LoginConnections, exceeded_by
 from headrace.kafka.peers.lines import incarnation_in
 from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
@@ -359,7 +360,13 @@ class KafkaFace:
             session = connection.session
             is_of_user = session.principal is not None and session.principal.name == user
             if is_of_user and not self._authentication.is_valid(session):
-                connection.abort(f"of user {user!r} has lost its credential")
+                why = f"of user {user!r} has lost its credential"
+                if connection.api_key == ALTER_USER_SCRAM_CREDENTIALS:
+                    # Its own change, perhaps: it gets the answer, and nothing more.
+                    connection.hold_input()
+                    self._loop.call_later(LINGER_S, connection.abort, why)
+                else:
+                    connection.abort(why)
 
     def _token_changed(self, _id: str, fact: object) -> None:
         """Close the connections of a delegation token that has ended."""

@@ -513,12 +513,17 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
             web.principal = "root"
             change = {"set": {"retention.ms": "123456"}}
             await web.ask("PATCH", f"/v1/topics/{TOPIC}/config", change)
+            made = {"name": "acme", "principals": ["User:alice"]}
+            await web.ask("POST", "/v1/tenants", made)
+            await web.ask("PATCH", "/v1/tenants/acme", {"remove": ["User:alice"]})
 
     asyncio.run(scenario())
     lines = [record.getMessage() for record in caplog.records if record.name == "headrace.audit"]
     assert '"event":"denied","principal":"User:nobody"' in lines[0]
     assert '"resource":"TOPIC:secret-topic"' in lines[0]
     assert '"event":"changed","principal":"User:root"' in lines[1]
+    assert '"request":"createTenant","resources":["acme","User:alice"]' in lines[2]
+    assert '"request":"changeTenant","resources":["acme","User:alice"]' in lines[3]
     assert "123456" not in "".join(lines)
 
 

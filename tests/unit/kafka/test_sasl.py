@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from face_rig import Client, Rig, batch, broker
+from tests.waiting import until
 
 from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.broker_secret import BROKER_MECHANISM
@@ -346,6 +347,20 @@ async def test_connections_of_a_user_that_is_changed_or_removed_are_closed(chang
             # alice of the token issuer is somebody else's user.
             assert client.transport.is_over is (mechanism != OAUTHBEARER)
         assert await bob.topics() == ()
+
+
+async def test_a_user_that_changes_its_own_password_gets_the_answer_and_is_disconnected():
+    async with sasl_broker() as rig:
+        client, other = SaslClient(rig.face), SaslClient(rig.face)
+        for one in (client, other):
+            await one.log_in(SHA_256)
+        upsertions = [_upsertion("alice", 1, "new"), _upsertion("bob", 1, "other")]
+        assert await _alter(client, deletions=[], upsertions=upsertions) == {"alice": 0, "bob": 0}
+        assert other.transport.is_over
+        answered = len(client.answers())
+        client.send(apis.METADATA, 1, {"topics": None})
+        await until(lambda: client.transport.is_over)
+        assert len(client.answers()) == answered, "it is served no more"
 
 
 async def test_a_user_that_another_broker_changes_is_known_here_within_a_second():

@@ -75,7 +75,7 @@ async def describe_user_scram_credentials(
 
 
 async def alter_user_scram_credentials(
-    node: Node, request: messages.AlterUserScramCredentialsRequest, _context: Context
+    node: Node, request: messages.AlterUserScramCredentialsRequest, context: Context
 ) -> Answer:
     """AlterUserScramCredentials: sets and deletes credentials."""
     results: dict[str, HeadraceError | None] = {}
@@ -90,6 +90,9 @@ async def alter_user_scram_credentials(
         except HeadraceError as error:
             results[item.name] = error
     accepted = [one for one in changes.values() if results[one.user] is None]
+    principal = context.session.principal
+    if principal is not None:  # its connections are closed soon after its own change
+        accepted.sort(key=lambda one: one.user == principal.name)
     results.update(await node.services.authentication.users.change(accepted))
     return {
         "throttle_time_ms": 0,
