@@ -1,7 +1,8 @@
-"""The reference pages of metrics and errors are what their tables give."""
+"""The reference pages of metrics, errors and headers are what the code has."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,3 +31,16 @@ def test_every_help_text_is_a_sentence_and_every_label_has_a_bound() -> None:
         assert row.help[0].isupper() or row.help[0].isdigit(), row
         assert row.help.endswith("."), row
         assert bool(row.labels) == bool(row.bound), row
+
+
+def test_every_header_is_listed() -> None:
+    page = (ROOT / "docs" / "reference" / "headers.md").read_text()
+    places = (
+        "records/attributes", "records/letters", "broker/shares/dead_letters", "rocketmq/messages",
+        "pipeline/jobs/headers", "cli/backlog_probe",
+    )  # fmt: skip
+    for place in places:
+        text = (ROOT / "src" / "headrace" / f"{place}.py").read_text()
+        found = re.findall(r'"(headrace-[a-z-]+)"', text)
+        assert found, place
+        assert [name for name in found if f"`{name}`" not in page] == [], place
