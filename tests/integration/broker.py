@@ -85,6 +85,9 @@ class Broker:
             raise
         assert ready["ready"] is True
         self.kafka, self.http = ready["kafka"], ready["http"]
+        if "," not in ready.get("rocketmq", ","):  # those of workers change
+            at = self.options.index("--rocketmq") + 1
+            self.options = (*self.options[:at], ready["rocketmq"], *self.options[at + 1 :])
         return self
 
     def _wait_ready(self, path: Path) -> str:
