@@ -276,6 +276,7 @@ class LedgerChain:
             if self._is_retired:
                 raise self._not_owner(fact.leader_epoch)
             assert fact.leader_epoch == self.fact.leader_epoch, "only a claim changes the epoch"
+            assert fact.log_start_offset >= self.fact.log_start_offset, "the start only advances"
             value = fact.encode()
             self._in_doubt[_digest(value)] = stored
             try:

@@ -297,6 +297,8 @@ class PartitionLog(LogState):
             if is_first:
                 visibility.begin(base_offset, position)
             return
+        assert header.attributes & CONTROL, "only a control batch ends a transaction"
+        assert header.last_offset_delta == 0, "a marker is one record"
         first_offset = producers.apply_marker(
             header, marker.coordinator_epoch, base_offset, now_ms, safe_offset
         )

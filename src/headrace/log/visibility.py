@@ -87,6 +87,7 @@ class Visibility:
 
     def end(self, first_offset: int, marker_offset: int) -> None:
         """The transaction's marker was appended; it takes effect once it is acknowledged."""
+        assert first_offset in self._unstable, "the transaction is open"
         self._ending.append((marker_offset, first_offset))
 
     def truncate(self, end_offset: int) -> None:

@@ -67,7 +67,7 @@ class Rig:
         self.ask(OpenTimersCommand(77))
 
     def loaded(self, start: int) -> TimerMachine:
-        machine = TimerMachine()
+        machine = TimerMachine(HalfConfig())
         machine.apply(machine.decode(None, start.to_bytes(8)))
         for key, value in self.log[start:]:
             machine.apply(machine.decode(key, value))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from headrace.coordination.timers.config import HalfConfig
 from headrace.coordination.timers.state_records import StoredOrigin
 from headrace.coordination.timers.timer_state import ORIGIN_MS, TimerState
 
 
 def test_producers_that_are_quiet_for_long_are_forgotten_and_others_are_not():
-    state = TimerState()
+    state = TimerState(HalfConfig())
     state.apply(StoredOrigin(1, 0, 10, 1_000))
     state.apply(StoredOrigin(2, 0, 10, 1_000))
     for hour in range(96):  # each producer comes once, as short programs do, but for number 2

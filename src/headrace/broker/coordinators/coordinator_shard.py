@@ -207,11 +207,9 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         self, machine: Machine[Commands, Record, Replies], decision: Decision[Record, Any]
     ) -> HeadraceError | None:
         """Append the durable records of `decision`; the error if the log refuses them."""
-        batch = decision.batch
+        batch, durable = decision.batch, _encoded(machine, decision)
         if isinstance(batch, EndsTransaction):
             return self._append(lambda: self._log.append_marker(batch), RECORD_OVERHEAD_BYTES)
-        encode = machine.encode
-        durable: list[LogRecord] = [p for r in decision.records if (p := encode(r)) is not None]
         if not durable:
             return None
         size_bytes = size_of(durable)
@@ -410,6 +408,7 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         machine, log_bytes = await restore(self._make_machine, self._log, ahead)
         if self._closed_with is not None:
             return
+        assert self.machine is None, "only a shard without state loads"
         self._time.align()
         decision = machine.decide(self._loaded, self._time.now_ms())
         for record in decision.records:
@@ -492,3 +491,13 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
 
 def _unavailable() -> CoordinatorUnavailable:
     return CoordinatorUnavailable("the coordinator could not store its state: try again")
+
+
+def _encoded(
+    machine: Machine[Any, Record, Any], decision: Decision[Record, Any]
+) -> list[LogRecord]:
+    """The durable records of a decision."""
+    encode = machine.encode
+    found: list[LogRecord] = [p for r in decision.records if (p := encode(r)) is not None]
+    assert not found or not isinstance(decision.batch, EndsTransaction), "a marker comes alone"
+    return found

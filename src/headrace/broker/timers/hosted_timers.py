@@ -99,9 +99,7 @@ class HostedTimers:
 
         def make_machine() -> TimerMachine:
             # Outcomes and check-backs follow the topic's settings from the first record on.
-            machine = TimerMachine()
-            machine.state.halves.config = half_config(topic.fact.configs)
-            return machine
+            return TimerMachine(half_config(topic.fact.configs))
 
         self.shard: TimerShard = CoordinatorShard(
             f"timers of {self.data.name}",

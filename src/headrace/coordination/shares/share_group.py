@@ -140,8 +140,7 @@ class ShareGroup:
         """Record a delivery or a renewal."""
         _, first, last, count, owner, until_ms, is_together, is_attempt = locked
         end = self.window.end
-        assert not self.window.has_ended(first, last), "what has ended is not delivered again"
-        self.window.set(first, last, ACQUIRED, count, owner, until_ms)
+        self.window.lock(first, last, count, owner, until_ms)
         heappush(self._locks, (until_ms, first, last))
         if len(self._locks) > STALE_MIN + STALE_RATIO * len(self.window):
             # One long lock would keep all entries after it.

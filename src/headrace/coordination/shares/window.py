@@ -137,10 +137,6 @@ class Window:
                 return
             yield max(run.first, first), min(run.last, last), run
 
-    def has_ended(self, first: int, last: int) -> bool:
-        """Whether a record in [first, last] has ended; it must not be delivered again."""
-        return any(run.is_terminal for _first, _last, run in self.each(first, last))
-
     def validate(self) -> None:
         """Assert the invariants of the module."""
         end, acquired, finished = self.start, 0, 0
@@ -174,6 +170,17 @@ class Window:
         else:
             self._replace(first, last, state, count, owner, at_ms)
         self._advance()
+
+    def lock(self, first: int, last: int, count: int, owner: str, until_ms: int) -> None:
+        """[first, last] is delivered for the `count`-th time, or its lock is renewed."""
+        assert first <= last, "a delivery has records"
+        assert count > 0, "a delivery is counted"
+        assert first >= self.start, "what ended before the start is not delivered again"
+        assert not any(run.is_terminal for _first, _last, run in self.each(first, last)), (
+            "what has ended is not delivered again"
+        )
+        self.set(first, last, ACQUIRED, count, owner, until_ms)
+        assert last < self.end, "the window holds what is locked"
 
     def skip_to(self, offset: int) -> None:
         """Drop everything before `offset`: it is deleted, or skipped on purpose."""

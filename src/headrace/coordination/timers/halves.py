@@ -13,11 +13,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from headrace.coordination.timers.commands import Half
-from headrace.coordination.timers.config import HalfConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from headrace.coordination.timers.config import HalfConfig
     from headrace.coordination.timers.state_records import Settled
 
 HALVES_MAX: Final = 20_000
@@ -31,8 +31,8 @@ OUTCOMES_MAX: Final = 10_000
 class Halves:
     """See the module."""
 
-    def __init__(self) -> None:
-        self.config = HalfConfig()
+    def __init__(self, config: HalfConfig) -> None:
+        self.config = config
         self.by_number: dict[int, Half] = {}
         self.outcomes: deque[Settled] = deque()
         self._numbers: dict[str, dict[int, None]] = {}

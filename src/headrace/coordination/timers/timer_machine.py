@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
+    from headrace.coordination.timers.config import HalfConfig
 
 TAKE_MAX: Final = 1_000
 """Records taken at once: about 10 ms of work."""
@@ -115,8 +116,9 @@ TimerDecision = Decision[TimerRecord, AnyTimerReply]
 class TimerMachine:
     """See the module."""
 
-    def __init__(self) -> None:
-        self.state = TimerState()
+    def __init__(self, config: HalfConfig) -> None:
+        """`config`: in force from the first record on; commands change it."""
+        self.state = TimerState(config)
 
     def apply(self, record: TimerRecord) -> None:
         """See Machine."""

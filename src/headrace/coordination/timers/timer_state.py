@@ -123,9 +123,9 @@ class OriginProducer:
 class TimerState:
     """See the module. `skipped_count`: stored records that could not be decoded."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: HalfConfig) -> None:
         self.schedule = Schedule()
-        self.halves = Halves()
+        self.halves = Halves(config)
         self.producer_id = -1
         self.next_offset = 0
         self.checkpoint = 0
