@@ -1,4 +1,4 @@
-"""A clock that tests move."""
+"""Clocks that tests move."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ NS_PER_MS = 1_000_000
 
 
 class HandClock:
-    """Stands still until a test moves it."""
+    """Stands still until a test moves it, or moves by `step_ms` whenever the calendar is read."""
 
-    def __init__(self, ms: int = 0, skew_ms: int = 0) -> None:
+    def __init__(self, ms: int = 0, skew_ms: int = 0, step_ms: int = 0) -> None:
         self.ns = ms * NS_PER_MS
+        self._step_ns = step_ms * NS_PER_MS
         self.skew_ms = skew_ms
         """What the calendar is ahead of the time that passes."""
 
@@ -22,6 +23,7 @@ class HandClock:
         self.ns = value * NS_PER_MS
 
     def now_ms(self) -> int:
+        self.ns += self._step_ns
         return self.ms + self.skew_ms
 
     def now_ns(self) -> int:

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clocks import HandClock
 
 from headrace.errors import HeadraceError, OffsetOutOfRange, OutOfOrderSequence, StorageUnavailable
 from headrace.log.environment import Environment
@@ -21,19 +22,6 @@ from headrace.runtime.tasks import Tasks
 from headrace.storage.memory import MemoryLedgerStore
 
 TOPIC_ID = UUID(int=7)
-
-
-class SteppedClock:
-    """Time that stands still unless it is moved."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
 
 
 class FailingStore(MemoryLedgerStore):
@@ -75,7 +63,7 @@ class Bench:
     def __init__(self, segment_bytes: int) -> None:
         self.store = FailingStore()
         self.metadata = MemoryMetadataStore()
-        self.clock = SteppedClock()
+        self.clock = HandClock(1_700_000_000_000)
         self.tasks = Tasks()
         self.config = LogConfig(segment_bytes=segment_bytes)
         self.model = Model()

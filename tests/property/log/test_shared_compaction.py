@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.clocks import HandClock
 
 from headrace.broker.housekeeping import chain_repair
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
@@ -43,18 +44,6 @@ CHAIN = partition_key(TOPIC_ID, 0)
 STEPS_MAX = 200
 SEGMENT_BYTES = [250, 100_000]
 """Each ledger compacted by itself; all of one epoch made one."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        self.ms += 1
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
 
 
 class Gate:
@@ -150,7 +139,8 @@ class World:
     """What is stored, and what it should be."""
 
     def __init__(self, segment_bytes: int) -> None:
-        self.clock, self.ledgers, self.metadata = Clock(), MemoryLedgerStore(), MemoryMetadata()
+        self.clock = HandClock(1_700_000_000_000, step_ms=1)
+        self.ledgers, self.metadata = MemoryLedgerStore(), MemoryMetadata()
         self.ledgers.beside()  # shared from now on
         self.store = MemoryMetadataStore(self.metadata)
         self.model: dict[str, str] = {}

@@ -6,29 +6,17 @@ import asyncio
 import itertools
 import json
 
+from tests.clocks import HandClock
 from tests.unit.http.http_rig import Web, on_the_web, scope
 from tests.unit.kafka.face_rig import batch
 
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History, Sample
 
 
-class SteppingClock:
-    """Each look is one interval later."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        self.ms += INTERVAL_S * 1_000
-        return self.ms
-
-    def now_ns(self) -> int:
-        return self.ms * 1_000_000
-
-
 def counted(count: int) -> History:
     """A history of `count` samples, in which ten records a second come."""
-    history = History(SteppingClock(), lambda: Sample(records_in=history.taken * 50))
+    clock = HandClock(1_000_000, step_ms=INTERVAL_S * 1_000)
+    history = History(clock, lambda: Sample(records_in=history.taken * 50))
     for _ in range(count):
         history.take()
     return history

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.unit.kafka.face_rig import Rig
+from tests.unit.kafka.face_rig import AheadClock, Rig
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.node import Node
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session
 from headrace.storage.memory import MemoryLedgerStore
@@ -15,22 +14,23 @@ from headrace.storage.memory import MemoryLedgerStore
 SESSION_MS = 6_000
 
 
-class JumpingClock:
+class JumpingClock(AheadClock):
     """Time goes on while the process stands still."""
 
+    __slots__ = ("readings_left",)
+
     def __init__(self) -> None:
-        self.frozen_ns = 0
+        super().__init__()
         self.readings_left = -1
         """Until it freezes by itself, just before the clock is read; -1: it does not."""
-        self._clock = SystemClock()
 
     def now_ms(self) -> int:
         self._note_reading()
-        return self._clock.now_ms() + self.frozen_ns // 1_000_000
+        return super().now_ms()
 
     def now_ns(self) -> int:
         self._note_reading()
-        return self._clock.now_ns() + self.frozen_ns
+        return super().now_ns()
 
     def _note_reading(self) -> None:
         if self.readings_left == 0:
@@ -38,7 +38,7 @@ class JumpingClock:
         self.readings_left = max(self.readings_left - 1, -1)
 
     def freeze(self) -> None:
-        self.frozen_ns += 2 * SESSION_MS * 1_000_000
+        self.ahead_ms += 2 * SESSION_MS
 
 
 class SharedRig(Rig):
