@@ -154,11 +154,11 @@ def test_a_value_is_decoded_by_what_its_bytes_and_headers_say(
 @pytest.mark.parametrize(
     ("value", "form", "why"),
     [
-        (b"\x92\x01", "msgpack", "no MessagePack at byte 2: the bytes end before the value does"),
-        (b"\x01\x01", "msgpack", "no MessagePack at byte 1: the value ends before the bytes do"),
-        (b"\xdd\xff\xff\xff\xff", "msgpack", "no MessagePack at byte 5: the bytes end"),
+        (b"\x92\x01", "msgpack", "not MessagePack at byte 2: the bytes end before the value does"),
+        (b"\x01\x01", "msgpack", "not MessagePack at byte 1: the value ends before the bytes do"),
+        (b"\xdd\xff\xff\xff\xff", "msgpack", "not MessagePack at byte 5: the bytes end"),
         (b"\x91" * 5_000, "msgpack", "nested too deeply"),
-        (b'{"id": "7"}', "cloudevents", "no CloudEvent: it lacks source, specversion, type"),
+        (b'{"id": "7"}', "cloudevents", "not a CloudEvent: it lacks source, specversion, type"),
         (b"\x00\x00\x00\x00\x11\x02\x04ab", "auto", "the schema 17 of a registry"),
     ],
 )

@@ -624,7 +624,7 @@ def test_an_encrypted_key_and_inline_pem_come_from_a_file_of_settings(
             "can be read by others",
         ),
         (["--listener-setting", "listener.name.a.num.partitions=3"], "unknown broker setting"),
-        (["--inter-broker-listener-name", "OTHER"], "is no Kafka listener"),
+        (["--inter-broker-listener-name", "OTHER"], "is not a Kafka listener"),
         (["--ssl-keystore-type", "JKS"], "PEM"),
         (["--listener-setting", "listener.name.plaintext.headrace.tenant=acme"], "authorizer=acl"),
         (

@@ -76,7 +76,7 @@ class Telemetry:
         try:
             command = wire.TelemetryCommand.FromString(body)
         except DecodeError:
-            stream.call.finish(Status.INVALID_ARGUMENT, "this is no TelemetryCommand")
+            stream.call.finish(Status.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
             return
         if command.HasField("settings"):
             stream.next_settings = command.settings

@@ -219,8 +219,8 @@ def check_listeners(settings: Settings) -> None:
     names = [one.listener for one in settings.endpoints if one.face == KAFKA]
     if settings.inter_broker_listener not in names:
         raise RequestInvalid(
-            f"inter.broker.listener.name={settings.inter_broker_listener} is no Kafka listener of"
-            f" this broker, which has {', '.join(names)}; nothing was started"
+            f"inter.broker.listener.name={settings.inter_broker_listener} is not a Kafka listener"
+            f" of this broker, which has {', '.join(names)}; nothing was started"
         )
     names += [name for name, _ in settings.http_by_name()]
     unknown = sorted(settings.protocols.keys() - set(names) - set(PROTOCOLS))

@@ -78,9 +78,9 @@ function event(record) {
   const headers = textHeaders(record);
   const isBinary = headers.has("ce_specversion");
   const found = isBinary ? ofHeaders(headers, record) : JSON.parse(record.value);
-  if (found === null || typeof found !== "object" || Array.isArray(found)) throw new Error(t("no CloudEvent: it is no JSON object and has no header ce_specversion"));
+  if (found === null || typeof found !== "object" || Array.isArray(found)) throw new Error(t("not a CloudEvent: it is not a JSON object and has no header ce_specversion"));
   const missing = REQUIRED.filter((name) => !Object.hasOwn(found, name));
-  if (missing.length) throw new Error(t("no CloudEvent: it lacks {names}", { names: missing.join(", ") }));
+  if (missing.length) throw new Error(t("not a CloudEvent: it lacks {names}", { names: missing.join(", ") }));
   return { kind: "CloudEvent", text: asJson(found) };
 }
 

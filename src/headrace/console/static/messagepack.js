@@ -7,7 +7,7 @@ const asHex = (bytes) => `0x${[...bytes].map((one) => one.toString(16).padStart(
 const safe = (big) => (big >= Number.MIN_SAFE_INTEGER && big <= Number.MAX_SAFE_INTEGER ? Number(big) : String(big));
 
 // The one value that these bytes are. Integers beyond 2^53 become strings, bytes hexadecimal
-// strings. Throws an Error that says where it is no MessagePack.
+// strings. Throws an Error that says where it is not MessagePack.
 export function messagePack(bytes) {
   const reader = new Reader(bytes);
   const value = reader.value(0);
@@ -24,7 +24,7 @@ class Reader {
   }
 
   fault(why) {
-    return new Error(t("no MessagePack at byte {at}: {why}", { at: this.at, why }));
+    return new Error(t("not MessagePack at byte {at}: {why}", { at: this.at, why }));
   }
 
   take(size) {

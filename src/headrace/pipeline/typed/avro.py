@@ -186,6 +186,6 @@ def _simple_types() -> dict[str, Any]:
 
 def _unsupported(path: str, what: str) -> OptionInvalid:
     return OptionInvalid(
-        f"The Avro schema has {what} at {path}, which is no SQL type. Read the topic with"
+        f"The Avro schema has {what} at {path}, which is not an SQL type. Read the topic with"
         " valueFormat=binary, or give a schema without it: Avro resolves values into it."
     )

@@ -62,7 +62,7 @@ export function Produce({ topic, query, start }) {
       record = recordOf(given);
       setProblem(null);
     } catch (error) {
-      setProblem({ message: t("The value is no JSON: {why}", { why: error.message }), nextStep: t("correct it, or send it as text") });
+      setProblem({ message: t("The value is not JSON: {why}", { why: error.message }), nextStep: t("correct it, or send it as text") });
       return;
     }
     start({
