@@ -30,7 +30,7 @@ async def owner() -> AsyncIterator[Web]:
         await rig.node.topics.create("t", 1)
         await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
         web = Web(rig)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await web.ask("POST", "/v1/topics/t/records", RECORDS))[0] != 200:
                 await asyncio.sleep(0.005)
         yield web
@@ -47,7 +47,7 @@ async def test_reads_made_before_a_freeze_are_not_returned_after_it(target: str)
     async def answer(readings: int) -> tuple[bool, int, Any]:
         async with owner() as web:
             clock, frozen = web.rig.clock, list[bool]()
-            web.sending = lambda: frozen.append(clock.frozen_ns > 0)
+            web.sending = lambda: frozen.append(clock.ahead_ms > 0)
             clock.readings_left = readings
             status, found = await web.ask("GET", target)
             return frozen[0], status, found  # what is read later shows nothing

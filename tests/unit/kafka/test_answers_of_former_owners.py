@@ -38,17 +38,15 @@ async def owner() -> AsyncIterator[SharedRig]:
         await rig.node.topics.create("t", 1)
         await rig.node.topics.ensure_internal(OFFSETS_TOPIC)
         client = rig.client()
-        for _ in range(200):
-            first = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)
-            answer = await client.ask(0, 7, produce(first))
-            if answer.responses[0].partition_responses[0].error_code == 0:
-                break
-            await asyncio.sleep(0.005)
-        committed = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
-        answer = await client.ask(
-            8, 2, {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [committed]}
-        )
-        assert answer.topics[0].partitions[0].error_code == 0
+        first = produce(batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0))
+        part = {"partition_index": 0, "committed_offset": 1}
+        commit = {"group_id": "g", "generation_id_or_member_epoch": -1}
+        commit["topics"] = [{"name": "t", "partitions": [part]}]
+        async with asyncio.timeout(60):  # until both partitions are claimed and loaded
+            while (await client.ask(0, 7, first)).responses[0].partition_responses[0].error_code:
+                await asyncio.sleep(0.005)
+            while (await client.ask(8, 2, commit)).topics[0].partitions[0].error_code:
+                await asyncio.sleep(0.005)
         yield rig
     finally:
         await rig.face.close()
