@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 WITH_UPGRADE_TYPE_FROM: Final = 1
-AS_A_WHOLE_FROM: Final = 2
-"""UpdateFeatures: from this version on, a request that is refused in part is refused as a whole."""
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 NO_QUORUM: Final = (
     "there is no metadata quorum: the metadata is in ZooKeeper, or in a file of a stand-alone"
@@ -63,7 +61,8 @@ def _feature_problem(update: Any, version: int) -> str:
 
 
 async def update_features(_node: Node, request: Any, context: Context) -> Answer:
-    """UpdateFeatures (KIP-584): only the present levels can be set."""
+    """UpdateFeatures (KIP-584): only the present levels can be set, and one that cannot be refuses
+    the request as a whole, as Kafka 4 does in every version."""
     updates, version = request.feature_updates, context.version
     counts = Counter(update.feature for update in updates)
     problems: dict[str, tuple[int, str]] = {}
@@ -78,14 +77,13 @@ async def update_features(_node: Node, request: Any, context: Context) -> Answer
             problems[update.feature] = INVALID_REQUEST, problem
         elif problem := _feature_problem(update, version):
             problems[update.feature] = INVALID_UPDATE_VERSION, problem
-    if version >= AS_A_WHOLE_FROM:
-        code, message = next(iter(problems.values()), (NONE, None))
-        return {"error_code": code, "error_message": message, "results": []}
-    results = []
-    for name in counts:
-        code, message = problems.get(name, (NONE, None))
-        results.append({"feature": name, "error_code": code, "error_message": message})
-    return {"error_code": NONE, "error_message": None, "results": results}
+    code, message = next(iter(problems.values()), (NONE, None))
+    results = [
+        {"feature": update.feature, "error_code": NONE, "error_message": None}
+        for update in updates
+        if code == NONE
+    ]
+    return {"error_code": code, "error_message": message, "results": results}
 
 
 async def unregister_broker(node: Node, request: Any, _context: Context) -> Answer:
