@@ -1,13 +1,14 @@
 #!/bin/sh
-# Builds a program in Go that tests use, pinned, checked by Go's checksum database: `go-tool.sh helm|versitygw`.
+# Builds a program in Go that tests use, pinned, checked by Go's checksum database: `go-tool.sh helm|toxiproxy|versitygw`.
 # Where it cannot be built, the tests that use it are skipped and say so. It needs a few minutes of CPU, once.
 set -eu
 name=$1
 target=${2:-.cache/bin}
 case $name in
 helm) version=v3.22.0 package=helm.sh/helm/v3/cmd/helm ;;
+toxiproxy) version=v2.12.0 package=github.com/Shopify/toxiproxy/v2/cmd/server ;;
 versitygw) version=v1.8.0 package=github.com/versity/versitygw/cmd/versitygw ;;
-*) echo "go-tool: helm or versitygw, not $name" >&2 && exit 2 ;;
+*) echo "go-tool: helm, toxiproxy or versitygw, not $name" >&2 && exit 2 ;;
 esac
 [ -x "$target/$name-$version" ] && exit 0
 command -v go >/dev/null || { echo "go-tool: no Go here: tests that use $name will be skipped" >&2; exit 0; }
@@ -22,4 +23,4 @@ GOBIN="$work/bin" GOPATH="$work/go" GOCACHE="$work/cache" GOFLAGS=-buildvcs=fals
     echo "go-tool: $name cannot be built: tests that use it will be skipped" >&2
     exit 0
 }
-mv "$work/bin/$name" "$target/$name-$version"
+mv "$work"/bin/* "$target/$name-$version"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ JAVA_VERSIONS = [
     if not line.startswith("#")
 ]
 BUILD_TIMEOUT_S = 900
+GO_TESTS_TIMEOUT_S = 2_400
 
 
 @contextmanager
@@ -100,6 +102,37 @@ def go_family_program(library: str, age: str) -> str:
                 )  # fmt: skip
             partial.replace(program)
     return str(program)
+
+
+def go_module(module: str) -> Path:
+    """The folder of a module in the version that the client programs pin."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go compiler on the PATH (package golang-go)")
+    listed = subprocess.run(
+        [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],
+        cwd=HERE / "go_clients", env=os.environ | {"GOWORK": "off"}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return Path(listed.stdout.strip())
+
+
+def go_tests(folder: Path, *arguments: str, **environment: str) -> dict[str, str]:
+    """The outcome of each test of a package, without those inside other tests."""
+    done = subprocess.run(
+        ["go", "test", "-json", "-count=1", f"-timeout={GO_TESTS_TIMEOUT_S}s", *arguments, "."],
+        cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False,
+        timeout=GO_TESTS_TIMEOUT_S + 600,
+    )  # fmt: skip
+    ends = {"pass": "passed", "fail": "failed", "skip": "skipped"}
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    outcomes = {
+        event["Test"]: ends[event["Action"]]
+        for event in events
+        if event["Action"] in ends and "/" not in event.get("Test", "/")
+    }
+    assert outcomes, done.stdout[-4000:] + done.stderr[-4000:]
+    return outcomes
 
 
 def node_program() -> tuple[list[str], dict[str, str]]:

@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from tests.integration.broker import Broker, free_ports
 from tests.integration.certificates import Certificates
-from tests.integration.foreign import HERE, run
+from tests.integration.client_suites.token_server import TokenServer
+from tests.integration.foreign import HERE, go_module, go_tests, run
 from tests.integration.test_sasl import AUDIENCE, ISSUER, KEY, headrace
+
+from headrace_bench.kafka_parts import java, kafka_classpath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(5_400)]
 
@@ -47,7 +61,7 @@ class Served:
             *("--sasl-oauthbearer-expected-issuer", ISSUER),
             *("--sasl-oauthbearer-expected-audience", AUDIENCE),
             *("--authorizer", "acl", "--allow-everyone-if-no-acl-found"),
-            *("--super-users", f"User:{USER}", "--partitions", "4"),
+            *("--super-users", "User:admin", "--partitions", "4"),
             *("--group-min-session-timeout-ms", "3000"),
             *("--workers", str(workers)) if workers > 1 else (),
             *options,
@@ -126,37 +140,6 @@ def test_kafka_python(tmp_path: Path, kafka_python: Path) -> None:
 # --- franz-go ------------------------------------------------------------------------------------
 
 
-def go_module(module: str) -> Path:
-    """The folder of a module in the version that the client programs pin."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no Go compiler on the PATH (package golang-go)")
-    listed = subprocess.run(
-        [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],
-        cwd=HERE / "go_clients", env=os.environ | {"GOWORK": "off"}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    return Path(listed.stdout.strip())
-
-
-def go_tests(folder: Path, *arguments: str, **environment: str) -> dict[str, str]:
-    """The outcome of each test of a package, without those inside other tests."""
-    done = subprocess.run(
-        ["go", "test", "-json", "-count=1", f"-timeout={SUITE_TIMEOUT_S}s", *arguments, "."],
-        cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False,
-        timeout=SUITE_TIMEOUT_S + 600,
-    )  # fmt: skip
-    ends = {"pass": PASSED, "fail": FAILED, "skip": SKIPPED}
-    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    outcomes = {
-        event["Test"]: ends[event["Action"]]
-        for event in events
-        if event["Action"] in ends and "/" not in event.get("Test", "/")
-    }
-    assert outcomes, done.stdout[-4000:] + done.stderr[-4000:]
-    return outcomes
-
-
 @pytest.mark.parametrize("bits", ["256", "512"])
 def test_kgo_scram(tmp_path: Path, bits: str) -> None:
     served = Served(tmp_path / "broker")
@@ -167,3 +150,135 @@ def test_kgo_scram(tmp_path: Path, bits: str) -> None:
     )  # fmt: skip
     served.broker.stop()
     assert counted(outcomes, failing=set()) == {PASSED: 2}
+
+
+# --- librdkafka ----------------------------------------------------------------------------------
+
+KERBEROS = {"do_test_AlterConfigs", "do_test_IncrementalAlterConfigs"}
+"""They set `sasl.kerberos.min.time.before.relogin`: there is no Kerberos, so it is refused."""
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """The folder of librdkafka's test programs."""
+    folder = os.environ.get("LIBRDKAFKA_TESTS")
+    if folder is None or not (Path(folder) / "test-runner").exists():
+        pytest.skip("LIBRDKAFKA_TESTS is not the folder of a built test-runner (CLIENT-SUITES.md)")
+    return Path(folder)
+
+
+class Librdkafka:
+    """Runs programs against a broker, and reads what passed."""
+
+    def __init__(self, programs: Path, folder: Path, served: Served) -> None:
+        self.programs, self.folder, self.served = programs, folder, served
+        tool = folder / "kafka" / "bin" / "kafka-acls.sh"
+        tool.parent.mkdir(parents=True)
+        main = f"'{kafka_classpath()}' org.apache.kafka.tools.AclCommand"
+        tool.write_text(f'#!/bin/sh\nexec {java()} -XX:TieredStopAtLevel=1 -cp {main} "$@"\n')
+        tool.chmod(0o755)
+
+    def run(self, test: str, settings: dict[str, str], subtest: str = "", **more: str) -> str:
+        """The log of one program. Raises unless all that ran of it has passed."""
+        listener = settings.get("security.protocol", LISTENERS[0])
+        settings = {"bootstrap.servers": self.served.addresses[listener], **settings}
+        settings["test.timeout.multiplier"] = "3"
+        path = self.folder / "test.conf"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        environment = os.environ | {
+            "RDKAFKA_TEST_CONF": str(path),
+            "TESTS": test,
+            "TEST_KAFKA_VERSION": "4.1.0",
+            "KAFKA_PATH": str(self.folder / "kafka"),
+            "BROKERS": self.served.addresses[LISTENERS[0]],
+            "LD_LIBRARY_PATH": os.pathsep.join(["../src", "../src-cpp"]),
+            **({"SUBTESTS": subtest} if subtest else {}),
+            **more,
+        }
+        done = subprocess.run(
+            ["./test-runner", "-L"], cwd=self.programs, env=environment, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SUITE_TIMEOUT_S,
+        )  # fmt: skip
+        log = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode(errors="replace"))
+        assert re.search(rf"\| {test}_\w+ +\| +PASSED ", log), log[-6000:]
+        return log
+
+    def login(self, mechanism: str) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": mechanism,
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+
+
+@pytest.fixture(scope="module")
+def one_broker(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Librdkafka]:
+    folder = tmp_path_factory.mktemp("one")
+    served = Served(folder / "broker")
+    yield Librdkafka(programs, folder, served)
+    served.broker.stop()
+
+
+@pytest.fixture(scope="module")
+def three_workers(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Librdkafka]:
+    """For tests that ask for a replication factor of 3."""
+    folder = tmp_path_factory.mktemp("three")
+    served = Served(folder / "broker", "--connections-max-reauth-ms", "10000", workers=3)
+    yield Librdkafka(programs, folder, served)
+    served.broker.stop()
+
+
+def test_librdkafka_administration(one_broker: Librdkafka) -> None:
+    source = (one_broker.programs / "0081-admin.c").read_text()
+    subtests = set(re.findall(r"^(?:static void )?(do_test_[A-Za-z]+)\(", source, re.MULTILINE))
+    subtests -= {"do_test_apis", "do_test_unclean_destroy"}
+    login = one_broker.login("SCRAM-SHA-256")
+    passed = 0
+    for subtest in sorted(subtests - KERBEROS):
+        passed += one_broker.run("0081", login, f"{subtest}:").count(": PASS (")
+    assert passed >= len(subtests - KERBEROS)
+
+
+@pytest.mark.parametrize("test", ["0109", "0115"])
+def test_librdkafka_rights(one_broker: Librdkafka, test: str) -> None:
+    one_broker.run(test, {})
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_credentials(three_workers: Librdkafka, mechanism: str) -> None:
+    three_workers.run("0135", three_workers.login(mechanism))
+
+
+def test_librdkafka_logs_in_again(three_workers: Librdkafka) -> None:
+    assert three_workers.run("0142", three_workers.login("SCRAM-SHA-512")).count(": PASS (") == 5
+
+
+def test_librdkafka_oidc(three_workers: Librdkafka, tmp_path: Path) -> None:
+    plain, encrypted = tmp_path / "key.pem", tmp_path / "encrypted.pem"
+    plain.write_bytes(KEY.as_pem(private=True))
+    encrypted.write_bytes(
+        load_pem_private_key(plain.read_bytes(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode())
+        )
+    )
+    with TokenServer() as tokens:
+        settings = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "OIDC",
+            "sasl.oauthbearer.client.id": "client_id",
+            "sasl.oauthbearer.client.secret": "secret",
+            "sasl.oauthbearer.scope": "any",
+            "sasl.oauthbearer.token.endpoint.url": f"{tokens.url}/valid",
+        }
+        log = three_workers.run(
+            "0126", settings,
+            VALID_OIDC_URL=f"{tokens.url}/valid",
+            INVALID_OIDC_URL=f"{tokens.url}/invalid",
+            EXPIRED_TOKEN_OIDC_URL=f"{tokens.url}/expired",
+            OAUTHBEARER_CLIENT_PRIVATE_KEY=str(plain),
+            OAUTHBEARER_CLIENT_PRIVATE_KEY_ENCRYPTED=str(encrypted),
+            OAUTHBEARER_CLIENT_PRIVATE_KEY_PASSWORD=PASSWORD,
+        )  # fmt: skip
+    assert log.count(": PASS (") == 19
