@@ -192,6 +192,29 @@ async def test_a_multi_is_done_as_a_whole(house):
         assert list(await store.multi([])) == []
 
 
+async def test_a_topic_of_a_tenant_is_stored_with_what_orders_them_and_listed_by_its_prefix(house):
+    async with house:
+        store = await house.open()
+        for name in ("b", "«acme-x»b", "«acm»b"):
+            await store.put(f"/topics/{name}", b"", ABSENT)
+        made = [
+            MultiOperation("/topics/«acme»b", b"b", ABSENT),
+            MultiOperation("/tenant-topics/acme", b"{}", ABSENT),
+            MultiOperation("/partitions/0/0", b"", ABSENT),
+        ]
+        assert list(await store.multi(made)) == [0, 0, 0]
+        assert list(await store.list("/topics/«acme»")) == [
+            MetadataEntry("/topics/«acme»b", b"b", 0)
+        ]
+        with pytest.raises(VersionConflict):
+            await store.multi(
+                [
+                    MultiOperation("/topics/«acme»c", b"c", ABSENT),
+                    MultiOperation("/tenant-topics/acme", b"{}", 1),
+                ]
+            )
+
+
 async def test_a_multi_with_one_conflict_does_nothing(house):
     async with house:
         store = await house.open()

@@ -54,7 +54,12 @@ class _Meaning(NamedTuple):
 
 
 # By KafkaError.name(): the errors that a user of this command line can encounter.
+CHECK_LOGIN = (
+    "Check user, password and mechanism: of the context, or of -X sasl.username, sasl.password and"
+    " sasl.mechanism"
+)
 _MEANINGS = {
+    "_AUTHENTICATION": _Meaning(FAILED, "the login was refused", CHECK_LOGIN),
     "UNKNOWN_TOPIC_OR_PART": _Meaning(
         NOT_FOUND, "no such topic or partition", "See what there is: headrace topic list"
     ),

@@ -76,6 +76,15 @@ class Delivery:
     """Of the record that got `first_error`."""
     is_hopeless: bool = False
     """Whether later records would fail in the same way."""
+    is_cut: bool = False
+    """Whether the rest of the input was therefore not read."""
+
+    def note(self, error: KafkaError) -> None:
+        """Called by the client for errors of its own. It would repeat a login that has failed until
+        all records are too late."""
+        if error.name() == "_AUTHENTICATION":
+            self.first_error = self.first_error or error
+            self.is_hopeless = True
 
     def report(
         self, error: KafkaError | None, message: Message, headers: Headers | None = None
@@ -169,10 +178,11 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
     _refuse_inert(options)
     config = _config(session, options)
     waiting = _ProducerId(config, session.client_config)
+    delivery = Delivery()
+    config["error_cb"] = delivery.note
     producer = session.producer(config)  # first, as it asks for its id meanwhile
     _check_topic(session, topic, options["create"])
     waiting.wait(producer)
-    delivery = Delivery()
     sources = list(files) or ["-"]
     if sources == ["-"] and sys.stdin.isatty() and not options["quiet"]:
         say("Type one record per line; Ctrl-D ends.")
@@ -197,7 +207,7 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
 
 def _failure(session: CliSession, topic: str, delivery: Delivery) -> CommandFailed:
     doing = f"{delivery.failed:,} of {delivery.handed:,} records not stored in {topic!r}"
-    if delivery.is_hopeless:
+    if delivery.is_cut:
         doing += "; the rest of the input was not read"
     error = delivery.first_error
     assert error is not None, "called after an error"
@@ -348,8 +358,10 @@ def _send_all(
                 delivery.handed += 1
                 delivery.failed += 1
                 delivery.first_error = delivery.first_error or error.args[0]
+                delivery.is_cut = True
                 return
             if delivery.is_hopeless:
+                delivery.is_cut = True
                 return
         delivery.handed += 1
         meter.records += 1
@@ -358,6 +370,7 @@ def _send_all(
             producer.poll(0)
             meter.tick()
             if delivery.is_hopeless:
+                delivery.is_cut = True
                 return
 
 

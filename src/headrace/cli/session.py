@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.broker.security.plain import PLAIN
 from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.contexts import context_for, helper_settings
-from headrace.cli.failures import NOT_FOUND, UNREACHABLE, USAGE, CommandFailed, from_kafka, no_topic
+from headrace.cli.failures import (
+    CHECK_LOGIN,
+    NOT_FOUND,
+    UNREACHABLE,
+    USAGE,
+    CommandFailed,
+    from_kafka,
+    no_topic,
+)
 from headrace.errors import AuthenticationFailed, RequestInvalid
 from headrace.kafka.client.blocking import BlockingConnection
 from headrace.runtime.access import access_of
@@ -140,8 +148,7 @@ class CliSession:
             except AuthenticationFailed as error:
                 raise CommandFailed(
                     f"{address.strip()}: {str(error).rstrip('.')}; nothing was sent or changed",
-                    "Check user, password and mechanism: of the context, or of -X sasl.username,"
-                    " sasl.password and sasl.mechanism",
+                    CHECK_LOGIN,
                 ) from error
             except OSError as error:
                 troubles.append(f"{address.strip()} ({error.strerror or error})")
