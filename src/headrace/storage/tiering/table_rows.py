@@ -14,7 +14,6 @@ from asyncio import Semaphore
 from bisect import bisect_right
 from hashlib import sha256
 from itertools import accumulate, chain
-from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, StorageUnavailable
@@ -36,7 +35,9 @@ CURSORS_MAX: Final = 4
 READERS_MAX: Final = 2
 """Threads that rebuild ledgers at the same time, for all ledgers together."""
 _COLUMNS: Final = ("offset", "timestamp", "key", "headers", "value", "raw")
-_HEADER_ROWS_MIN: Final = 64
+_HEADER_ROWS_MIN: Final = 256
+_PLAIN_BYTES_MIN: Final = 8
+"""Bytes for each value of a column that has most of its values as they are."""
 _READ_BYTES: Final = 1 << 20
 
 
@@ -99,16 +100,22 @@ class _Cursor:
 
     def take(self, count: int) -> Rows:
         """The next `count` records."""
-        taken, left = _NO_ROWS, count
+        parts: list[Rows] = []
+        left = count
         while True:
             at = self.row - self.first
             part = self.rows.part(at, at + left)
-            taken = Rows._make(map(add, taken, part)) if taken.offsets else part
+            parts.append(part)
             self.row += len(part.offsets)
             left -= len(part.offsets)
             if not left:
-                return taken
+                break
             self._decode(self.row)
+        if len(parts) == 1:
+            return part
+        return Rows._make(
+            list(chain.from_iterable(columns)) for columns in zip(*parts, strict=True)
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -148,7 +155,7 @@ class TableRows:
 
 
 def offsets_of(file: TableFile) -> array[int]:
-    """The offset of each row of a file; none if its row groups are too large to lend.
+    """The offset of each row of a file; none if it is not fit to lend its rows.
 
     Raises StorageUnavailable, DataCorrupt.
     """
@@ -158,8 +165,14 @@ def offsets_of(file: TableFile) -> array[int]:
         with _opened(file) as opened:
             if max(_group_sizes(opened.metadata), default=0) > GROUP_BYTES_MAX:
                 return array("q")
-            column = opened.read(["offset"]).column("offset")
-            return array("q", column.to_pylist())
+            found = array("q")
+            for chunk in opened.read(["offset"]).column("offset").chunks:
+                if chunk.null_count:
+                    return array("q")
+                data = memoryview(chunk.buffers()[1]).cast("B")
+                first = chunk.offset * found.itemsize
+                found.frombytes(data[first : first + len(chunk) * found.itemsize])
+            return found
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise _translated(file, error) from error
 
@@ -208,14 +221,17 @@ def _repeating(metadata: Any) -> Iterator[Any]:
 def _rows_max(metadata: Any) -> int:
     """Rows of about BATCH_BYTES in any row group.
 
-    Of headers that repeat, only the size of what is stored is known.
+    Of headers that repeat, only the size of what is stored is known: a row may take all of that.
     """
     groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
     means = (one.total_byte_size / max(1, one.num_rows) for one in groups)
     rows = min(BATCH_ROWS_MAX, max(1, int(BATCH_BYTES / max([1, *means]))))
     for chunk in _repeating(metadata):
-        if chunk.path_in_schema.startswith("headers."):
-            rows = min(rows, max(_HEADER_ROWS_MIN, BATCH_BYTES // chunk.total_uncompressed_size))
+        stored = chunk.total_uncompressed_size
+        if chunk.path_in_schema.startswith("headers.") and (
+            stored < _PLAIN_BYTES_MIN * chunk.num_values
+        ):
+            rows = min(rows, max(_HEADER_ROWS_MIN, BATCH_BYTES // stored))
     return rows
 
 
