@@ -2,8 +2,8 @@
 
 Invariants: one broker, one session, the sources in turn after a warm-up each, all columns into
 Spark's noop sink; then the sinks in turn, `headrace` exactly once, the connector at least once. CPU
-is that of Java and the Python workers together, without the broker's, so a machine that does other
-things too still tells.
+is that of Java and the Python workers together, without the broker's, so other work on the
+machine matters little.
 
     python -m benchmarks.spark [--records 1000000] [--rounds 2]
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.tenants [--turns 5] [--seconds 10]
 
-The noisy tenant offers three times its rate on 200 connections, from a process of its own, and does
-not wait as it is told to: it has IN_FLIGHT requests on the way on each connection. The quiet one
+The noisy tenant offers three times its rate on 200 connections, from a process of its own, and
+ignores throttle times: it has IN_FLIGHT requests on the way on each connection. The quiet one
 sends a record of 1 KiB a hundred times a second; each has been synced when it is acknowledged.
 """
 

@@ -1,7 +1,7 @@
 """What tiers cost: CPU of offloading, and cold reads beside hot ones, by the same reader.
 
 Invariants: one broker process, one reader that fetches 1 MiB at a time, figures in turn.
-CPU is the broker's own (user and kernel), so a machine that does other things too still tells.
+CPU is the broker's own (user and kernel), so other work on the machine matters little.
 
     python -m benchmarks.tiering [--mib 512] [--rounds 3] [--objects URL]
 

@@ -118,7 +118,7 @@ class Outcome:
     failed: list[dict[str, str]] = field(default_factory=list)
     failed_count: int = 0
     note: Callable[[dict[str, Any]], None] = lambda _row: None
-    """Is told of each letter that is sent, or kept against the wish."""
+    """Notified of each letter that is sent, or that had to be kept."""
 
     def add(self, message: Message, fate: Fate, placed: str = "", *, is_edited: bool) -> None:
         """Count one letter; `placed`: where it was stored, if it was sent."""

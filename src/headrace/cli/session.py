@@ -59,7 +59,7 @@ class CliSession:
     same_cluster: set[str] = field(default_factory=set)
     """HTTP addresses of brokers that are known to belong to it."""
     is_default: bool = False
-    """Whether nobody named `bootstrap`."""
+    """Whether `bootstrap` was not given."""
     _admin: Client | None = None
     _config: dict[str, str] | None = None
     _access: Access | None = None

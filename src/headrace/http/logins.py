@@ -1,8 +1,8 @@
 """Authenticates HTTP clients: Basic (RFC 7617) as the users of SASL, bearer tokens and API keys
 (RFC 6750), and browser sessions.
 
-Invariants: only on a listener with SASL_PLAINTEXT or SASL_SSL. A request without credentials gets
-no further than what is open to everybody, which tells no more than whether the broker is ready. A
+Invariants: only on a listener with SASL_PLAINTEXT or SASL_SSL. A request without credentials
+reaches only public operations, which show whether the broker is ready and nothing else. A
 refusal is the same whatever was wrong, and comes after a delay. What a certificate says counts only
 on other listeners, as for Kafka clients.
 

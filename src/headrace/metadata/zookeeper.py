@@ -365,9 +365,9 @@ class ZooKeeperMetadataStore:
     def _learn(self, keys: Iterable[str]) -> None:
         """Set the known keys, then apply changes seen while they were read."""
         self._known = set(keys)
-        news, self._pending_changes = self._pending_changes or [], None
-        for key, is_gone in news:
-            self._note_key(key, is_gone)
+        changes, self._pending_changes = self._pending_changes or [], None
+        for key, is_deleted in changes:
+            self._note_key(key, is_deleted)
 
     def _path(self, key: str) -> str:
         return self._root + path_of_key(key)

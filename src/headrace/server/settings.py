@@ -232,7 +232,7 @@ def check_listeners(settings: Settings) -> None:
 
 
 def check_advertised(settings: Settings) -> None:
-    """Raise RequestInvalid if clients would be told an address that leads nowhere: Kafka refuses
+    """Raise RequestInvalid if an advertised address leads nowhere: Kafka refuses
     0.0.0.0 among `advertised.listeners`, too."""
     for endpoint in settings.endpoints:
         if endpoint.face != KAFKA:

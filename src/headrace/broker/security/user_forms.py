@@ -1,4 +1,4 @@
-"""What users look like to whoever begins a login, and the looks of users that do not exist.
+"""What a client that begins a login learns of a user, also of users that do not exist.
 
 Invariants: a name that no user has looks like a user chosen by the name among those that exist, in
 the iterations and salts of all mechanisms and in those that it seems to lack: the looks of absent

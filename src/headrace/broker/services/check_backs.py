@@ -1,4 +1,4 @@
-"""Check-backs: half messages whose producers are asked for an outcome, pushed to whoever waits.
+"""Check-backs: half messages whose producers are asked for an outcome, pushed to waiting clients.
 
 Invariants: knows no protocol. A check-back of any broker reaches one of those that wait for its
 producer group, at any broker; one that nobody waits for stays with its partition until someone

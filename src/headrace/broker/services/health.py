@@ -121,7 +121,7 @@ class Health:
 
 
 def _is_damage(reason: HeadraceError | None) -> bool:
-    """Whether waiting does not help: somebody has to repair something."""
+    """Whether waiting does not help: an operator has to repair something."""
     return isinstance(reason, CopiesDamaged) or not isinstance(reason, Retriable | None)
 
 

@@ -34,7 +34,7 @@ class HelperAccess(NamedTuple):
     """Of librdkafka. May hold secrets."""
     is_of_client: bool
     """Whether the command logs in as the client, and may do what the client may; otherwise it has
-    the rights of whoever connects to that listener."""
+    the rights of the clients of that listener."""
 
 
 def helper_access(

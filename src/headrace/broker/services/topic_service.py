@@ -145,7 +145,7 @@ class TopicService:
                 await self._ownership.wait_served(topic)
 
     async def of_another(self, topic_id: UUID, numbers: Sequence[int]) -> Topic:
-        """The topic that another broker's request is about. That broker may have heard of it, and
+        """The topic that another broker's request is about. That broker may know it already, and
         that these partitions are this broker's, before this one has: this is waited for.
 
         Raises TopicIdUnknown, TopicUnknown.

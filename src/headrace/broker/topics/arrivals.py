@@ -1,4 +1,4 @@
-"""Waits for topics that another broker has heard of before this one.
+"""Waits for topics that another broker knew before this one.
 
 Invariants: a wait ends with the turn in which the topic becomes known here, or after its time; it
 looks at nothing meanwhile.
