@@ -102,9 +102,11 @@ def build(into: Path, level: str) -> None:
             env={
                 **os.environ,
                 "MYPYPATH": str(ROOT / "src"),
-                # Without the paths of this machine, so that the same sources give the same bytes.
-                "CFLAGS": f"-g0 -ffile-prefix-map={Path(mypyc.__file__).parents[1]}=.",
-                "LDFLAGS": f"-s {os.environ.get('LDFLAGS', '')}".strip(),
+                # Without the paths of this machine, so that the same sources give the same bytes;
+                # and small: no names for other libraries, no tables for exceptions of C++.
+                "CFLAGS": f"-g0 -fvisibility=hidden -fno-asynchronous-unwind-tables"
+                f" -ffile-prefix-map={Path(mypyc.__file__).parents[1]}=.",
+                "LDFLAGS": f"-s -Wl,-z,noseparate-code {os.environ.get('LDFLAGS', '')}".strip(),
             },
             check=True,
             capture_output=True,
