@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import threading
@@ -162,6 +163,10 @@ def test_a_consumer_reads_across_the_border_also_after_a_crash(tiered, storage, 
     wait_until(lambda: bytes_below(tiered.data_dir / "ledgers") < count * 1600 - 1000 * 1500)
     assert consume(tiered, name, 0, count) == dense(0, count)
     assert metric(tiered, "headrace_tier_cold_reads_total") > 0
+    (shown,) = json.loads(tiered.get("/v1/brokers?details=true")[1])["brokers"]
+    tier = shown["figures"]["tier"]
+    assert (tier["is_away"], tier["problem"], tier["failures"]) == (False, None, 0)
+    assert min(tier[one] for one in ("offloads", "offload_bytes", "cold_reads")) > 0
     tiered.crash()
     writer = threading.Thread(target=produce, args=(tiered, name, count, 1000))
     writer.start()

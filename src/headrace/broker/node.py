@@ -569,7 +569,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
-    ledgers = LedgerMap(calls, node.replication)
+    ledgers = LedgerMap(calls, topics, node.replication)
     search, journals, hot_keys = _searches_of(node, calls, ledgers)
     tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce
@@ -604,6 +604,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         telemetry=ClientTelemetry(*shared),
         health=node.health,
         replication=node.replication,
+        tiering=node.tiering,
         dead_letters=node.dead_letters,
         desk=LetterDesk(calls, reads, sends, all_groups, node.shares, node.clock, node.randomness),
         authorizer=node.authorizer,

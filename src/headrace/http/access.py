@@ -95,6 +95,10 @@ ACCESS: Final[Mapping[str, Access]] = {
     "changeTenant": needs(cluster(Operation.ALTER)),
     "deleteTenant": needs(cluster(Operation.ALTER)),
     "listBrokers": needs(cluster(DESCRIBE)),
+    "listMoves": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "moves.topic")),
+    "listLackingLedgers": needs(
+        cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "ledgers.topic")
+    ),
     "listConnections": needs(cluster(DESCRIBE)),
     "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),
     "getHistory": needs(cluster(DESCRIBE)),

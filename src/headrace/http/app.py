@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 
 from headrace.http.acls import AclOperations
+from headrace.http.broker_figures import BrokerFigures
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
 from headrace.http.console import console_routes
@@ -32,7 +33,7 @@ from headrace.http.logins import AuthenticatedApp
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
-from headrace.http.overview import OverviewOperations
+from headrace.http.overview import OverviewOperations, Verdict
 from headrace.http.parked import ParkedOperations
 from headrace.http.problems import PathRoute, not_found, problem
 from headrace.http.queries import queries
@@ -111,7 +112,12 @@ class _Api:
     """The routes of a listener for clients: operations, health and metrics."""
 
     def __init__(
-        self, face: HttpFace, listener: HttpListener, rendering: Rendering, history: History
+        self,
+        face: HttpFace,
+        listener: HttpListener,
+        rendering: Rendering,
+        history: History,
+        figures: BrokerFigures,
     ) -> None:
         parts = (
             Queues,  # routes are tried one by one, and these are asked for most often
@@ -131,7 +137,9 @@ class _Api:
         services = face.services
         operations = [one for part in parts for one in part(services).operations]
         operations += SessionOperations(services, listener.security).operations
-        operations += ClusterOperations(services, lambda: face.kafka.connections).operations
+        operations += ClusterOperations(
+            services, lambda: face.kafka.connections, figures
+        ).operations
         operations += OverviewOperations(services, history).operations
         operations += queries(services)
         self._document = document(operations)
@@ -193,11 +201,16 @@ def make_servers(face: HttpFace) -> list[uvicorn.Server]:
     services = face.services
     history = History(services.appends.clock, reader(services, face.kafka))
     face.tasks.spawn(history.run(), "history of figures")
-    return [_make_server(face, listener, rendering, history) for listener in face.listeners]
+    parts = rendering, history, BrokerFigures(services, history, Verdict(services).problems)
+    return [_make_server(face, listener, *parts) for listener in face.listeners]
 
 
 def _make_server(
-    face: HttpFace, listener: HttpListener, rendering: Rendering, history: History
+    face: HttpFace,
+    listener: HttpListener,
+    rendering: Rendering,
+    history: History,
+    figures: BrokerFigures,
 ) -> uvicorn.Server:
     """Starlette's router without its two layers for errors: a request that fails is logged, and
     answered with 500, by uvicorn."""
@@ -205,7 +218,7 @@ def _make_server(
     if listener.is_admin:
         app = Router(Monitoring(face, listener.security, rendering).routes, default=_admin_only)
     else:
-        api = _Api(face, listener, rendering, history)
+        api = _Api(face, listener, rendering, history, figures)
         app = Router([*api.routes, *console_routes()], default=not_found)
     if listener.security.is_sasl:
         app = AuthenticatedApp(app, face.services, listener.security)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.errors import HeadraceError
 from headrace.http.operations import PAGE, Call, Json, Operation, page, text
+from headrace.http.partitions import failed_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.broker.services.services import Services
+    from headrace.http.broker_figures import BrokerFigures
     from headrace.http.schemas import Schema
+    from headrace.metadata.facts import BrokerFact
 
 
 FILTERS: Final[Mapping[str, Schema]] = {
@@ -34,17 +38,25 @@ class ClusterOperations:
     """The operations on the cluster."""
 
     def __init__(
-        self, services: Services, connections: Callable[[], Iterable[Any]] = tuple
+        self,
+        services: Services,
+        connections: Callable[[], Iterable[Any]] = tuple,
+        figures: BrokerFigures | None = None,
     ) -> None:
-        """`connections`: those of Kafka clients with this broker."""
+        """`connections`: those of Kafka clients with this broker. `figures` None: not shown."""
+        self._figures = figures
         self._services = services
         self._connections = connections
         self.operations = [
             Operation("GET", "/v1/cluster", "getCluster", "Get the ids of the cluster and broker.",
                       self._get),
             Operation("GET", "/v1/brokers", "listBrokers",
-                      "List the live brokers, their addresses and how many partitions each serves.",
-                      self._brokers),
+                      "List the live brokers, their addresses and how many partitions each serves,"
+                      " with `details` also what each does and its object storage.",
+                      self._brokers, {"details": {"type": "boolean"}}),
+            Operation("GET", "/v1/moves", "listMoves",
+                      "List the partitions that move from one broker to another, or wait for it.",
+                      self._list_moves, {**PAGE}),
             Operation("GET", "/v1/connections", "listConnections",
                       "List the Kafka clients that are connected with this broker.",
                       self._list_connections, {**PAGE, **FILTERS}),
@@ -53,35 +65,67 @@ class ClusterOperations:
     async def _get(self, _call: Call) -> Json:
         return {"cluster_id": self._services.cluster.id, "broker": self._services.cluster.broker_id}
 
-    async def _brokers(self, _call: Call) -> Json:
+    async def _brokers(self, call: Call) -> Json:
         topics, counts = self._services.topics, dict[int, int]()
         for topic in map(topics.get, topics.names()):
             for number in range(len(topic.partitions)):
                 leader = topics.leader(topic, number).broker
                 counts[leader] = counts.get(leader, 0) + 1
+        figures, failed = dict[int, Json](), dict[int, HeadraceError]()
+        if call.query.get("details") and self._figures is not None:
+            figures, failed = await self._figures.of_all()
         cluster = self._services.cluster
         return {
             "broker": cluster.broker_id,
             "brokers": [
                 {
-                    "id": one.id,
-                    "rack": one.rack,
-                    "started_ms": one.started_ms,
-                    "is_leaving": bool(one.is_leaving),
+                    **self._broker(one),
                     "partitions": counts.get(one.id, 0),
-                    "endpoints": [
-                        {
-                            "face": place.face,
-                            "listener": place.listener,
-                            "address": f"{place.host}:{place.port}",
-                            "security": place.security,
-                        }
-                        for place in one.endpoints or ()
-                    ],
+                    **({"figures": figures[one.id]} if one.id in figures else {}),
                 }
                 for one in sorted(cluster.brokers(), key=lambda one: one.id)
             ],
+            **failed_brokers(failed),
         }
+
+    def _broker(self, one: BrokerFact) -> Json:
+        drain = self._services.reassignments.drain_of(one.id)
+        found: Json = {
+            "id": one.id,
+            "rack": one.rack,
+            "started_ms": one.started_ms,
+            "is_leaving": bool(one.is_leaving),
+            "is_draining": drain is not None,
+            "endpoints": [
+                {
+                    "face": place.face,
+                    "listener": place.listener,
+                    "address": f"{place.host}:{place.port}",
+                    "security": place.security,
+                }
+                for place in one.endpoints or ()
+            ],
+        }
+        is_known = drain is not None and drain.owned_before >= 0
+        return found | ({"owned_before": drain.owned_before} if drain and is_known else {})
+
+    async def _list_moves(self, call: Call) -> Json:
+        moves: list[Json] = [
+            {
+                "place": f"{one.move.topic} {one.move.partition:010d}",
+                "topic": one.move.topic,
+                "partition": one.move.partition,
+                "from": one.move.source,
+                "to": one.move.target,
+                "reason": one.reason,
+            }
+            for one in await self._services.reassignments.in_motion()
+        ]
+        moves.sort(key=lambda one: one["place"])
+        answer = page(moves, "place", call, "moves") | {"count": len(moves)}
+        for one in answer["moves"]:
+            del one["place"]
+        return answer
 
     async def _list_connections(self, call: Call) -> Json:
         found = []

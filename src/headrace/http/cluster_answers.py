@@ -7,6 +7,32 @@ from typing import Any, Final
 from headrace.http.answer_parts import AT_MS, FAILED_BROKERS, POINT, SHOWN_PROBLEM, STREAM, TOKEN
 from headrace.http.shapes import Entries, OrNull, Part
 
+FIGURES: Final = Part(
+    "BrokerFigures",
+    {
+        **{f"{name}?": value for name, value in POINT.shape.items() if name != "at_ms"},
+        "problems": 0,
+        "copies_missing": 0,
+        "tier": OrNull(
+            Part(
+                "TierActivity",
+                {
+                    "is_away": False,
+                    "problem": OrNull("object storage does not answer"),
+                    "pending_ledgers": 2,
+                    "pending_bytes": 128_000_000,
+                    "offloads": 40,
+                    "offload_bytes": 2_600_000_000,
+                    "cold_reads": 12,
+                    "cold_bytes": 48_000_000,
+                    "deletes": 3,
+                    "failures": 0,
+                    "corrupt_blocks": 0,
+                },
+            )
+        ),
+    },
+)
 CLUSTER_ANSWERS: Final[dict[str, Any]] = {
     "getCluster": {"cluster_id": "r5yYkI4bTp2mB7s0", "broker": 1},
     "listBrokers": {
@@ -19,7 +45,10 @@ CLUSTER_ANSWERS: Final[dict[str, Any]] = {
                     "rack": OrNull("a"),
                     "started_ms": OrNull(AT_MS),
                     "is_leaving": False,
+                    "is_draining": False,
+                    "owned_before?": 12,
                     "partitions": 12,
+                    "figures?": FIGURES,
                     "endpoints": [
                         Part(
                             "Endpoint",
@@ -34,6 +63,33 @@ CLUSTER_ANSWERS: Final[dict[str, Any]] = {
                 },
             )
         ],
+        "failed?": FAILED_BROKERS,
+    },
+    "listMoves": {
+        "moves": [
+            Part(
+                "Move",
+                {
+                    "topic": "orders",
+                    "partition": 0,
+                    "from": 1,
+                    "to": 2,
+                    "reason": "drained",
+                },
+            )
+        ],
+        "count": 1,
+        "next_page_token?": TOKEN,
+    },
+    "listLackingLedgers": {
+        "ledgers": [
+            Part(
+                "LackingLedger",
+                {"topic": "orders", "partition": 0, "ledger": 17, "copies_missing": 1},
+            )
+        ],
+        "count": 1,
+        "failed?": FAILED_BROKERS,
     },
     "listConnections": {
         "connections": [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.http.operations import PARTITION, TOPIC, Call, Json, Operation
-from headrace.http.partitions import of_partitions
+from headrace.http.partitions import failed_brokers, of_partitions
 
 if TYPE_CHECKING:
     from headrace.broker.services.ledger_map import Ledger, LedgersOfPartition
@@ -27,7 +27,15 @@ class LedgerOperations:
                       "List the newest ledgers of a topic's partitions, with `partition` also the"
                       " bookies that store them, for clients that may DESCRIBE the cluster.",
                       self._list, {"topic": TOPIC, "partition": PARTITION}),
+            Operation("GET", "/v1/ledgers/lacking", "listLackingLedgers",
+                      "List the ledgers of all topics of which copies are missing.",
+                      self._lacking),
         ]  # fmt: skip
+
+    async def _lacking(self, _call: Call) -> Json:
+        found, count, failed = await self._services.ledgers.lacking()
+        ledgers = [one._asdict() for one in found]
+        return {"ledgers": ledgers, "count": count, **failed_brokers(failed)}
 
     async def _list(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])

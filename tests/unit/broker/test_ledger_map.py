@@ -17,6 +17,9 @@ class Calls:
     def offer(self, _name, operation):
         self.operation = operation
 
+    def offer_of_broker(self, _name, _operation):
+        """Not asked here."""
+
     async def ask_partitions(self, _name, topic, asked):
         numbers = range(len(topic.partitions))
         return {number: await self.operation(topic, number, asked) for number in numbers}
@@ -55,7 +58,7 @@ def topic_of(partitions, segments):
 
 def map_of(machines=None):
     replication = machines and SimpleNamespace(lacking={}, ledgers=machines)
-    return LedgerMap(Calls(), replication)
+    return LedgerMap(Calls(), None, replication)
 
 
 async def test_an_answer_for_a_topic_is_bounded_however_many_partitions_it_has():

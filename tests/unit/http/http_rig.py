@@ -14,6 +14,7 @@ from tests.unit.kafka.face_rig import Rig, on_a_broker
 
 from headrace.http import answers
 from headrace.http.acls import AclOperations
+from headrace.http.broker_figures import BrokerFigures
 from headrace.http.cluster import ClusterOperations
 from headrace.http.dead_letters import DeadLetterOperations
 from headrace.http.delayed import DelayedOperations
@@ -22,7 +23,7 @@ from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.ledgers import LedgerOperations
 from headrace.http.operations import Operation, routes
-from headrace.http.overview import OverviewOperations
+from headrace.http.overview import OverviewOperations, Verdict
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
@@ -64,8 +65,11 @@ class Web:
         services = rig.node.services
         kafka = getattr(rig, "face", None) or KafkaFace(rig.node)
         self.operations += queries(services)
-        self.operations += ClusterOperations(services, lambda: kafka.connections).operations
         self.history = History(rig.node.clock, reader(services, kafka))
+        figures = BrokerFigures(services, self.history, Verdict(services).problems)
+        self.operations += ClusterOperations(
+            services, lambda: kafka.connections, figures
+        ).operations
         self.operations += OverviewOperations(services, self.history).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
         self.sending: Callable[[], Any] = lambda: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -10,11 +11,14 @@ from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
+from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services import group_lags, hot_keys, topic_figures
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import BrokerUnreachable, CoordinatorUnavailable
 from headrace.http.app import path_of_parts
+from headrace.metadata.facts import draining_key
+from headrace.metadata.store import ANY
 from headrace.records.letters import SHARE_FORMAT
 from headrace.records.partitioner import partition_of_key
 
@@ -205,6 +209,88 @@ def test_samples_of_lag_keep_an_hour_and_the_groups_that_change():
     samples.add(last, {"new": 1})
     assert samples.of("moving", last) == {1_001: 6, 1_002: 7}
     assert samples.of("new", last + group_lags.SAMPLES_MAX - 1) == {last: 1}
+
+
+@with_brokers(3)
+async def test_a_drain_is_shown_until_its_last_partition_has_moved(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    async with asyncio.timeout(60):
+        while any([(await web.ok("GET", "/v1/moves"))["count"] for web in webs]):
+            await asyncio.sleep(0)  # brokers have joined a moment ago
+    held, hand_over = asyncio.Event(), SharedOwnership._hand_over
+
+    async def slow(self, topic, number, target):
+        await held.wait()
+        await hand_over(self, topic, number, target)
+
+    cluster.patch.setattr(SharedOwnership, "_hand_over", slow)
+    await cluster.brokers[1].node.metadata.put(draining_key(1), b"{}", ANY)
+    views = [web.node.ownership.view for web in webs]
+    await until(lambda: all(view.draining == {1} for view in views))
+    for web in webs:
+        moves = (await web.ok("GET", "/v1/moves"))["moves"]
+        numbers = [one["partition"] for one in moves if one["topic"] == TOPIC]
+        assert numbers == [number for number, owner in enumerate(cluster.owners()) if owner == 1]
+        assert {(one["from"], one["reason"]) for one in moves} == {(1, "drained")}
+        first = (await web.ok("GET", "/v1/brokers"))["brokers"][0]
+        assert (first["is_draining"], first["owned_before"]) == (True, first["partitions"])
+    held.set()
+    await until(lambda: cluster.owners() and 1 not in cluster.owners())
+    for web in webs:
+        await until(lambda web=web: not owned_by(web, 1))
+        answer = await web.ok("GET", "/v1/moves")
+        assert (answer["moves"], answer["count"]) == ([], 0)
+        first = (await web.ok("GET", "/v1/brokers"))["brokers"][0]
+        assert (first["is_draining"], first["partitions"]) == (True, 0)
+        assert first["owned_before"] > 0
+
+
+def owned_by(web, broker):
+    view = web.node.ownership.view
+    return [key for key, owner in view.owners.items() if owner.fact.broker == broker]
+
+
+@with_brokers(2)
+async def test_any_broker_shows_the_figures_of_all_and_who_does_not_answer(cluster):
+    webs = await webs_of(cluster)
+    for web in webs:
+        web.history.take()
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    for web in webs:
+        web.history.take()
+    for web in webs:
+        brokers = (await web.ok("GET", "/v1/brokers?details=true"))["brokers"]
+        figures = [one["figures"] for one in brokers]
+        assert all(one["records_in_per_s"] > 0 for one in figures)
+        assert [(one["problems"], one["tier"]) for one in figures] == [(0, None)] * 2
+        assert "figures" not in (await web.ok("GET", "/v1/brokers"))["brokers"][0]
+    await cluster.brokers[2].face.close()
+    answer = await webs[0].ok("GET", "/v1/brokers?details=true")
+    assert [one["broker"] for one in answer["failed"]] == [2]
+    assert "figures" in answer["brokers"][0]
+
+
+@with_brokers(2)
+async def test_any_broker_lists_the_ledgers_of_all_topics_that_lack_copies(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    assert await webs[0].ok("GET", "/v1/ledgers/lacking") == {"ledgers": [], "count": 0}
+    lost = {}
+    for web, broker in zip(webs, cluster.brokers, strict=True):
+        number = cluster.owners().index(broker)
+        (segment,) = web.node.topics.get(TOPIC).require_log(number).segments
+        lost[number] = segment.ledger
+        ledgers = web.node.services.ledgers
+        ledgers._replication = SimpleNamespace(lacking={segment.ledger: broker, 999: 1})
+    expected = [
+        {"topic": TOPIC, "partition": number, "ledger": lost[number], "copies_missing": owner}
+        for number in sorted(lost)
+        for owner in [cluster.owners()[number]]
+    ]
+    for web in webs:
+        answer = await web.ok("GET", "/v1/ledgers/lacking")
+        assert answer == {"ledgers": expected, "count": 2}
 
 
 @on_the_web

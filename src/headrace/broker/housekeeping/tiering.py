@@ -52,6 +52,8 @@ class TieringFigures(NamedTuple):
     pending_ledgers: int
     pending_bytes: int
     is_away: bool
+    problem: str
+    """Why the last round failed, or a partition in it; empty: nothing failed."""
 
 
 class Tiering:
@@ -78,6 +80,7 @@ class Tiering:
         """Consecutive rounds that object storage failed."""
         self._resting: dict[str, int] = {}
         """Partitions with a failure of their own, and the end of their pause."""
+        self._problem = self._failed_now = ""
         self._sweep_at_ms = 0
         self._unnamed_since_ms: dict[LedgerId, int] = {}
         """Objects that no chain names, and when a pass first found that."""
@@ -92,7 +95,8 @@ class Tiering:
             for segment in to_offload(partition)
         ]
         size = sum(segment.end_position for segment in waiting)
-        return TieringFigures(self._tier.counters, len(waiting), size, self._failures > 0)
+        counts = self._tier.counters, len(waiting), size
+        return TieringFigures(*counts, self._failures > 0, self._problem)
 
     def interval_ms(self) -> int:
         """Between two rounds: longer while object storage fails."""
@@ -103,6 +107,7 @@ class Tiering:
 
     async def round(self) -> None:
         """Drop due local copies, offload sealed ledgers, and once a day delete orphans."""
+        self._failed_now = ""
         try:
             await self._offload_all(await self._survey())
             now_ms = self._clock.now_ms()
@@ -111,6 +116,7 @@ class Tiering:
                 await self.delete_orphans()
                 self._sweep_at_ms = now_ms + SWEEP_INTERVAL_MS
         except HeadraceError as error:
+            self._failed_now = str(error)
             if not error.fields.get("is_objects"):
                 log.warning("tiering pauses: %s", error)
                 return
@@ -123,6 +129,8 @@ class Tiering:
             if self._failures:
                 log.info("object storage is available again after %d failed rounds", self._failures)
             self._failures = 0
+        finally:
+            self._problem = self._failed_now
 
     # --- one round -----------------------------------------------------------------------------
 
@@ -201,6 +209,7 @@ class Tiering:
             return  # it was deleted, has another owner, or logs its failure elsewhere
         if isinstance(error, DataCorrupt):
             self._resting[partition.name] = self._clock.now_ms() + PARTITION_REST_MS
+        self._failed_now = f"{partition.name}: {error}"
         log.warning("%s: tiering failed: %s", partition.name, error)
 
     # --- orphaned objects ----------------------------------------------------------------------

@@ -61,6 +61,9 @@ class ClusterView:
         self.owners: dict[PartitionKey, Owner] = {}
         self.pins: dict[UUID, dict[int, int]] = {}
         self.draining: set[int] = set()
+        self.drained_from: dict[int, int] = {}
+        """Partitions that draining brokers owned when this broker learned that they drain; none of
+        those that drained before it had started."""
         self.moves: Mapping[PartitionKey, MovedPartition] = {}
         """Partitions moved by load, which override placement while all brokers support moves."""
         self.dirty: set[PartitionKey] = set()
@@ -180,6 +183,10 @@ class ClusterView:
         broker_id = int(key.removeprefix(DRAINING))
         self.members_version += 1
         (self.draining.discard if entry is None else self.draining.add)(broker_id)
+        self.drained_from.pop(broker_id, None)
+        owned = sum(one.fact.broker == broker_id for one in self.owners.values())
+        if entry is not None and owned:
+            self.drained_from[broker_id] = owned
 
 
 async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:

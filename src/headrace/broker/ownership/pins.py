@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.coordination.placement.rendezvous import NO_BROKER
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PinFact, pin_key
 from headrace.metadata.store import ANY, MetadataEntry, MultiOperation
@@ -29,7 +30,7 @@ class Pins:
 
     def __init__(self, metadata: MetadataStore, ownership: SharedOwnership) -> None:
         self._metadata = metadata
-        self._view = ownership.view
+        self.view = self._view = ownership.view
         self._placement = ownership.placement
         self._changed = ownership.topics_changed
 
@@ -45,6 +46,22 @@ class Pins:
         if pinned is None or owner is None or owner.fact.broker == pinned:
             return None
         return pinned if self._placement.target(topic, number) == pinned else None
+
+    def move_of(self, topic: Topic, number: int) -> tuple[int, int, str] | None:
+        """(its live owner, the broker that is to own it, why); None if it is where it belongs."""
+        owner, target = self.view.owners.get((topic.id, number)), NO_BROKER
+        if owner is not None and self.view.is_alive(owner.fact):
+            target = self._placement.target(topic, number)
+        if owner is None or target in {NO_BROKER, owner.fact.broker}:
+            return None
+        source, reason = owner.fact.broker, "placed"
+        if self.view.pins.get(topic.id, {}).get(number) == target:
+            reason = "reassigned"
+        elif not self._placement.may_own(source):
+            reason = "drained"
+        elif self.view.moved_to((topic.id, number)) == target:
+            reason = "balanced"
+        return source, target, reason
 
     async def write(self, targets: Sequence[tuple[Topic, int, int]]) -> None:
         """Pin partitions: (topic, partition, broker). Raises MetadataUnavailable."""

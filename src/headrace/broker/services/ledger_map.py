@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.owner_calls import checked
+from headrace.broker.services.owner_calls import checked, split
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
     from headrace.storage.ledger import LedgerId
 
@@ -25,6 +26,8 @@ LEDGERS_MAX: Final = 200
 """Of one partition, in one answer: the newest."""
 LEDGERS_OF_TOPIC_MAX: Final = 5_000
 """Of all partitions of a topic, in one answer, but at least one of each."""
+LACKING_MAX: Final = 1_000
+"""Ledgers with missing copies that one broker names."""
 LOOKUPS_MAX: Final = 64
 """Ledgers whose metadata is read from the store at the same time."""
 
@@ -57,14 +60,47 @@ class LedgersOfPartition(NamedTuple):
     ledgers: Sequence[Ledger]
 
 
+class LackingLedger(NamedTuple):
+    """A ledger of which copies are missing."""
+
+    topic: str
+    partition: int
+    ledger: int
+    copies_missing: int
+
+
 class LedgerMap:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls, replication: Replication | None) -> None:
+    def __init__(self, calls: OwnerCalls, topics: Topics, replication: Replication | None) -> None:
         """`replication`: None if ledgers are not replicated."""
         self._calls = calls
+        self._topics = topics
         self._replication = replication
         calls.offer("ledgers.of_partition", self._here)
+        calls.offer_of_broker("ledgers.lacking", self._lacking_here)
+
+    async def lacking(self) -> tuple[list[LackingLedger], int, dict[int, HeadraceError]]:
+        """(the ledgers of all topics of which copies are missing, LACKING_MAX of each broker, how
+        many there are, the brokers whose part is missing)."""
+        found, failed = split(await self._calls.ask_brokers("ledgers.lacking", []))
+        ledgers = {LackingLedger(*one) for _count, part in found.values() for one in part}
+        return sorted(ledgers), sum(count for count, _part in found.values()), failed
+
+    async def _lacking_here(self, asked: Any) -> Any:
+        checked(asked)
+        missing = {} if self._replication is None else self._replication.lacking
+        if not missing:
+            return 0, []
+        found = [
+            (topic.name, number, one.ledger, missing[one.ledger])
+            for topic in list(self._topics.by_name.values())
+            for number, log in topic.logs
+            if self._topics.ownership.is_mine(topic, number)
+            for one in log.segments
+            if one.ledger in missing
+        ]
+        return len(found), found[:LACKING_MAX]
 
     async def of_topic(self, topic: Topic) -> dict[int, LedgersOfPartition | HeadraceError]:
         """The newest ledgers of each partition, without their machines, or why they are not

@@ -8,6 +8,7 @@ Only brokers over shared storage can do this: elsewhere a partition stays where 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.ownership.pins import Pins
@@ -48,6 +49,22 @@ class Move(NamedTuple):
     source: int
     """The present owner; NO_LEADER if there is none."""
     target: int
+
+
+class InMotion(NamedTuple):
+    """A partition that a live broker owns, and another one is to own."""
+
+    move: Move
+    reason: str
+    """`reassigned` by an operator, `drained` from a broker that drains or stops, `balanced` by
+    load, `placed`: brokers came or left."""
+
+
+class Drain(NamedTuple):
+    """A broker that gets no partitions, because an operator drains it."""
+
+    owned_before: int
+    """Partitions when its drain began; -1: before this broker had started."""
 
 
 class Reassignments:
@@ -138,6 +155,24 @@ class Reassignments:
                 f"{topic.name}-{partition} is not being reassigned: there is nothing to cancel"
             )
         await self._pins.cancel(topic, partition)
+
+    def drain_of(self, broker_id: int) -> Drain | None:
+        """How a broker is drained; None if it is not."""
+        if self._pins is None or broker_id not in self._pins.view.draining:
+            return None
+        return Drain(self._pins.view.drained_from.get(broker_id, -1))
+
+    async def in_motion(self) -> list[InMotion]:
+        """All partitions that move, or wait to move, from one live broker to another."""
+        found: list[InMotion] = []
+        if self._pins is not None:
+            for topic in list(self._topics.by_id.values()):
+                for number in range(len(topic.partitions)):
+                    move = self._pins.move_of(topic, number)
+                    if move is not None:
+                        found.append(InMotion(Move(topic.name, number, *move[:2]), move[2]))
+                await asyncio.sleep(0)  # however many topics there are
+        return found
 
     def under_way(self, topics: Iterable[Topic]) -> list[Move]:
         """The reassignments of these topics whose target does not own the partition yet."""

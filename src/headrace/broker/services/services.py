@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction_checks import TransactionChecks
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
     from headrace.broker.housekeeping.replication import Replication
+    from headrace.broker.housekeeping.tiering import Tiering
     from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.issuers import Issuers
@@ -109,6 +110,8 @@ class Services:
     health: Health
     replication: Replication | None
     """None if ledgers are not replicated."""
+    tiering: Tiering | None
+    """None if there is no object storage."""
     dead_letters: DeadLetters
     """The copies of what share groups gave up on this broker."""
     desk: LetterDesk
