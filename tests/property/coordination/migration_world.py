@@ -10,18 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from consumer_world import (
-    GROUP,
-    INTERVAL_MS,
-    NAMES,
-    REBALANCE_MS,
-    ROUNDS_MAX,
-    SESSION_MS,
-    Client,
-    History,
-    Place,
-    World,
-)
+from consumer_world import NAMES, Client, History, Place
+from member_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from headrace.coordination.groups.commands import (
     HeartbeatCommand,
@@ -178,6 +168,12 @@ class ClassicClient:
         else:
             assert isinstance(reply, HeartbeatReply)
 
+    def forget(self) -> None:
+        """Its request or the answer was lost."""
+        self.ticket = 0
+        if self.doing == "sync":
+            self.doing = "join"
+
     def begin_anew(self) -> None:
         self.owned, self.doing = set(), "join"
 
@@ -188,44 +184,29 @@ class MixedHistory(History):
     def __init__(self, seed: int) -> None:
         self.is_cooperative = seed % 2 == 0
         super().__init__(seed)
-        self.is_same = True
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.is_same, self.assignor = True, None
 
     def classic(self) -> list[ClassicClient]:
         return [c for c in self.running() if isinstance(c, ClassicClient)]
 
-    def start_client(self) -> None:
-        if len(self.running()) >= 5:
-            return
+    def new_client(self, instance_id: str | None) -> Any:
         if self.random.random() < 0.5:
-            super().start_client()
-            client = self.clients[-1]
-            if isinstance(client, Client):
-                client.names, client.pattern = list(NAMES), ""
-                client.assignor = None
-            return
-        instance_id = self.random.choice([None, None, "i1", "i2"])
-        if any(c.instance_id == instance_id for c in self.running() if instance_id):
-            instance_id = None
-        self.clients.append(ClassicClient(list(NAMES), instance_id, self.is_cooperative))
+            return super().new_client(instance_id)
+        return ClassicClient(list(NAMES), instance_id, self.is_cooperative)
 
-    def _build(self, client: Any) -> Any:
+    def build(self, client: Any) -> Any:
         if isinstance(client, ClassicClient):
             self.count += 1
             return client.build(self.world, str(self.count))
-        return client.build(self.world)
+        return super().build(client)
 
-    def send(self) -> None:
-        free = [c for c in self.running() if c.request is None and c.reply is None]
-        client = self._any([c for c in free if not getattr(c, "ticket", 0)])
-        if client is not None:
-            client.request = self._build(client)
+    def is_free(self, client: Any) -> bool:
+        return super().is_free(client) and not getattr(client, "ticket", 0)
 
-    def arrive(self) -> None:
-        client = self._any([c for c in self.clients if c.request is not None])
-        if client is not None:
-            self._submit(client)
-
-    def _submit(self, client: Any) -> None:
+    def submit(self, client: Any) -> None:
         request, client.request = client.request, None
         if isinstance(request, JoinCommand | SyncCommand):
             self.rig.tickets += 1
@@ -244,84 +225,34 @@ class MixedHistory(History):
 
     def deliver(self) -> None:
         self._hear()
-        client = self._any([c for c in self.running() if c.reply is not None])
-        if client is not None:
-            self._take(client)
+        super().deliver()
 
-    def _take(self, client: Any) -> None:
-        reply, client.reply = client.reply, None
+    def take(self, client: Any) -> None:
         if isinstance(client, ClassicClient):
+            reply, client.reply = client.reply, None
             client.take(reply, self.world)
-        elif isinstance(reply.error, CoordinatorLoading):
-            client.is_telling_all = True
+        elif isinstance(client.reply.error, CoordinatorLoading):
+            client.reply = None
+            client.forget()
         else:
-            client.take(reply)
+            super().take(client)
 
-    def lose(self) -> None:
-        client = self._any([c for c in self.running() if c.request or c.reply])
-        if client is not None:
-            client.request = client.reply = None
-            self._forget(client)
-
-    def _forget(self, client: Any) -> None:
-        """Its request or the answer was lost."""
-        if isinstance(client, ClassicClient):
-            client.ticket = 0
-            if client.doing == "sync":
-                client.doing = "join"
-        else:
-            client.is_telling_all = True
-
-    def reconcile(self) -> None:
-        client = self._any([c for c in self.running() if c.has_work()])
-        if client is not None:
-            client.reconcile()
-
-    def _leave(self, client: Any) -> None:
+    def leave_as(self, client: Any) -> None:
         if not isinstance(client, ClassicClient):
-            super()._leave(client)
-            return
-        if client.ticket:
+            super().leave_as(client)
             return
         client.is_running, client.owned = False, set()
         if client.instance_id is None and client.member_id:
             self.rig.send(LeaveCommand(GROUP, [LeavingMember(client.member_id)]))
 
-    def crash(self) -> None:
-        self.rig.crash()
-        for client in self.running():
-            client.request = client.reply = None
-            self._forget(client)
-
-    def resubscribe(self) -> None:
+    def change(self) -> None:
         """All subscribe to the same topics here."""
 
-    def settle(self) -> None:
-        for client in self.clients:
-            if not client.is_running:
-                client.request = client.reply = None
-        for _ in range(ROUNDS_MAX):
-            for client in self.running():
-                ticket = getattr(client, "ticket", 0)
-                if client.request is None and client.reply is None and not ticket:
-                    client.request = self._build(client)
-                if client.request is not None:
-                    self._submit(client)
-                self._hear()
-                if client.reply is not None:
-                    self._take(client)
-                self.check()
-                for _ in range(2 if isinstance(client, Client) else 0):
-                    client.reconcile()
-                    self.check()
-            if self._is_quiet():
-                break
-            self.rig.advance(INTERVAL_MS // 4)
-            self._hear()
-            self.check()
-        self.check_settled()
+    def check(self) -> None:
+        self._hear()
+        super().check()
 
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         group = self.rig.machine.groups.get(GROUP)
         running = {client.member_id: client for client in self.running()}
         if group is None:

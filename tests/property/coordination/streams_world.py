@@ -9,14 +9,19 @@ and grow, settings change, the coordinator forgets what is not in its log.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumer_world import World
-from group_rig import Rig
+from member_world import (
+    GROUP,
+    INTERVAL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    Member,
+    MemberHistory,
+    World,
+)
 
-from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.streams.commands import StreamsHeartbeatCommand
 from headrace.coordination.streams.tasks import StreamTasks, task_set
 from headrace.coordination.streams.topology import (
@@ -25,20 +30,7 @@ from headrace.coordination.streams.topology import (
     Subtopology,
     Topology,
 )
-from headrace.errors import (
-    GroupFull,
-    InstanceIdFenced,
-    InstanceIdUnreleased,
-    MemberEpochFenced,
-    MemberUnknown,
-)
 
-GROUP = "g"
-SESSION_MS = 10_000
-REBALANCE_MS = 20_000
-INTERVAL_MS = 2_000
-SIZE_MAX = 7
-ROUNDS_MAX = 150
 ACTIVE, STANDBY, WARMUP = range(3)
 
 Held = tuple[int, str, int]
@@ -71,27 +63,15 @@ JOINING = Topology(
 )
 
 
-@dataclass
-class Client:
+@dataclass(kw_only=True)
+class Client(Member):
     """One thread."""
 
-    member_id: str
     process_id: str
     topology: Topology
-    instance_id: str | None
     endpoint: tuple[str, int] | None
-    epoch: int = 0
-    owned: set[Held] = field(default_factory=set)
-    finished: set[Held] = field(default_factory=set)
-    target: set[Held] | None = None
-    asked: set[Held] | None = None
-    busy_with: set[Held] | None = None
-    said: set[Held] | None = None
     endpoint_epoch: int = -1
     statuses: list[int] = field(default_factory=list)
-    request: StreamsHeartbeatCommand | None = None
-    reply: Any = None
-    is_running: bool = True
 
     def build(self, world: World, standby_count: int, delay_ms: int) -> StreamsHeartbeatCommand:
         command = StreamsHeartbeatCommand(
@@ -125,38 +105,16 @@ class Client:
             self.epoch, self.endpoint_epoch = reply.member_epoch, reply.endpoint_epoch
             self.statuses = [status.code for status in reply.statuses]
             if reply.tasks is not None:
-                asked = {
-                    (role, one, number)
-                    for role, tasks in enumerate(reply.tasks.roles())
-                    for one, numbers in tasks.items()
-                    for number in numbers
-                }
-                if asked != self.asked:  # the same assignment again is no news to a client
-                    self.asked = self.target = asked
-        elif isinstance(error, MemberEpochFenced | MemberUnknown):
-            self.begin_anew()
-        elif isinstance(error, InstanceIdUnreleased | InstanceIdFenced | GroupFull):
-            self.begin_anew()
-            if isinstance(error, InstanceIdFenced):
-                self.is_running = False
+                self.assign(
+                    {
+                        (role, one, number)
+                        for role, tasks in enumerate(reply.tasks.roles())
+                        for one, numbers in tasks.items()
+                        for number in numbers
+                    }
+                )
         else:
-            raise AssertionError(f"a client met {error!r}")
-
-    def begin_anew(self) -> None:
-        self.epoch, self.owned, self.finished, self.target = 0, set(), set(), None
-        self.asked = self.busy_with = self.said = None
-
-    def reconcile(self) -> None:
-        """One step: begin with the last assignment (give up), or end it (take, and report)."""
-        if self.busy_with is not None:
-            self.owned = self.finished = self.busy_with
-            self.busy_with = None
-        elif self.target is not None:
-            self.owned = self.owned & self.target
-            self.busy_with, self.target = self.target, None
-
-    def has_work(self) -> bool:
-        return self.target is not None or self.busy_with is not None
+            self.fail(error)
 
 
 def by_role(held: set[Held]) -> StreamTasks:
@@ -165,87 +123,44 @@ def by_role(held: set[Held]) -> StreamTasks:
     )
 
 
-class StreamsHistory:
-    """One run: a seed decides all of it."""
+class StreamsHistory(MemberHistory):
+    """Of a streams group."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        config = GroupConfig(
-            streams_group_size_max=SIZE_MAX,
-            streams_session_timeout_ms=SESSION_MS,
-            assignment_interval_ms=self.random.choice([0, 200, 1_000]),
-        )
-        self.rig = Rig(config, check_purity=seed % 100 == 0)
-        self.world = World()
-        self.clients: list[Client] = []
-        self.count = 0
+    is_settling = False
+
+    def prepare(self) -> None:
         self.topology = self.random.choice([STATELESS, COUNTING, JOINING])
         self.width = self.random.randint(1, 6)
         self.standby_count = self.random.choice([0, 0, 1, 2])
         self.delay_ms = self.random.choice([0, 500])
         self.epochs = (0, 0)
         self.sources = ("a", "b") if self.topology is JOINING else ("a",)
-        for name in self.sources:
-            self.world.create(name, self.width)
-        for _ in range(self.random.randint(1, 4)):
-            self.start_client()
-        if self.random.random() < 0.7:
-            self.settle()
+        self._create_sources()
 
-    # --- steps -------------------------------------------------------------------------------
-
-    def step(self) -> None:
-        steps = [
-            (self.start_client, 3),
-            (self.send, 16),
-            (self.arrive, 16),
-            (self.deliver, 16),
-            (self.lose, 2),
-            (self.reconcile, 16),
-            (self.leave, 1),
-            (self.vanish, 1),
-            (self.wait, 4),
-            (self.crash, 1),
-            (self.change_topics, 1),
-            (self.change_standbys, 1),
-        ]
-        chosen = self.random.choices([s for s, _ in steps], [w for _, w in steps])[0]
-        chosen()
-        self.check()
-
-    def start_client(self) -> None:
-        if len(self.running()) >= 5:
-            return
-        self.count += 1
-        instance_id = self.random.choice([None, None, "i1", "i2"])
-        if any(c.instance_id == instance_id for c in self.running() if instance_id):
-            instance_id = None
+    def new_client(self, instance_id: str | None) -> Any:
         process_id = f"p{self.random.randint(1, 3)}"
-        endpoint = (process_id, 80) if self.random.random() < 0.5 else None
-        client = Client(f"m{self.count}", process_id, self.topology, instance_id, endpoint)
-        self.clients.append(client)
+        return Client(
+            member_id=f"m{self.count}",
+            instance_id=instance_id,
+            process_id=process_id,
+            topology=self.topology,
+            endpoint=(process_id, 80) if self.random.random() < 0.5 else None,
+        )
 
-    def running(self) -> list[Client]:
-        return [client for client in self.clients if client.is_running]
-
-    def _any(self, clients: list[Client]) -> Client | None:
-        return self.random.choice(clients) if clients else None
-
-    def _build(self, client: Client) -> StreamsHeartbeatCommand:
+    def build(self, client: Any) -> Any:
         return client.build(self.world, self.standby_count, self.delay_ms)
 
-    def send(self) -> None:
-        client = self._any([c for c in self.running() if c.request is None and c.reply is None])
-        if client is not None:
-            client.request = self._build(client)
-
     def arrive(self) -> None:
-        client = self._any([c for c in self.clients if c.request is not None])
+        client = self.any_of([c for c in self.clients if c.request is not None])
         if client is not None:
-            request, client.request = client.request, None
-            client.reply = self.rig.send(request)
+            self.submit(client)
             if self.random.random() < 0.7:
                 self.create_missing(client.reply)
+
+    def take(self, client: Any) -> None:
+        if self.is_settling:
+            self.create_missing(client.reply)
+        super().take(client)
 
     def create_missing(self, reply: Any) -> None:
         """What the broker does with an answer."""
@@ -253,47 +168,13 @@ class StreamsHistory:
             if topic.name not in self.world.topics:
                 self.world.create(topic.name, topic.partition_count)
 
-    def deliver(self) -> None:
-        client = self._any([c for c in self.running() if c.reply is not None])
-        if client is not None:
-            reply, client.reply = client.reply, None
-            client.take(reply)
-
-    def lose(self) -> None:
-        client = self._any([c for c in self.running() if c.request or c.reply])
-        if client is not None:
-            client.request = client.reply = client.said = None
-
-    def reconcile(self) -> None:
-        client = self._any([c for c in self.running() if c.has_work()])
-        if client is not None:
-            client.reconcile()
-
-    def leave(self) -> None:
-        client = self._any([c for c in self.running() if c.request is None and c.reply is None])
-        if client is None:
-            return
-        client.is_running, client.owned = False, set()
-        client.epoch = -1 if client.instance_id is None or self.random.random() < 0.3 else -2
-        command = self._build(client)
-        command.owned = None
-        if self.random.random() < 0.9:
-            self.rig.send(command)
-
-    def vanish(self) -> None:
-        """A client dies; what it has sent may still arrive."""
-        client = self._any(self.running())
-        if client is not None:
-            client.is_running, client.owned = False, set()
-
-    def wait(self) -> None:
-        self.rig.advance(self.random.choice([100, 500, 3_000, 6_000]))
-
     def crash(self) -> None:
+        """A client between two requests may not notice."""
         self.rig.crash()
         for client in self.running():
             if client.request or client.reply or self.random.random() < 0.5:
-                client.request = client.reply = client.said = None
+                client.request = client.reply = None
+                client.forget()
 
     def change_topics(self) -> None:
         topics = self.world.topics
@@ -314,10 +195,8 @@ class StreamsHistory:
             if name not in self.world.topics:
                 self.world.create(name, self.width)
 
-    def change_standbys(self) -> None:
+    def change(self) -> None:
         self.standby_count = self.random.choice([0, 1, 2])
-
-    # --- what must hold ----------------------------------------------------------------------
 
     def check(self) -> None:
         """No task is active on two members, by what clients hold and by what is stored; no two
@@ -353,32 +232,12 @@ class StreamsHistory:
         self.epochs = epochs
 
     def settle(self) -> None:
-        """Without faults, all tasks come to their members, and nothing else happens."""
         self._create_sources()
-        for client in self.clients:
-            if not client.is_running:
-                client.request = client.reply = None
-        for _ in range(ROUNDS_MAX):
-            for client in self.running():
-                if client.request is None and client.reply is None:
-                    client.request = self._build(client)
-                if client.request is not None:
-                    request, client.request = client.request, None
-                    client.reply = self.rig.send(request)
-                reply, client.reply = client.reply, None
-                self.create_missing(reply)
-                client.take(reply)
-                self.check()
-                for _ in range(2):
-                    client.reconcile()
-                    self.check()
-            if self._is_quiet():
-                break
-            self.rig.advance(300)
-            self.check()
-        self.check_settled()
+        self.is_settling = True
+        super().settle()
+        self.is_settling = False
 
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         group = self.rig.machine.groups.get(GROUP)
         streams = None if group is None else group.streams
         running = {client.member_id: client for client in self.running()}
@@ -415,8 +274,3 @@ class StreamsHistory:
         with_state = {one.id for one in self.topology.subtopologies if one.changelog_topics}
         wanted = [task for task in tasks if task[0] in with_state for _ in range(copies)]
         assert sorted(standby) == sorted(wanted), "standby tasks are not where they should be"
-
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
-        self.settle()
