@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections import Counter
 from random import Random
 from threading import Event, Thread
@@ -15,7 +17,7 @@ from tests.integration.test_transactions import fresh
 from tests.waiting import wait_until
 
 from headrace.pipeline import direct_writer
-from headrace.pipeline.broker_connection import BrokerConnection
+from headrace.pipeline.broker_connection import Appended, BrokerConnection
 from headrace.pipeline.direct_writer import DirectWriter, is_possible
 from headrace.pipeline.errors import DeliveryFailed, RecordRefused
 from headrace.pipeline.options import SinkOptions
@@ -176,6 +178,91 @@ def test_a_connection_that_breaks_loses_and_repeats_nothing(broker, monkeypatch,
         marks = [int(fields_of(each)[2][-1][1][5:]) for each in part]
         assert marks == sorted(set(marks))
     assert sum(map(len, found.values())) == len(rows)
+
+
+class Answering(BrokerConnection):
+    """Answers some requests with an error that passes, instead of sending them."""
+
+    chance: Random
+    errors: int
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._answers = []
+
+    @property
+    def unanswered_count(self):
+        return len(self._answers)
+
+    def send_produce(self, batches, wait_ms):
+        code = type(self).chance.choice([0, 0, 0, 0, 3, 6, 7, 15, 19, 20])
+        if code:
+            type(self).errors += 1
+            self._answers.append([Appended(topic, number, code) for topic, number, _ in batches])
+        else:
+            super().send_produce(batches, wait_ms)
+            self._answers.append(None)
+
+    def receive_produce(self):
+        return self._answers.pop(0) or super().receive_produce()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_errors_that_pass_lose_and_repeat_nothing(broker, monkeypatch, seed):
+    """Of a first batch, too: the log would take the second one, and then refuse the first."""
+    topic = create_topic(broker, "errors", 3)
+    rows = some_rows(topic, 2_000)
+    Answering.chance, Answering.errors = Random(seed), 0
+    monkeypatch.setattr(direct_writer, "BrokerConnection", Answering)
+    monkeypatch.setattr(direct_writer, "_PAUSE_S", 0.01)
+    write(writer_of(broker, **{"batch.size": "3000"}), rows)
+    assert Answering.errors > 5
+    found = stored(broker, topic, 3)
+    for part in found.values():
+        marks = [int(fields_of(each)[2][-1][1][5:]) for each in part]
+        assert marks == sorted(set(marks))
+    assert sum(map(len, found.values())) == len(rows)
+
+
+def test_a_task_may_pause_for_longer_than_a_delivery_may_take(broker, monkeypatch):
+    topic = create_topic(broker, "pause", 1)
+    writer = writer_of(broker, timeout_ms=10_000, **{"batch.size": "100"})
+    rows = [RowToWrite(topic, 0, None, b"x" * 90, [], 0) for _ in range(3)]
+    writer.produce(rows, [b"1", b"2", b"3"])
+    later_ns = direct_writer.monotonic_ns() + 100_000_000_000
+    begun_ns = direct_writer.monotonic_ns()
+    monkeypatch.setattr(
+        direct_writer, "monotonic_ns", lambda: later_ns + time.monotonic_ns() - begun_ns
+    )
+    for connection in writer._connections.values():
+        connection.close()
+    writer.flush()
+    writer.close()
+    assert len(stored(broker, topic, 1)[0]) == 3
+
+
+def test_a_bootstrap_server_that_does_not_answer_is_passed_over(broker, monkeypatch):
+    topic = create_topic(broker, "silent", 1)
+    monkeypatch.setattr(direct_writer, "_LOOK_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]},{broker.kafka}"
+        writer = writer_of(broker, **{"bootstrap.servers": servers})
+        write(writer, [RowToWrite(topic, 0, None, b"x", [], 0)])
+    assert len(stored(broker, topic, 1)[0]) == 1
+
+
+def test_no_batch_is_larger_than_its_topic_takes(broker):
+    """With and without keys; and of values that compression makes larger."""
+    topic = create_topic(broker, "sizes", 3, **{"max.message.bytes": "20000"})
+    chance = Random(1)
+    rows = [
+        RowToWrite(topic, number % 3 if number % 4 else -1, None, chance.randbytes(size), [], 0)
+        for number, size in enumerate([6_000, 6_500, 3_000, 9_000, 13_000, 19_000, 1] * 30)
+    ]
+    for codec in ("none", "gzip"):
+        options = SinkOptions({"bootstrap.servers": broker.kafka, "compression.type": codec})
+        write(DirectWriter(options, lambda _topic: 20_000), rows)
+    assert sum(map(len, stored(broker, topic, 3).values())) == 2 * len(rows)
 
 
 def test_a_broker_that_is_killed_and_started_again_loses_and_repeats_nothing(broker):

@@ -36,8 +36,8 @@ _SIMPLE = {
     "timestamp": {"timestamp"},
 }
 COLUMNS = frozenset(_NEEDED)
-_PIECE_ROWS = 10_000
-"""As many as Spark passes at a time."""
+_PIECE_ROWS = 1_000
+"""As many as Spark passes to a writer at a time."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
