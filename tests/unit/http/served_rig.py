@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.security.listener import OPEN
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.health import Health
+from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.services import Services
 from headrace.http import app
 from headrace.http.face import HttpListener
@@ -42,6 +43,7 @@ class BareFace:
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
         services.topics, services.health = SimpleNamespace(disk=None), health
         services.authorizer = AllowAll()
+        services.calls = OwnerCalls(None, list, 0)
         services.appends = SimpleNamespace(clock=SystemClock(), records_total=0, bytes_total=0)
         services.dead_letters = SimpleNamespace(copied_total=0)
         self.services, self.tasks = services, Tasks()

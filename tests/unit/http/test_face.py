@@ -110,12 +110,12 @@ async def test_the_openapi_document_lists_exactly_the_served_operations(monkeypa
         for method in methods
     }
     face = BareFace()
-    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None).routes
+    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None, None).routes
     assert told == {(one.path, method) for one in routes for method in one.methods - {"HEAD"}}
 
 
 def _operations_of(face: Any) -> list[dict[str, Any]]:
-    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None)
+    routes = app._Api(face, face.listeners[0], monitoring.Rendering(face), None, None)
     return [
         one
         for path, methods in routes._document["paths"].items()

@@ -61,8 +61,13 @@ class Producer:
             if appended is not None:
                 await appended.completion.wait()
                 return appended.base_offset
-            await asyncio.sleep(0)
+            await self._wait_ready()
         raise AssertionError("the log never became ready")
+
+    async def _wait_ready(self) -> None:
+        """The log is opening a ledger: on files that takes as long as the disk does."""
+        ready = self.bench.log.ready
+        await (asyncio.sleep(0) if ready is None else asyncio.wait_for(ready.wait(), 60))
 
     def begin_end(
         self, *, is_commit: bool = True, coordinator_epoch: int = 0, version: int = 1
@@ -86,5 +91,5 @@ class Producer:
             if appended is not None:
                 await appended.completion.wait()
                 return appended.base_offset
-            await asyncio.sleep(0)
+            await self._wait_ready()
         raise AssertionError("the log never became ready")
