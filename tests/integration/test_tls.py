@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -466,8 +467,8 @@ def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> 
     broker = tls_broker(tmp_path, certificates, *options, client_auth="none")
     context = ssl.create_default_context(cafile=certificates.ca)
     try:
-        wait_until(lambda: "the certificate of listener SSL expires in 1" in broker.log())
-        wait_until(lambda: "SSL for server name named.test expires in 9" in broker.log())
+        wait_until(lambda: re.search("of listener SSL expires in (19|20) days", broker.log()))
+        wait_until(lambda: re.search("name named.test expires in (9|10) days", broker.log()))
         shown = certificate_for(broker.kafka, "named.test", context)
         metrics = get(f"http://{broker.http}/metrics", None)[1].decode()
         left_s = {
@@ -476,7 +477,7 @@ def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> 
             if line.startswith("headrace_certificate_expires_seconds{")
         }
         assert len(left_s) == 2
-        assert {int(one / 86_400) for one in left_s.values()} == {9, 19}
+        assert {round(one / 86_400) for one in left_s.values()} == {10, 20}
         certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=-1))
         os.kill(broker.process.pid, signal.SIGHUP)
         wait_until(lambda: "has read its certificates again" in broker.log())
