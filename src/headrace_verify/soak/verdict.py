@@ -38,6 +38,9 @@ SWEEP_INTERVAL_MS, SWEEP_GRACE_MS = 3_000, 20_000
 LEFT_S_MAX = 60
 """The maximum age of leftovers: the grace period, two rounds of the collector, and a slow
 machine."""
+PEER_POOLS = 3
+"""A broker may keep that many connections to each other one: for what it asks again and again, such
+as lag, which may begin after the load."""
 
 
 class Limit(NamedTuple):
@@ -125,14 +128,16 @@ def limits(endless: str, processes: Sequence[str] = ("",), disks: int = 1) -> tu
 
 def returns(processes: Sequence[str] = ("",)) -> tuple[Return, ...]:
     """Of every figure that must return to its value before the load."""
+    calls = PEER_POOLS * (len(processes) - 1)
+    may_stay = {"sockets": 2 * calls}  # those that it has opened, and those that it has accepted
     return (
         *(
-            Return(named(name, process), _of(process, figure), more_max)
+            Return(named(name, process), _of(process, figure), more_max + may_stay.get(name, 0))
             for process in processes
             for name, figure, _, _, more_max in OF_PROCESS
         ),
         *(
-            Return(named("connections", process), _of(process, lambda one: one.connections), 0)
+            Return(named("connections", process), _of(process, lambda one: one.connections), calls)
             for process in processes
         ),
         Return("ledgers that no chain names", _shared(lambda one: one.orphans), 0),

@@ -12,6 +12,7 @@ from tests.waiting import until
 from headrace.errors import BrokerUnreachable
 from headrace.kafka import apis
 from headrace.kafka.client.asynchronous import AsyncConnection
+from headrace.kafka.peers import client
 from headrace.kafka.peers.client import MARKERS_VERSION, PeerConnections, PeerTarget
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ class Peer:
         self.may_answer: list[asyncio.Event] = []
         """One for each request, in order of arrival."""
         self.connection_count = 0
-        self._open = 0
+        self.open_count = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connection_count += 1
-        self._open += 1
+        self.open_count += 1
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
@@ -45,12 +46,12 @@ class Peer:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
-            self._open -= 1
+            self.open_count -= 1
 
     async def close(self) -> None:
         """Wait until all connections are closed, as the other end has closed them."""
         async with asyncio.timeout(30):
-            while self._open:
+            while self.open_count:
                 for one in self.may_answer:
                     one.set()
                 await asyncio.sleep(0.001)
@@ -144,3 +145,21 @@ async def test_a_connection_that_is_being_opened_does_not_outlive_its_owner(
         peer.may_answer[0].set()
         await late
         await peer.close()  # waits until the other end has closed it
+
+
+async def test_connections_that_a_burst_has_opened_are_closed_when_nothing_uses_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "IDLE_S_MAX", 0.2)
+    async with rig(3) as (peer, connections):
+        burst = [call(connections) for _ in range(3)]
+        await peer.asked(3)
+        assert peer.open_count == 3
+        for one in peer.may_answer:
+            one.set()
+        await asyncio.gather(*burst)
+        await until(lambda: peer.open_count == 0)
+        late = call(connections)
+        await peer.asked(4)
+        peer.may_answer[3].set()
+        await late

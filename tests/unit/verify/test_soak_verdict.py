@@ -10,7 +10,14 @@ from headrace_verify.soak.probe import NO_CONTROL, Round
 from headrace_verify.soak.run import with_latencies
 from headrace_verify.soak.samples import Process, Sample, Shared
 from headrace_verify.soak.trend import POINTS_MAX, trend
-from headrace_verify.soak.verdict import LEFT_S_MAX, MIB, RSS_BYTES_MAX, judge, judge_return
+from headrace_verify.soak.verdict import (
+    LEFT_S_MAX,
+    MIB,
+    PEER_POOLS,
+    RSS_BYTES_MAX,
+    judge,
+    judge_return,
+)
 
 EVERY_S = 15.0
 COUNT = 120
@@ -165,8 +172,10 @@ def test_figures_that_the_machine_cannot_measure_are_not_judged():
 def test_resources_that_are_not_returned_are_named():
     before = sample(0, sockets=5, connections=0, tasks=6)
     assert judge_return(before, before) == []
+    to_the_other = sample(1, sockets=5 + 2 * PEER_POOLS, connections=PEER_POOLS, tasks=6)
+    assert judge_return(before, to_the_other) == []
     wrong = judge_return(
-        before, sample(1, rss_bytes=200 * MIB, sockets=12, connections=1, tasks=20, threads=40)
+        before, sample(1, rss_bytes=200 * MIB, sockets=16, connections=4, tasks=20, threads=40)
     )
     assert [what.partition(":")[0] for what in wrong] == [
         "memory, bytes",

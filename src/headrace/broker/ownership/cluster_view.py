@@ -182,11 +182,13 @@ class ClusterView:
     def _take_draining(self, key: str, entry: MetadataEntry | None) -> None:
         broker_id = int(key.removeprefix(DRAINING))
         self.members_version += 1
-        (self.draining.discard if entry is None else self.draining.add)(broker_id)
-        self.drained_from.pop(broker_id, None)
-        owned = sum(one.fact.broker == broker_id for one in self.owners.values())
-        if entry is not None and owned:
-            self.drained_from[broker_id] = owned
+        if entry is None:
+            self.draining.discard(broker_id)
+            self.drained_from.pop(broker_id, None)
+        elif broker_id not in self.draining:  # a fact that is read again changes nothing
+            self.draining.add(broker_id)
+            if owned := sum(one.fact.broker == broker_id for one in self.owners.values()):
+                self.drained_from[broker_id] = owned
 
 
 async def adopt_partitions(metadata: MetadataStore, topics: Topics, broker_id: int) -> None:

@@ -34,6 +34,8 @@ TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 CONNECTIONS_MAX = 8
 """To one broker."""
+IDLE_S_MAX = 30.0
+"""A connection that is not used for this long is closed."""
 CLIENT_ID = b"headrace-broker"
 MARKERS_VERSION, ADD_VERSION = 2, 5
 
@@ -121,7 +123,9 @@ class PeerConnections:
         self._count_max = count_max
         self._answer_bytes_max = answer_bytes_max
         self._turn = asyncio.Semaphore(count_max)
-        self._idle: list[PeerConnection] = []
+        self._idle: dict[PeerConnection, float] = {}
+        """With when each was used, by the loop's clock; the first is the one that waits longest."""
+        self._trimmer: asyncio.TimerHandle | None = None
         self._busy: dict[PeerConnection, None] = {}
         self._is_closed = False
 
@@ -146,20 +150,36 @@ class PeerConnections:
             if self._is_closed:
                 connection.close()  # one that was being opened meanwhile
             elif connection.is_open:
-                self._idle.append(connection)
+                loop = asyncio.get_running_loop()
+                self._idle[connection] = loop.time()
+                if self._trimmer is None:
+                    self._trimmer = loop.call_later(IDLE_S_MAX, self._trim, loop)
             self._turn.release()
 
     def _next_idle(self) -> PeerConnection:
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if connection.is_open:
                 return connection
             connection.close()  # closed by the other end
         return PeerConnection(self._target, self._answer_bytes_max)
 
+    def _trim(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close what a burst of calls has opened and nothing has used since."""
+        self._trimmer = None
+        while self._idle:
+            connection, used_s = next(iter(self._idle.items()))
+            if (left_s := used_s + IDLE_S_MAX - loop.time()) > 0:
+                self._trimmer = loop.call_later(left_s, self._trim, loop)
+                return
+            del self._idle[connection]
+            connection.close()
+
     def close(self) -> None:
         """Drop all connections, also those that calls under way open from now on."""
         self._is_closed = True
+        if self._trimmer is not None:
+            self._trimmer.cancel()
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
