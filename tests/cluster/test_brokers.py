@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 import pytest
 from tests.cluster.brokers import SESSION_MS, Brokers, Load
 from tests.documents.commands import ROOT
+from tests.integration.browser import CHROMIUM, accessibility_violations, chromium
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw
 from tests.integration.streams import Thread, counting
@@ -193,6 +195,16 @@ def test_a_streams_group_keeps_its_tasks_when_its_coordinator_dies(brokers):
     assert (thread.epoch, thread.tasks, thread.statuses) == (epoch, tasks, {})
 
 
+@contextlib.contextmanager
+def console_of(broker):
+    """The console's page of the cluster in a browser; None without a browser."""
+    if CHROMIUM is None:
+        yield None
+        return
+    with chromium(f"http://{broker.http}") as started, started.page("cluster") as page:
+        yield page
+
+
 def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
     brokers, shared_cluster, tmp_path
 ):
@@ -202,6 +214,7 @@ def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
     env = os.environ | {
         "HEADRACE_ZOOKEEPER": shared_cluster.zookeeper.address,
         "HEADRACE_ZOOKEEPER_ROOT": f"/{tmp_path.name}",
+        "HEADRACE_BOOTSTRAP": brokers.by_id[1].kafka,
     }
 
     def headrace(typed: str, *more: str, **values: str) -> subprocess.CompletedProcess[str]:
@@ -226,9 +239,21 @@ def test_an_operator_sees_the_cluster_drains_a_broker_and_pins_a_partition(
         return names, served, len(seen["bookies"]), seen["unserved"]
 
     wait_until(lambda: status() == (["1", "2", "3"], PARTITIONS, 4, []))
-    drained = headrace("headrace cluster drain ID", ID="2")
-    assert drained.returncode == 0, drained.stderr
-    wait_until(lambda: set(brokers.leaders("moved").values()) == {1, 3})
+    with console_of(brokers.by_id[1]) as page:
+        drained = headrace("headrace cluster drain ID", ID="2")
+        assert drained.returncode == 0, drained.stderr
+        wait_until(lambda: set(brokers.leaders("moved").values()) == {1, 3})
+        if page is not None:  # it follows the drain by itself
+            page.wait_for_selector("text=is drained: it may be stopped")
+            page.wait_for_selector("text=All partitions are where they belong.")
+            handed_over = page.locator("progress[aria-label='Partitions handed over']")
+            assert handed_over.get_attribute("value") == handed_over.get_attribute("max")
+            assert accessibility_violations(page) == []
+    shown = json.loads(headrace("headrace cluster brokers", "--json").stdout)["brokers"]
+    assert [broker["id"] for broker in shown if broker["is_draining"]] == [2]
+    assert "draining" in headrace("headrace cluster brokers").stdout
+    wait_until(lambda: json.loads(headrace("headrace cluster moves", "--json").stdout) == [])
+    assert "ledgers" in json.loads(headrace("headrace cluster lacking", "--json").stdout)
     moved = moves("0", "3")
     assert moved.returncode == 0, moved.stderr
     wait_until(lambda: brokers.leaders("moved")[0] == 3)
