@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
@@ -19,6 +20,9 @@ from headrace.errors import BrokerUnreachable, CoordinatorUnavailable
 from headrace.http.app import path_of_parts
 from headrace.metadata.facts import draining_key
 from headrace.metadata.store import ANY
+from headrace.records.batch import read_header
+from headrace.records.codec import Record, encode_batch
+from headrace.records.compression import ZSTD
 from headrace.records.letters import SHARE_FORMAT
 from headrace.records.partitioner import partition_of_key
 
@@ -195,6 +199,30 @@ async def test_any_broker_counts_the_keys_of_a_partition(cluster):
     cluster.patch.setattr(hot_keys, "TIME_S_MAX", 0.0)
     cut = await webs[0].ok("GET", f"{PATH}/hot-keys/3")
     assert (cut["is_whole"], cut["end_offset"], cut["keys"]) == (False, 0, [])
+
+
+@with_brokers(1)
+async def test_long_keys_that_compress_well_cost_little_memory_and_end_the_look(cluster):
+    (web,) = await webs_of(cluster)
+    await until(lambda: web.node.topics.get(TOPIC).log(0) is not None)
+    log, mib = web.node.topics.get(TOPIC).require_log(0), 1024 * 1024
+    await log.wait_loaded()
+    for number in range(20):  # the keys differ at their end alone
+        record = Record(0, 0, bytes(mib - 1) + bytes([number // 2]), b"x")
+        data = encode_batch([record], codec=ZSTD)
+        while (appended := log.append(data, read_header(data))) is None:
+            await log.ready.wait()
+        await appended.completion.wait()
+    tracemalloc.start()
+    whole = await web.ok("GET", f"{PATH}/hot-keys/0")
+    kept_and_passing = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (whole["is_whole"], whole["records"], whole["distinct_keys"]) == (True, 20, 10)
+    assert {(one["key_bytes"], one["records"]) for one in whole["keys"]} == {(mib, 2)}
+    assert kept_and_passing < 8 * mib
+    cluster.patch.setattr(hot_keys, "WINDOW_BYTES_MAX", 3 * mib)
+    cut = await web.ok("GET", f"{PATH}/hot-keys/0")
+    assert (cut["is_whole"], cut["end_offset"], cut["records"]) == (False, 3, 3)
 
 
 def test_samples_of_lag_keep_an_hour_and_the_groups_that_change():

@@ -2,18 +2,19 @@
 
 Invariants: knows no protocol; changes nothing, and the path of a record does no work for it. The
 owner of the partition reads a window of its newest records, or from an offset on, bounded by
-records, bytes and time, and says which offsets it has read. As that is exact for the window,
-nothing is estimated.
+records, decompressed bytes and time, and says which offsets it has read. As that is exact for the
+window, nothing is estimated.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from hashlib import sha256
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.batch_search import Wanted, wanted_records
+from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.errors import BatchCorrupt, RecordInvalid, UnsupportedForMessageFormat
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
+    from headrace.log.reading import LogReader
     from headrace.records.codec import Record
 
 RECORDS_MAX: Final = 10_000
 READ_BYTES: Final = 256 * 1024
 """Per slice: about a millisecond."""
 WINDOW_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Decompressed; one batch may exceed it."""
 TIME_S_MAX: Final = 2.0
 KEYS_MAX: Final = 20
 KEY_BYTES_MAX: Final = 1_024
-"""Of a key in the answer."""
+"""Of a key that are kept and shown."""
 
 
 class HotKey(NamedTuple):
@@ -84,38 +87,51 @@ class HotKeys:
         count = min(max(count, 1), RECORDS_MAX)
         log = topic.require_log(number)
         await log.wait_loaded()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + TIME_S_MAX
         end = log.visibility.bound(READ_COMMITTED).offset
         first = max(end - count if start < 0 else start, log.log_start_offset)
         end = min(first + count, end)
         tally = _Tally(first, end)
-        read_bytes, offset = 0, first
         async with self._running:
-            while offset < end and read_bytes < WINDOW_BYTES_MAX and loop.time() < deadline_s:
-                offset, data = await log.reader.fetch_from(offset, READ_BYTES, READ_COMMITTED)
-                if not data.data:
-                    offset = end  # only markers, or what was compacted
-                    break
-                read = BatchesRead()
-                reached = read.add(bytes(data.data), offset, end - 1, data.aborted or ())
-                read_bytes += len(data.data)
-                for batch in read.batches:
-                    await tally.add(batch)
-                    await asyncio.sleep(0)
-                offset = reached
-        upto = max(min(offset, end), first)
+            upto = max(min(await _count(log.reader, tally, first, end), end), first)
         return first, upto, upto >= end, *tally.counts(), tally.hottest()
 
 
+async def _count(reader: LogReader, tally: _Tally, first: int, end: int) -> int:
+    """Count what the bounds allow; returns where that ends, or any offset from `end` on."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + TIME_S_MAX
+    offset = first
+
+    def may_go_on() -> bool:
+        return tally.size_bytes < WINDOW_BYTES_MAX and loop.time() < deadline_s
+
+    while offset < end and may_go_on():
+        offset, data = await reader.fetch_from(offset, READ_BYTES, READ_COMMITTED)
+        if not data.data:
+            return end  # only markers, or what was compacted
+        read = BatchesRead()
+        reached = read.add(bytes(data.data), offset, end - 1, data.aborted or ())
+        for batch, (_, last) in zip(read.batches, read.within, strict=True):
+            if not may_go_on():  # a small batch may decompress to 64 MiB
+                return offset
+            await tally.add(batch)
+            offset = last + 1
+            await asyncio.sleep(0)
+        offset = reached
+    return offset
+
+
 class _Tally:
-    """The keys of one window."""
+    """The keys of one window. A key is known by its first bytes, size and digest, so that memory is
+    bounded by the records of the window, however long their keys are."""
 
     def __init__(self, first: int, end: int) -> None:
         self._wanted = Wanted(first, end - 1, RECORDS_MAX, WINDOW_BYTES_MAX, self._count)
-        self._records: Counter[bytes | None] = Counter()
-        self._sizes: Counter[bytes | None] = Counter()
+        self._records: Counter[_Key | None] = Counter()
+        self._sizes: Counter[_Key | None] = Counter()
         self._unreadable = 0
+        self.size_bytes = 0
+        """Of the records that were counted, decompressed."""
 
     async def add(self, batch: bytes) -> None:
         """Count the records of a batch."""
@@ -125,8 +141,10 @@ class _Tally:
             self._unreadable += 1
 
     def _count(self, record: Record) -> bool:
-        self._records[record.key] += 1
-        self._sizes[record.key] += len(record.key or b"") + len(record.value or b"")
+        key = None if record.key is None else _key_of(record.key)
+        self._records[key] += 1
+        self._sizes[key] += len(record.key or b"") + len(record.value or b"")
+        self.size_bytes += record_bytes(record)
         return False  # none is kept
 
     def counts(self) -> tuple[int, int, int]:
@@ -138,6 +156,18 @@ class _Tally:
         """The keys with the most records."""
         found = nlargest(KEYS_MAX, self._records.items(), lambda one: one[1])
         return [
-            HotKey(key and key[:KEY_BYTES_MAX], len(key or b""), records, self._sizes[key])
+            HotKey(key and key.first_bytes, key.size if key else 0, records, self._sizes[key])
             for key, records in found
         ]
+
+
+class _Key(NamedTuple):
+    first_bytes: bytes
+    size: int
+    digest: bytes
+    """Of a key that is longer than its first bytes."""
+
+
+def _key_of(key: bytes) -> _Key:
+    is_long = len(key) > KEY_BYTES_MAX
+    return _Key(key[:KEY_BYTES_MAX], len(key), sha256(key).digest() if is_long else b"")

@@ -480,6 +480,7 @@ export const words = {
   "Of its newest {n} records (offsets {from} to {to}), with {keys} keys.": "最新的 {n} 条记录（位点 {from} 至 {to}），共 {keys} 个键。",
   "Of the first {n} records that wait (offsets {from} to {to}), with {keys} keys.": "最先等待的 {n} 条记录（位点 {from} 至 {to}），共 {keys} 个键。",
   "There are more: one look ends after two seconds or 64 MiB.": "还有更多：一次查看在两秒或 64 MiB 后结束。",
+  "None was counted: one look ends after two seconds or 64 MiB.": "没有统计到任何消息：一次查看在两秒或 64 MiB 后结束。",
   "No records are there.": "那里没有记录。",
   "no key": "无键",
   "Share": "占比",

@@ -79,7 +79,7 @@ function HotKeys({ group, place }) {
   const cli = words("headrace", "topic", "hot-keys", topic, "--partition", partition, ...(from.offset === undefined ? [] : ["--offset", from.offset]));
   return html`<h2>${t("Hot keys of {place}", { place: `${topic}-${partition}` })}</h2>
     <${Loaded} state=${state}>${(data) => html`
-      ${data.records === 0 ? html`<${Empty} text=${t("No records are there.")} />` : html`<p class="quiet" role="status">${from.offset === undefined ? t("Of its newest {n} records (offsets {from} to {to}), with {keys} keys.", figures(data))
+      ${data.records === 0 ? html`<${Empty} text=${data.is_whole ? t("No records are there.") : t("None was counted: one look ends after two seconds or 64 MiB.")} />` : html`<p class="quiet" role="status">${from.offset === undefined ? t("Of its newest {n} records (offsets {from} to {to}), with {keys} keys.", figures(data))
         : t("Of the first {n} records that wait (offsets {from} to {to}), with {keys} keys.", figures(data))}${!data.is_whole && ` ${t("There are more: one look ends after two seconds or 64 MiB.")}`}</p>
       <${Table} label=${t("Hot keys")} rows=${data.keys} keyOf=${(one) => `${one.key_encoding ?? ""}/${one.key}`} columns=${[
         { name: t("Key"), cell: (one) => (one.key === null ? html`<i>${t("no key")}</i>` : html`<bdi class="line"><a href=${one.key_encoding ? undefined : link(["topics", topic], { from: "key", key: one.key })}>${line(one.key, one.key_encoding)}</a></bdi>`) },
