@@ -663,7 +663,8 @@ def test_the_command_line_reaches_a_broker_with_made_certificates(tmp_path) -> N
     folder = tmp_path / "made"
     printed = command("cert", "dev", str(folder))
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "client.pem": 0o644, "client.key": 0o600}
+    readable = {"ca.pem": 0o644, "client.pem": 0o644}
+    assert modes == readable | dict.fromkeys(("ca.key", "broker.pem", "client.key"), 0o600)
     assert "exists; nothing was written" in command("cert", "dev", str(folder), code=2)
     # The printed commands, at free ports.
     printed = printed.replace("\\\n", " ")
@@ -685,6 +686,13 @@ def test_the_command_line_reaches_a_broker_with_made_certificates(tmp_path) -> N
         command("queue", "receive", "orders", "workers", env=env)  # HTTP
         refused = command("-b", broker.kafka, "topic", "list", env=env, code=4)
         assert "orders" not in refused
+        # A certificate that the same CA signed later is trusted, and its client has no rights yet.
+        command("cert", "issue", str(folder), "alice")
+        own = [
+            f"--{name}={folder / f'alice.{end}'}" for name, end in (("cert", "pem"), ("key", "key"))
+        ]
+        command("context", "add", "alice", "--bootstrap", broker.kafka, files[0], *own, env=env)
+        assert "orders" not in command("--context", "alice", "topic", "list", env=env)
     finally:
         broker.stop()
 
@@ -695,7 +703,9 @@ def test_a_secure_broker_is_made_by_one_command(tmp_path) -> None:
     printed = command("init", "--secure", str(made), "--admin", "boss", env=env)
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
     assert modes.pop("data") & 0o077 == 0
-    assert modes == {"ca.pem": 0o644, "broker.pem": 0o600, "headrace.toml": 0o600}
+    secrets = dict.fromkeys(("broker.pem", "ca.key", "headrace.toml"), 0o600)
+    assert modes == {"ca.pem": 0o644} | secrets
+    assert f"is in {made / 'ca.key'}, for its owner alone" in printed
     assert "is not empty; nothing was written" in command("init", str(made), env=env, code=2)
     password = printed[printed.index("shown again:") :].split()[2]
     broker = Broker(made, "--config", str(made / "headrace.toml"))

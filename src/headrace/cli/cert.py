@@ -1,29 +1,41 @@
-"""`headrace cert`: certificates for trying TLS out."""
+"""`headrace cert`: certificates of Headrace's own CAs.
+
+Invariants: a CA's key lies beside its certificate, for its owner alone, or is written nowhere. No
+file is written over unless that was asked for, and then all at once.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.runtime.new_certificates import Authority
+from headrace.runtime.new_certificates import Authority, Pem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 OWNER_ONLY, _ALL_READ = 0o600, 0o644
+CA, CA_KEY = "ca.pem", "ca.key"
+CA_DAYS: Final = 3_650
+"""Of a new CA: so long it can sign for others."""
+_FILE_NAME: Final = re.compile(r"(?!ca$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+discards_ca_key: Final[Callable[[Callable[..., None]], Callable[..., None]]] = click.option(
+    "--discard-ca-key", is_flag=True, help="Do not keep the CA's key: it can sign no more."
+)
 
 
 @click.group()
 def cert() -> None:
-    """Make certificates for trying TLS out."""
+    """Make certificates, signed by a CA of your own."""
 
 
 @cert.command(
@@ -34,14 +46,18 @@ def cert() -> None:
 @click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")
 @click.option("--client", default="client", show_default=True, help="Name of the client.")
 @click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True)
-def dev(folder: Path, hosts: tuple[str, ...], client: str, days: int) -> None:
+@discards_ca_key
+def dev(
+    folder: Path, *, hosts: tuple[str, ...], client: str, days: int, discard_ca_key: bool
+) -> None:
     """Make a CA, a broker's certificate and a client's certificate.
 
     Writes them into FOLDER, and prints how to start a broker and how clients connect. The broker is
-    localhost, 127.0.0.1, ::1 and this machine's name. The CA's key is not kept: to make more, begin
-    with a new folder.
+    localhost, 127.0.0.1, ::1 and this machine's name. `headrace cert issue` makes more with the
+    CA's key.
     """
-    write_new(folder, new_files("Headrace development CA", hosts, days, client))
+    name = "Headrace development CA"
+    write_new(folder, new_files(name, hosts, days, client, keeps_key=not discard_ca_key))
     ca, server = (shlex.quote(str(folder / name)) for name in ("ca.pem", "broker.pem"))
     cert_file, key_file = (shlex.quote(str(folder / name)) for name in ("client.pem", "client.key"))
     click.echo(
@@ -80,17 +96,82 @@ lets both do everything."""
     sys.stdout.flush()
 
 
+@cert.command(
+    epilog="Examples:\n\n  headrace cert issue ./broker broker-2 --host 10.0.0.6\n\n"
+    "  headrace cert issue ./broker alice\n\n"
+    "  headrace cert issue ./broker broker --host 10.0.0.5 --replace"
+)
+@click.argument("folder", type=click.Path(file_okay=False, exists=True, path_type=Path))
+@click.argument("name")
+@click.option("--host", "hosts", multiple=True, help="A name or address of a broker.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the new files. Default: FOLDER.",
+)
+@click.option("--replace", is_flag=True, help="Replace files that exist, to renew a certificate.")
+def issue(
+    folder: Path, *, name: str, hosts: tuple[str, ...], days: int, out: Path | None, replace: bool
+) -> None:
+    """Make another certificate with the CA in FOLDER (ca.pem, ca.key).
+
+    With --host, it is a broker's: NAME.pem holds its key, too, as ssl.keystore.location wants it.
+    Otherwise it is a client's, NAME.pem and NAME.key, whose principal is User:CN=NAME. A broker
+    that runs reads replaced files by itself.
+    """
+    if _FILE_NAME.fullmatch(name) is None:
+        raise CommandFailed(
+            f"{name[:60]!r} cannot be the name of a file; nothing was written",
+            "Use letters, digits, and . _ - (but not ca, which is the CA's)",
+            USAGE,
+        )
+    try:
+        kept = Pem((folder / CA).read_bytes(), (folder / CA_KEY).read_bytes())
+        authority = Authority("", time.time_ns() // 1_000_000, kept=kept)
+        if days > authority.days_left:
+            raise ValueError(f"the CA is valid for another {authority.days_left} days only")
+        made = authority.sign(name, list(dict.fromkeys(hosts)), days)
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename} cannot be read ({error.strerror}); nothing was written",
+            "Name the folder with ca.pem and ca.key. A CA whose key was not kept signs no more:"
+            " begin with a new one",
+        ) from error
+    except ValueError as error:
+        raise CommandFailed(
+            f"no certificate can be made ({error}); nothing was written",
+            "Check ca.pem and ca.key, --host and --days",
+            USAGE,
+        ) from error
+    files = (
+        {f"{name}.pem": (made.key + made.certificate, OWNER_ONLY)}
+        if hosts
+        else {f"{name}.pem": (made.certificate, _ALL_READ), f"{name}.key": (made.key, OWNER_ONLY)}
+    )
+    write_new(out or folder, files, is_replacing=replace)
+    for file in files:
+        click.echo((out or folder) / file)
+
+
 def new_files(
-    authority_name: str, hosts: Iterable[str], days: int, client: str | None = None
+    authority_name: str,
+    hosts: Iterable[str],
+    days: int,
+    client: str | None = None,
+    *,
+    keeps_key: bool,
 ) -> dict[str, tuple[bytes, int]]:
-    """A CA's certificate, a broker's with its key, and a client's if one is named: contents and
-    modes, by file name. The broker is `hosts`, and this machine by its usual names.
+    """A CA's certificate and its key (`keeps_key`), a broker's certificate with its key, and a
+    client's if one is named: contents and modes, by file name. The broker is `hosts`, and this
+    machine by its usual names.
 
     Raises CommandFailed.
     """
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *hosts]
     try:
-        authority = Authority(authority_name, time.time_ns() // 1_000_000, days)
+        ca_days = CA_DAYS if keeps_key else days
+        authority = Authority(authority_name, time.time_ns() // 1_000_000, ca_days)
         broker = authority.sign("broker", list(dict.fromkeys(names)), days)
         user = None if client is None else authority.sign(client, days=days)
     except ValueError as error:
@@ -100,30 +181,37 @@ def new_files(
             USAGE,
         ) from error
     files = {
-        "ca.pem": (authority.certificate, _ALL_READ),
+        CA: (authority.certificate, _ALL_READ),
         "broker.pem": (broker.key + broker.certificate, OWNER_ONLY),
     }
+    if keeps_key:
+        files[CA_KEY] = authority.key, OWNER_ONLY
     if user is not None:
         files["client.pem"] = user.certificate, _ALL_READ
         files["client.key"] = user.key, OWNER_ONLY
     return files
 
 
-def write_new(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    """Raises CommandFailed if one of the files exists."""
+def write_new(
+    folder: Path, files: dict[str, tuple[bytes, int]], *, is_replacing: bool = False
+) -> None:
+    """Raises CommandFailed if one of the files exists, unless `is_replacing`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         present = [name for name in files if (folder / name).exists()]
-        if present:
+        if present and not is_replacing:
             raise CommandFailed(
                 f"{folder / present[0]} exists; nothing was written",
                 "Name another folder, or remove the files first",
                 USAGE,
             )
         for name, (data, mode) in files.items():
+            target = folder / (f".{name}.new" if name in present else name)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open(folder / name, flags, mode), "wb") as file:
+            with os.fdopen(os.open(target, flags, mode), "wb") as file:
                 file.write(data)
+            if name in present:
+                target.replace(folder / name)
     except OSError as error:
         raise CommandFailed(
             f"{folder} cannot be written ({error.strerror})", "Name another folder"

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from headrace.broker.security.users import check_name
-from headrace.cli.cert import OWNER_ONLY, new_files, write_new
+from headrace.cli.cert import CA, CA_KEY, OWNER_ONLY, discards_ca_key, new_files, write_new
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.parameters import Address, show_address
 from headrace.cli.user import generated_password
@@ -60,7 +60,15 @@ Reach it from this command line, on any machine that has ca.pem:
 Then add users, and say what each may do:
 
   headrace --context secure user add alice
-  headrace --context secure acl add --help"""
+  headrace --context secure acl add --help
+{ca_key}"""
+_CA_KEY: Final = """
+The key of the CA is in {key}, for its owner alone. Whoever has it can make
+certificates that all of your clients and brokers trust: keep it offline, and make more with it:
+
+  headrace cert issue {folder} broker-2 --host ADDRESS"""
+_NO_CA_KEY: Final = """
+The key of the CA was not kept: it signs no other certificate."""
 
 
 @click.command(
@@ -74,6 +82,7 @@ Then add users, and say what each may do:
 @click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")
 @click.option("--admin", default="admin", show_default=True, help="Name of the first user.")
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
+@discards_ca_key
 def init(
     folder: Path,
     *,
@@ -83,22 +92,24 @@ def init(
     hosts: tuple[str, ...],
     admin: str,
     days: int,
+    discard_ca_key: bool,
 ) -> None:
     """Write the configuration of a broker into a new FOLDER.
 
     With --secure: a certificate, a first user who may do everything and whose password is printed
     once, and listeners that accept only users over TLS. The certificate is signed by a CA that is
-    made for it and whose key is not kept: replace it by your own for production.
+    made for it, and whose key is kept beside it (ca.key) for further brokers and clients.
     """
-    listening = [kafka[0], http[0]]
-    if not secure and (hosts or admin != "admin" or days != 365):
+    if not secure and (hosts or admin != "admin" or days != 365 or discard_ca_key):
         raise CommandFailed(
-            "--host, --admin and --days have an effect with --secure only; nothing was written",
+            "--host, --admin, --days and --discard-ca-key have an effect with --secure only;"
+            " nothing was written",
             "",
             USAGE,
         )
-    wildcard = next(filter(is_wildcard, listening), None)
-    if wildcard is not None and not hosts:
+    listening = [kafka[0], http[0]]
+    wildcard = next(filter(is_wildcard, listening), "")
+    if wildcard and not hosts:
         raise CommandFailed(
             f"clients cannot connect to {wildcard}, which stands for every address; nothing was"
             " written",
@@ -116,15 +127,12 @@ def init(
     folder = folder.absolute()
     path, data = folder / "headrace.toml", folder / "data"
     if not secure:
-        shown = {"kafka": _quoted(show_address(kafka)), "http": _quoted(show_address(http))}
-        text = _LOCAL.format(path=path, data=_quoted(data), **shown)
-        write_new(folder, {path.name: (text.encode(), OWNER_ONLY)})
-        click.echo(f"Start the broker:\n\n  headrace serve --config {shlex.quote(str(path))}")
+        _write_local(path, data, show_address(kafka), show_address(http))
         return
     named = [one for one in listening if not is_wildcard(one)]
-    write_new(folder, new_files("Headrace CA", [*hosts, *named], days))
-    password = generated_password()
-    StoredUsers(data).set_password(admin, password, tuple(HASHES), ITERATIONS)
+    keeps = not discard_ca_key
+    write_new(folder, new_files("Headrace CA", [*hosts, *named], days, keeps_key=keeps))
+    StoredUsers(data).set_password(admin, password := generated_password(), [*HASHES], ITERATIONS)
     bound = show_address(kafka)
     told = show_address((hosts[0], kafka[1])) if is_wildcard(kafka[0]) else bound
     advertise = f"advertise = {_quoted(f'SASL_SSL://{told}')}\n" if told != bound else ""
@@ -135,7 +143,7 @@ def init(
         advertise=advertise,
         http=_quoted(show_address(http)),
         broker=_quoted(folder / "broker.pem"),
-        ca=_quoted(folder / "ca.pem"),
+        ca=_quoted(folder / CA),
         super_users=_quoted(f"User:{admin}"),
     )
     write_new(folder, {path.name: (text.encode(), OWNER_ONLY)})
@@ -145,10 +153,20 @@ def init(
             user=admin,
             password=password,
             bootstrap=told,
-            ca=shlex.quote(str(folder / "ca.pem")),
+            ca=shlex.quote(str(folder / CA)),
             admin=shlex.quote(admin),
+            ca_key=(_CA_KEY if keeps else _NO_CA_KEY).format(
+                key=folder / CA_KEY, folder=shlex.quote(str(folder))
+            ),
         )
     )
+
+
+def _write_local(path: Path, data: Path, kafka: str, http: str) -> None:
+    shown = {"data": _quoted(data), "kafka": _quoted(kafka), "http": _quoted(http)}
+    text = _LOCAL.format(path=path, **shown)
+    write_new(path.parent, {path.name: (text.encode(), OWNER_ONLY)})
+    click.echo(f"Start the broker:\n\n  headrace serve --config {shlex.quote(str(path))}")
 
 
 def _quoted(value: object) -> str:

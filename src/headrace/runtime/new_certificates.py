@@ -1,7 +1,7 @@
-"""New certificates for trying TLS out, and for tests: an authority, and what it signs.
+"""New certificates of Headrace's own: an authority, and what it signs.
 
 Invariants: makes PEM in memory; no files. ECDSA on P-256, SHA-256, as RFC 5280 wants it (Python
-3.13 and Java verify strictly). Not for production: keys are not encrypted, nothing is revoked.
+3.13 and Java verify strictly). An authority's key is not encrypted, and nothing is revoked.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ class Pem(NamedTuple):
 
 
 class Authority:
-    """A CA that exists as long as this object."""
+    """A CA: a new one, or one whose certificate and key were kept."""
 
-    def __init__(self, name: str, now_ms: int, days: int = 365) -> None:
+    def __init__(self, name: str, now_ms: int, days: int = 365, kept: Pem | None = None) -> None:
+        """Raises ValueError if what was kept is not the certificate and key of such a CA."""
         self._now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+        if kept is not None:
+            self._certificate, self._key = _read(kept)
+            self._name = self._certificate.subject
+            return
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
@@ -53,6 +58,16 @@ class Authority:
     def certificate(self) -> bytes:
         """The CA's certificate in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """The CA's private key in PEM, not encrypted."""
+        return _key_text(self._key)
+
+    @property
+    def days_left(self) -> int:
+        """For how many whole days the CA is valid: nothing that it signs is accepted after that."""
+        return (self._certificate.not_valid_after_utc - self._now) // _DAY
 
     def sign(
         self, name: str | x509.Name, hosts: Sequence[str] = (), days: int = 365, password: str = ""
@@ -80,17 +95,7 @@ class Authority:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        encryption = (
-            serialization.BestAvailableEncryption(password.encode())
-            if password
-            else serialization.NoEncryption()
-        )
-        return Pem(
-            certificate.public_bytes(serialization.Encoding.PEM),
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-            ),
-        )
+        return Pem(certificate.public_bytes(serialization.Encoding.PEM), _key_text(key, password))
 
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
@@ -105,6 +110,31 @@ class Authority:
             .not_valid_before(min(self._now, end - _DAY) - _SKEW)
             .not_valid_after(end)
         )
+
+
+def _key_text(key: ec.EllipticCurvePrivateKey, password: str = "") -> bytes:
+    encryption = (
+        serialization.BestAvailableEncryption(password.encode())
+        if password
+        else serialization.NoEncryption()
+    )
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+
+
+def _read(kept: Pem) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Raises ValueError."""
+    certificate = x509.load_pem_x509_certificate(kept.certificate)
+    try:
+        key = serialization.load_pem_private_key(kept.key, None)
+    except TypeError as error:
+        raise ValueError("the key of the CA is encrypted") from error
+    is_curve = isinstance(key, ec.EllipticCurvePrivateKey)
+    if not is_curve or key.public_key() != certificate.public_key():
+        raise ValueError("the key is not that of the CA's certificate")
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return certificate, key
 
 
 def _usage(*, is_ca: bool) -> x509.KeyUsage:
