@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.coordinators import coordinator_shard, producer_ids
+from headrace.broker.coordinators import producer_ids, shard_snapshot
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.coordination.groups.commands import (
@@ -54,7 +54,7 @@ def small_settings() -> ExitStack:
     """Small blocks of producer ids and frequent snapshots, so that crashes hit them."""
     stack = ExitStack()
     stack.enter_context(patched(producer_ids, "BLOCK_SIZE", 2))
-    stack.enter_context(patched(coordinator_shard, "SNAPSHOT_BYTES_MIN", 3_000))
+    stack.enter_context(patched(shard_snapshot, "SNAPSHOT_BYTES_MIN", 3_000))
     return stack
 
 

@@ -466,7 +466,7 @@ async def test_a_long_log_of_little_state_becomes_a_snapshot():
     async with world() as w:
         await w.commit(0)
         (shard,) = w.coordinator.shards.opened()
-        shard.snapshot_bytes_min = shard._snapshot_at_bytes = 2_000
+        shard.snapshots.bytes_min = shard.snapshots.due_at_bytes = 2_000
         for offset in range(200):
             assert await w.commit(offset) is None
             await asyncio.sleep(0)  # commits go on between the parts of a snapshot
@@ -482,12 +482,12 @@ async def test_a_log_has_one_length_for_its_writer_and_for_its_reader():
         for offset in range(50):
             assert await w.commit(offset) is None
         (shard,) = w.coordinator.shards.opened()
-        written = shard._log_bytes
+        written = shard.snapshots.log_bytes
         assert written > 50 * BATCH_OVERHEAD_BYTES
         w.restart()
         assert await w.fetch() == 49
         (shard,) = w.coordinator.shards.opened()
-        assert shard._log_bytes == written
+        assert shard.snapshots.log_bytes == written
 
 
 async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
@@ -496,8 +496,8 @@ async def test_a_snapshot_is_written_in_batches_that_the_log_takes():
         await w.coordinator.submit(CommitCommand("g", -1, "", None, wide))
         w.log().batch_bytes_max = 2_000
         (shard,) = w.coordinator.shards.opened()
-        shard.snapshot_bytes_min = shard._snapshot_at_bytes = 2_000
-        shard._log_bytes = 1_000_000
+        shard.snapshots.bytes_min = shard.snapshots.due_at_bytes = 2_000
+        shard.snapshots.log_bytes = 1_000_000
         await w.commit(0)
         while not w.log().snapshots:
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.coordinators import coordinator_shard, coordinator_shards
+from headrace.broker.coordinators import coordinator_shards, shard_snapshot
 from headrace.broker.node import Node
 from headrace.broker.ownership import (
     hand_over,
@@ -916,7 +916,7 @@ async def group_owners(cluster: Cluster) -> tuple[Node, Node]:
 
 
 def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monkeypatch) -> None:
-    monkeypatch.setattr(coordinator_shard, "SHRINK_BYTES_MIN", 2_000)
+    monkeypatch.setattr(shard_snapshot, "SHRINK_BYTES_MIN", 2_000)
 
     async def scenario(cluster: Cluster) -> None:
         owner, other = await group_owners(cluster)

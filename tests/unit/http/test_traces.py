@@ -121,7 +121,7 @@ async def test_a_trace_reports_deliveries_lost_to_journal_compaction_as_unknown(
     await settle(web, ack=[await receive(web)])
     topic = web.node.topics.get("orders")
     hosted = await web.node.shares.watched(topic, 0)
-    hosted.shard.snapshot_bytes_min = hosted.shard._snapshot_at_bytes = 0
+    hosted.shard.snapshots.bytes_min = hosted.shard.snapshots.due_at_bytes = 0
     for _ in range(18):
         await settle(web, nack=[await receive(web)])
     while hosted.journal.log_start_offset == 0:
@@ -296,7 +296,7 @@ async def test_a_compacted_journal_says_where_it_begins(web: Web) -> None:
     await settle(web, ack=[await receive(web)])
     topic = web.node.topics.get("orders")
     hosted = await web.node.shares.watched(topic, 0)
-    hosted.shard.snapshot_bytes_min = hosted.shard._snapshot_at_bytes = 0
+    hosted.shard.snapshots.bytes_min = hosted.shard.snapshots.due_at_bytes = 0
     for _ in range(9):
         await settle(web, nack=[await receive(web)])
     while hosted.journal.log_start_offset == 0:

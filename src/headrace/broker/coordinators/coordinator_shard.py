@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from headrace.broker.coordinators.shard_appends import ShardAppends
@@ -32,7 +31,7 @@ from headrace.broker.coordinators.shard_log import (
     size_of,
 )
 from headrace.broker.coordinators.shard_replay import StateAhead, restore
-from headrace.broker.coordinators.shard_snapshot import batches_of, state_size
+from headrace.broker.coordinators.shard_snapshot import ShardSnapshots
 from headrace.broker.coordinators.shard_time import ShardTime
 from headrace.coordination.kit.machine import EndsTransaction, Parkable
 from headrace.errors import (
@@ -60,13 +59,6 @@ LOAD_WAIT_S = 1
 is not refused, short enough that a long load does not block a connection."""
 LOAD_RETRY_MS_MIN, LOAD_RETRY_MS_MAX = 50, 5_000
 TICK_RETRY_MS = 1_000
-SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
-"""About 15,000 single commits, which take 0.15 s to read on free cores, seconds on busy ones."""
-SNAPSHOT_RATIO = 4
-"""A snapshot pays off when the log is this many times as large as the state."""
-SHRINK_BYTES_MIN = 8 * 1024
-"""A longer log is compacted before a hand-over: 512 KiB of single commits take 0.3 s to read."""
-SHRINK_RATIO = 1.5
 
 # A machine's closed unions, and the reply that one command names.
 Commands = TypeVar("Commands")
@@ -96,7 +88,6 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         number of times, never within the call. `ahead`: for the first load."""
         self.machine: Machine[Commands, Record, Replies] | None = None
         self._suspended: Machine[Commands, Record, Replies] | None = None
-        self.snapshot_bytes_min = SNAPSHOT_BYTES_MIN
         self._name = name
         self._log = shard_log
         self._make_machine = make_machine
@@ -115,9 +106,8 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         self._appends = ShardAppends(shard_log, self._append_settled)
         self._parked: dict[int, tuple[asyncio.Future[Any], Command[Any]]] = {}
         self._last_ticket = 0
-        self._log_bytes = 0
-        self._snapshot_at_bytes = SNAPSHOT_BYTES_MIN
-        self._is_writing_snapshot = False
+        parts = self._appends, self._append_part, self._is_hosted, tasks
+        self.snapshots = ShardSnapshots(name, shard_log, *parts)
 
     def load(self) -> None:
         """Start reading the log unless that has begun: deadlines expire and markers are sent
@@ -191,10 +181,8 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         if decision.effects:
             self._when_durable(self._begin_effects, (self._load_count, decision.effects))
         self._arm()
-        if self._log_bytes > self._snapshot_at_bytes and not self._is_writing_snapshot:
-            self._is_writing_snapshot = True
-            snapshot = self._snapshot(machine, self.snapshot_bytes_min, SNAPSHOT_RATIO)
-            self._tasks.spawn(snapshot, f"{self._name} snapshot")
+        if self.snapshots.log_bytes > self.snapshots.due_at_bytes:
+            self.snapshots.begin(machine)
         return decision
 
     def _run_own(self, command: Commands) -> None:
@@ -217,7 +205,7 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
             return self._append(lambda: self._log.append(durable, batch), size_bytes)
         if self._appends.add(durable, size_bytes) is not None:
             return _unavailable()
-        self._log_bytes += size_bytes
+        self.snapshots.log_bytes += size_bytes
         return None
 
     def _begin_effects(self, error: BaseException | None, context: tuple[int, list[Any]]) -> None:
@@ -263,7 +251,7 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
         machine = self.machine
         error = self._appends.append(write)
         if error is None:
-            self._log_bytes += size_bytes
+            self.snapshots.log_bytes += size_bytes
             return None
         if self.machine is machine:  # otherwise an earlier decision could not be appended
             if isinstance(error, REFUSALS):
@@ -274,57 +262,23 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
     def _append_settled(self, error: BaseException | None) -> None:
         if error is None:
             self._pause_ms = 0
-            self._log_bytes += BATCH_OVERHEAD_BYTES
+            self.snapshots.log_bytes += BATCH_OVERHEAD_BYTES
         else:
             self._drop(error)
+
+    def _append_part(self, records: list[LogRecord]) -> HeadraceError | None:
+        """Append a part of a snapshot."""
+        return self._append(lambda: self._log.append(records), size_of(records))
+
+    def _is_hosted(self, machine: Machine[Any, Any, Any]) -> bool:
+        """Whether commands still reach this machine."""
+        return self.machine is machine
 
     async def shrink(self, timeout_s: float) -> None:
         """Replace a log that is much longer than the state by a snapshot, up to a time limit: the
         log is about to be handed over, and clients wait while its next owner reads it."""
-        machine = self.machine
-        if machine is None or self._is_writing_snapshot or self._log_bytes < SHRINK_BYTES_MIN:
-            return
-        self._is_writing_snapshot = True
-        snapshot = self._snapshot(machine, SHRINK_BYTES_MIN, SHRINK_RATIO)
-        task = self._tasks.start(snapshot, f"{self._name} snapshot")
-        task.add_done_callback(lambda _: snapshot.close())  # if cancelled before it started
-        await asyncio.wait([task], timeout=timeout_s)
-
-    async def _snapshot(
-        self, machine: Machine[Commands, Record, Replies], bytes_min: int, ratio: float
-    ) -> None:
-        """Append the whole state, part by part, and trim the log before it, if the log has more
-        than `bytes_min` bytes and is more than `ratio` times as large as the state.
-
-        Commands continue meanwhile. A part is taken and appended in one turn of the loop; the next
-        one waits until it is durable. Dropping the machine abandons its snapshot.
-        """
-        try:
-            size_bytes = await state_size(machine)
-            self._snapshot_at_bytes = max(self.snapshot_bytes_min, size_bytes * SNAPSHOT_RATIO)
-            if self.machine is not machine or not size_bytes:
-                return
-            if self._log_bytes <= max(bytes_min, size_bytes * ratio):
-                return
-            needed_from = self._log.begin_snapshot()
-            self._log_bytes = 0
-            for part in machine.state_parts():
-                for records in batches_of(machine, part, self._appends.batch_bytes):
-                    error = self._append(partial(self._log.append, records), size_of(records))
-                    if error is not None:  # the machine may have been replaced by now
-                        log.warning("%s: snapshot abandoned (%s)", self._name, error)
-                        return
-                if self._appends.tail is None:
-                    await asyncio.sleep(0)
-                else:
-                    await self._appends.tail.wait()
-                if self.machine is not machine:
-                    return
-            await self._log.end_snapshot(needed_from)
-        except HeadraceError as error:  # the failed append has dropped the machine
-            log.info("%s: snapshot abandoned (%s)", self._name, error)
-        finally:
-            self._is_writing_snapshot = False
+        if self.machine is not None:
+            await self.snapshots.shrink(self.machine, timeout_s)
 
     def _drop(self, error: BaseException) -> None:
         """The machine is ahead of the log: discard it and read the log again.
@@ -415,8 +369,7 @@ class CoordinatorShard(Generic[Commands, Record, Replies]):
             assert machine.encode(record) is None, "loading writes nothing"
             machine.apply(record)
         self.machine = machine
-        self._log_bytes = log_bytes
-        self._snapshot_at_bytes = self.snapshot_bytes_min
+        self.snapshots.loaded(log_bytes)
         self._load_count += 1
         self._first_load.set()
         self._arm()

@@ -110,7 +110,7 @@ class HostedTimers:
             tasks,
             perform,
         )
-        self.shard.snapshot_bytes_min = sys.maxsize  # checkpoints take the place of snapshots
+        self.shard.snapshots.bytes_min = sys.maxsize  # checkpoints take the place of snapshots
 
     @property
     def state(self) -> TimerState | None:
