@@ -509,7 +509,7 @@ class Node:
         self, topic: Topic, partition: int, leader_epoch: int, chain: PartitionFact
     ) -> None:
         """This broker is about to coordinate what is in a partition."""
-        view = self.topics.new_log(topic.fact, partition, leader_epoch)
+        view = self.topics.logs.make(topic.fact, partition, leader_epoch)
         show_sealed(view, chain, self._environment)
         records = InternalPartition(view, self.clock).replay_from(view.log_start_offset)
         end = view.high_watermark

@@ -237,7 +237,7 @@ async def test_copying_ends_when_another_broker_serves_the_partition():
         copying = Copying(rig, topic, "jobs")  # which fails for as long as it is tried
         copying.begin(letter(0, 0))
         await until(lambda: copying.letters.failed_total)
-        topic.partitions[0] = rig.node.topics.new_log(topic.fact, 0)
+        topic.partitions[0] = rig.node.topics.logs.make(topic.fact, 0)
         await until(lambda: not tasks_of_letters())
         assert not copying.reported
 

@@ -164,7 +164,7 @@ def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
             return await get(key)
 
         node.metadata.get = late
-        log = node.topics.new_log(topic.fact, 1, node.ownership.leader(topic, 1).leader_epoch)
+        log = node.topics.logs.make(topic.fact, 1, node.ownership.leader(topic, 1).leader_epoch)
         node.ownership._mine[topic.id, 1] = topic.partitions[1] = log  # as after a claim
         waiting = asyncio.create_task(log.wait_loaded())
         await asyncio.sleep(0.01)

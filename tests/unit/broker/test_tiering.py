@@ -163,7 +163,7 @@ async def test_ledgers_with_producer_state_stay_local_so_logs_open_while_storage
             await b.node.tiering.round()
         assert local_start_offset(b.log) == 6, "the third tells, two behind it do not"
         b.storage.is_away = True
-        again = b.node.topics.new_log(b.node.topics.by_name["t"].fact, 0)
+        again = b.node.topics.logs.make(b.node.topics.by_name["t"].fact, 0)
         await again.wait_loaded()
         assert again.end_offset == 15
 

@@ -104,7 +104,8 @@ class CompanionHost(Generic[Hosted]):
                 companion = await open_companion(
                     self._environment, topic, number, self._kind, is_owned=not self._is_standalone
                 )
-                self._topics.companions[topic.id, companion_number(number, self._kind)] = companion
+                opened = topic.id, companion_number(number, self._kind)
+                self._topics.logs.companions[opened] = companion
                 if topic.log(number) is not data:
                     raise NotOwner(f"{data.name} has a new owner: refresh the metadata")
                 hosted = self._hosted[key] = self._make(topic, number, companion)

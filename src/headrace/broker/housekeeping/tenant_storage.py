@@ -55,7 +55,7 @@ class TenantStorage:
                     if not partition.is_loaded:
                         waiting.append(partition)
                     found[tenant] += partition.size_bytes
-        for (topic_id, _), companion in self._topics.companions.items():
+        for (topic_id, _), companion in self._topics.logs.companions.items():
             of = self._topics.by_id.get(topic_id)
             if of is not None and (tenant := tenant_of(of.name)) in tenants:
                 found[tenant] += companion.size_bytes

@@ -76,7 +76,7 @@ class NextOwner:
 
     def _prepare(self, topic: Topic, number: int, owner: Owner) -> None:
         key = (topic.id, number)
-        waiting = self._topics.new_log(topic.fact, number, owner.fact.leader_epoch + 1)
+        waiting = self._topics.logs.make(topic.fact, number, owner.fact.leader_epoch + 1)
         waiting.tenure.expect_handover()
         self._waiting[key] = topic, waiting
         topic.partitions[number] = waiting

@@ -107,7 +107,7 @@ class SharedOwnership:
         self._mine: dict[PartitionKey, PartitionLog] = {}
         self._waiter = OwnershipWaiter(self.view, self._me, self._mine)
         self._suspended = SuspendedLogs(topics, self.view, incarnation)
-        known = ChainMap(self._mine, self._suspended.by_key, topics.companions)
+        known = ChainMap(self._mine, self._suspended.by_key, topics.logs.companions)
         self._chains = ChainWatch(metadata, known, self._mark)
         parts = self._me, incarnation, self._mine, self.view, self._facts, self._waiter
         self._moving = HandOvers(*parts, events)
@@ -359,7 +359,7 @@ class SharedOwnership:
         """Give up the ownership of a deleted topic's partition, which other brokers wait for."""
         # over shared storage the garbage collector deletes the ledgers
         if served is not None and self._slots:
-            await self._topics.clear([served], [partition_key(*key)])
+            await self._topics.deletions.clear([served], [partition_key(*key)])
         owner = self.view.owners.get(key)
         if owner is None or owner.fact.incarnation != self._incarnation:
             return
@@ -464,7 +464,7 @@ class SharedOwnership:
             former.tenure.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
         self._resigned(topic, number)
         waiting = self._next.take(key, leader_epoch)
-        served = waiting or self._topics.new_log(topic.fact, number, leader_epoch)
+        served = waiting or self._topics.logs.make(topic.fact, number, leader_epoch)
         served.tenure.acknowledged = self._ended.acknowledged(key)
         self._mine[key] = topic.partitions[number] = served
         self._chains.begun(key)

@@ -58,7 +58,7 @@ class SuspendedLogs:
         if tenure != (self._incarnation, served.leader_epoch) or not served.tenure.reinstate():
             return False
         # They may have changed since.
-        served.config = self._topics.log_config(topic.name, topic.fact.configs)
+        served.config = self._topics.logs.config_of(topic.fact)
         topic.partitions[number] = served
         self._topics.version += 1
         return True

@@ -90,12 +90,12 @@ class Health:
         for topic in topics.by_name.values():
             for _, partition in topic.logs:
                 yield partition
-        for key, companion in list(topics.companions.items()):
+        for key, companion in list(topics.logs.companions.items()):
             is_over = companion.failure is not None and not isinstance(
                 companion.failure, DataCorrupt
             )
             if is_over or key[0] not in topics.by_id:
-                del topics.companions[key]  # its host opens another when it needs one
+                del topics.logs.companions[key]  # its host opens another when it needs one
             else:
                 yield companion
 

@@ -116,7 +116,7 @@ class RecordSends:
         Raises PolicyViolation for an internal topic. BrokerUnreachable: it may have been stored.
         """
         _check_public(topic)
-        config = self._topics.log_config(topic.name, topic.fact.configs)
+        config = self._topics.logs.config_of(topic.fact)
         found: dict[int, Sent | HeadraceError] = {}
         parts: dict[int, _Part] = {}
         spread = self._spread(await self._owners.found(topic))
@@ -224,7 +224,7 @@ class RecordSends:
                         return await self._append_copies_here(topic, number, batch)
                     return await self._append_here(topic, number, batch)
                 # An owner closes the connection of a request above its limit, without an answer.
-                self._topics.log_config(topic.name, topic.fact.configs).check_size(len(batch))
+                self._topics.logs.config_of(topic.fact).check_size(len(batch))
                 owner = self._ownership.leader(topic, number).broker
                 return await self._owners.call(
                     owner,

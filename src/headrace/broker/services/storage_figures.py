@@ -64,14 +64,14 @@ def disk_figures(topics: TopicService) -> Iterable[Figures]:
 
 def topic_figures(topics: Topics) -> Iterable[Figures]:
     """What went in and out."""
-    shown = list(topics.traffic.items())[:TOPICS_MAX]
+    shown = list(topics.logs.traffic.items())[:TOPICS_MAX]
     for name in ("in_records", "in_bytes", "out_records", "out_bytes"):
         counter = Figures(f"headrace_topic_{name}")
         for topic, partitions in shown:
             total = sum(getattr(traffic, name) for traffic in partitions.values())
             counter.add([topic], total)
         yield counter
-    yield figure("headrace_topics_without_series", len(topics.traffic) - len(shown))
+    yield figure("headrace_topics_without_series", len(topics.logs.traffic) - len(shown))
 
 
 def log_figures(

@@ -83,7 +83,7 @@ class TopicRates:
 
     def mark(self) -> None:
         """Start another span. Costs about 1 us for each partition."""
-        counted = {name: self._counted(name) for name in self._topics.traffic}
+        counted = {name: self._counted(name) for name in self._topics.logs.traffic}
         self._marks = [self._marks[-1], (self._clock.now_ns(), counted)]
 
     def of(self, name: str) -> Rates:
@@ -96,7 +96,7 @@ class TopicRates:
         return Rates(*(round(max(now - then, 0) / span_s, 1) for now, then in grown))
 
     def _counted(self, name: str) -> Rates:
-        parts = self._topics.traffic.get(name, {}).values()
+        parts = self._topics.logs.traffic.get(name, {}).values()
         return Rates(
             sum(one.in_records for one in parts),
             sum(one.in_bytes for one in parts),
@@ -177,7 +177,7 @@ class TopicFigures:
             for number, log in topic.logs
             if log.is_loaded and topics.ownership.is_mine(topic, number)
         ]
-        rates = [(name, self.rates.of(name)) for name in names if name in topics.traffic]
+        rates = [(name, self.rates.of(name)) for name in names if name in topics.logs.traffic]
         all_offsets = (
             (group_id, one.topic, one.partition, one.offset)
             for group_id, one in self._groups.loaded_offsets()

@@ -209,12 +209,12 @@ class TopicService:
 
     def reads_attributes(self, topic: Topic) -> bool:
         """Whether records of the topic have queue attributes."""
-        return self._topics.log_config(topic.name, topic.fact.configs).has_attributes
+        return self._topics.logs.config_of(topic.fact).has_attributes
 
     def plain_bytes_max(self, topic: Topic) -> int | None:
         """What a record of the topic may take before it is compressed; None: it is compressed by
         the broker, and only its size after that is limited."""
-        config = self._topics.log_config(topic.name, topic.fact.configs)
+        config = self._topics.logs.config_of(topic.fact)
         return (
             config.max_message_bytes if config.compression in {"producer", "uncompressed"} else None
         )

@@ -20,15 +20,21 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, StorageUnavailable, VersionConflict
 from headrace.log.fencing import fence_brokers
-from headrace.metadata.facts import topic_key
+from headrace.metadata.facts import (
+    partition_key,
+    partition_of_key,
+    partitions_prefix,
+    topic_key,
+)
 from headrace.metadata.store import ABSENT, ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from uuid import UUID
 
     from headrace.broker.topics.ownership import Ownership
     from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topic_logs import TopicLogs
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
 
@@ -41,18 +47,6 @@ TRIES_MAX = 60
 FREE_KEPT_MS = 600_000
 """Longer than a broker that may write can miss a change: its session would have expired."""
 RETRY_S = 1.0
-
-
-async def clear(
-    environment: Environment, partitions: Sequence[PartitionLog], keys: Sequence[str]
-) -> None:
-    """Delete the ledgers of a deleted topic's partitions, then the facts that name these
-    ledgers."""
-    for partition in partitions:
-        await partition.delete()
-    for key in keys:
-        if await environment.metadata.get(key) is not None:
-            await environment.metadata.delete(key, ANY)
 
 
 class _Ending:
@@ -68,8 +62,9 @@ class _Ending:
 class Deletions:
     """Topics marked as deleted, and names that became free, as this broker sees them."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, logs: TopicLogs) -> None:
         self._environment = environment
+        self._logs = logs
         self._marked: dict[str, Topic] = {}
         self._free: dict[str, tuple[int, int]] = {}
         """Names whose last topic is fully deleted: (version of the remaining fact, time of the
@@ -139,6 +134,26 @@ class Deletions:
                 f"still accept records, which will be lost ({ending.why}): its name can be "
                 "reused once that has ended; repeat the deletion to check"
             )
+
+    async def clear(self, partitions: Iterable[PartitionLog], keys: Iterable[str]) -> None:
+        """Delete the ledgers of a deleted topic's partitions, then the facts that name these
+        ledgers."""
+        metadata = self._environment.metadata
+        for partition in partitions:
+            await partition.delete()
+        for key in keys:
+            if await metadata.get(key) is not None:
+                await metadata.delete(key, ANY)
+
+    async def clear_alone(self, topic: Topic) -> None:
+        """Clear a deleted topic whose partitions only this broker has ever served."""
+        numbers = range(topic.fact.partition_count)
+        keys = [partition_key(topic.id, number) for number in numbers]
+        await self.clear([log for _, log in topic.logs], keys)
+        # What remains are companions: the journals of share groups and the like.
+        for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
+            companion = self._logs.make(topic.fact, partition_of_key(entry.key)[1])
+            await self.clear([companion], [entry.key])
 
     async def finish_all(self, ownership: Ownership) -> None:
         """Finish deletions that other brokers began and left, and remove the facts of old ones."""

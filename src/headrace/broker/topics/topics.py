@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics.arrivals import TopicArrivals
-from headrace.broker.topics.deletion import Deletions, clear
-from headrace.broker.topics.overrides import shared_log_config
+from headrace.broker.topics.deletion import Deletions
 from headrace.broker.topics.ownership import NOT_ASSIGNED, Ownership
 from headrace.broker.topics.tenant_room import TenantRoom
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
+from headrace.broker.topics.topic_logs import TopicLogs
 from headrace.broker.topics.topic_writes import first_chains
 from headrace.errors import (
     FactMissing,
@@ -35,13 +34,10 @@ from headrace.errors import (
     VersionConflict,
 )
 from headrace.log.fencing import EPOCH_OF_DELETED
-from headrace.log.partition_log import PartitionLog
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import (
     PartitionFact,
     TopicFact,
-    partition_key,
-    partition_of_key,
     partitions_prefix,
     topic_key,
     topic_of_key,
@@ -55,9 +51,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.log.environment import Environment
-    from headrace.log.log_config import LogConfig
-    from headrace.log.traffic import Traffic
-    from headrace.metadata.facts import PartitionKey
+    from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import MetadataEntry
     from headrace.runtime.randomness import Randomness
 
@@ -71,7 +65,6 @@ def topic_id_unknown(topic_id: UUID) -> TopicIdUnknown:
     return TopicIdUnknown(f"no topic has id {topic_id}: refresh the metadata")
 
 
-SHARED_LEDGER_BYTES_MAX = 256 * 1024 * 1024
 _INTERNAL_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(64 * 1024 * 1024),
@@ -95,16 +88,15 @@ class Topics:
         """`own`: makes what says who serves these topics. `limits_of`: those of a tenant.
         `is_standalone`: this broker serves every partition, so each has its log from the start."""
         self._environment = environment
-        self.companions: dict[PartitionKey, PartitionLog] = {}  # as opened last
+        self.logs = TopicLogs(environment, config)
         self._config = config
         self._is_standalone = is_standalone
         self.checks = TopicChecks(environment, config, is_standalone=is_standalone)
         self.room = TenantRoom(environment.metadata, limits_of)
         self.randomness = randomness
         self._changing = asyncio.Lock()
-        self.deletions = Deletions(environment)
+        self.deletions = Deletions(environment, self.logs)
         self.by_name: dict[str, Topic] = {}
-        self.traffic: dict[str, dict[int, Traffic]] = defaultdict(dict)
         self.by_id: dict[UUID, Topic] = {}
         self.arrivals = TopicArrivals(self.by_id)
         self.ids: dict[str, UUID] = {}
@@ -144,8 +136,7 @@ class Topics:
         elif known.version < entry.version:
             known.fact, known.version = fact, entry.version
             self._extend(known)
-            for _, partition in known.logs:
-                partition.config = self.log_config(fact.name, fact.configs)
+            self.logs.configure(known)
             self.version += 1
         return removed
 
@@ -174,7 +165,7 @@ class Topics:
     def _remove(self, topic: Topic) -> None:
         """Remove the topic; operations in progress in its logs fail."""
         del self.by_name[topic.name], self.by_id[topic.id], self.ids[topic.name]
-        self.traffic.pop(topic.name, None)
+        self.logs.forget(topic.name)
         for _, partition in topic.logs:
             partition.tenure.topic_deleted()
             if not self._is_standalone:
@@ -190,7 +181,7 @@ class Topics:
 
     def _first(self, fact: TopicFact, number: int) -> PartitionLog | ForeignPartition:
         if self._is_standalone:
-            return self.new_log(fact, number)
+            return self.logs.make(fact, number)
         return ForeignPartition(fact.name, number)
 
     def leave(self, topic: Topic, number: int) -> None:
@@ -209,37 +200,11 @@ class Topics:
         self.ownership.topics_changed()
         return topic
 
-    def new_log(
-        self, fact: TopicFact, number: int, leader_epoch: int | None = None
-    ) -> PartitionLog:
-        """A partition's log, served under `leader_epoch` (None: only this broker ever owns it)."""
-        made = PartitionLog(
-            f"{fact.name}-{number}",
-            fact.id,
-            number,
-            self.log_config(fact.name, fact.configs),
-            self._environment,
-            leader_epoch,
-        )
-        made.traffic = self.traffic[fact.name].setdefault(number, made.traffic)
-        made.expect_chain(is_expected=fact.has_chain(number))
-        return made
-
     def defaults_changed(self) -> None:
         """Apply the new defaults of topic settings, already in the config, to all logs."""
         for topic in self.by_id.values():
-            for _, partition in topic.logs:
-                partition.config = self.log_config(topic.name, topic.fact.configs)
+            self.logs.configure(topic)
         self.version += 1
-
-    def log_config(self, name: str, configs: Mapping[str, str]) -> LogConfig:
-        """The settings of a topic's logs, with the broker's defaults where it has none."""
-        defaults = self._config.topic_defaults
-        if defaults and name not in INTERNAL_TOPICS:  # the internal topics' settings are fixed
-            configs = {**defaults, **configs}
-        # Over shared storage, a broker that takes over a ledger reads all of it.
-        ledger_bytes_max = SHARED_LEDGER_BYTES_MAX if self._environment.is_shared else None
-        return shared_log_config(tuple(configs.items()), ledger_bytes_max)
 
     def get(self, name: str) -> Topic:
         """The topic. Raises TopicUnknown."""
@@ -381,7 +346,6 @@ class Topics:
         self.check_deletable(topic)
         async with self._changing:
             self._check_current(topic)
-            numbers = range(topic.fact.partition_count)
             if self._is_standalone:
                 await self._put(topic, None)
             else:
@@ -402,7 +366,7 @@ class Topics:
         if self._is_standalone:
             # In the background, after the response; after a crash, `collect_orphans` of the next
             # start does it.
-            clearing = self._clear_alone(topic, numbers)
+            clearing = self.deletions.clear_alone(topic)
             self._environment.tasks.spawn(clearing, f"delete {topic.name}")
         else:  # the garbage collector deletes ledgers once they can no longer be written to
             self.ownership.topics_changed()
@@ -410,19 +374,6 @@ class Topics:
             self._environment.tasks.spawn(
                 self.deletions.forget_old(), "remove facts of deleted topics"
             )
-
-    async def _clear_alone(self, topic: Topic, numbers: range) -> None:
-        keys = [partition_key(topic.id, number) for number in numbers]
-        await self.clear([log for _, log in topic.logs], keys)
-        # What remains are companions: the journals of share groups and the like.
-        for entry in await self._environment.metadata.list(partitions_prefix(topic.id)):
-            companion = self.new_log(topic.fact, partition_of_key(entry.key)[1])
-            await self.clear([companion], [entry.key])
-
-    async def clear(self, partitions: Sequence[PartitionLog], keys: Sequence[str]) -> None:
-        """Delete the ledgers of a deleted topic's partitions, then the facts that name these
-        ledgers."""
-        await clear(self._environment, partitions, keys)
 
     async def add_partitions(
         self,
@@ -483,8 +434,7 @@ class Topics:
             if is_validated_only:
                 return
             await self._put(topic, replace(topic.fact, configs=dict(configs)))
-            for _, partition in topic.logs:
-                partition.config = self.log_config(topic.name, configs)
+            self.logs.configure(topic)
             self.version += 1
 
     def _check_current(self, topic: Topic) -> None:
