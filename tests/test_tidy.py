@@ -37,7 +37,6 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 # --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
 
 LONG_CLASSES: dict[str, int] = {
-    "headrace/broker/ownership/shared_ownership.py:SharedOwnership": 427,
     "headrace/kafka/connection.py:KafkaConnection": 446,
 }
 LONG_FUNCTIONS: dict[str, int] = {}

@@ -197,7 +197,7 @@ def continue_with_former_coordinators_in_a_new_session(patch: Patch) -> None:
     resume = CoordinatorShard.resume
 
     def careless(self: Any, shard_log: Any) -> bool:
-        self._log = self._appends._log = shard_log
+        self._log = self._appends._log = self.snapshots._log = shard_log
         return resume(self, shard_log)
 
     patch(CoordinatorShards, "resign", forget_none)

@@ -172,7 +172,9 @@ def test_an_owner_without_the_notification_notices_when_it_changes_the_chain(mon
         node = await cluster.start(1)
         await filled(cluster)
         log = owner_log(cluster)
-        monkeypatch.setattr(node.ownership._chains, "_read_chain", lambda _key: asyncio.sleep(0))
+        monkeypatch.setattr(
+            node.ownership._tenures.chains, "_read_chain", lambda _key: asyncio.sleep(0)
+        )
         await lose(cluster, chain_key(cluster))
         await append_at(node, node.topics.get("t"), 0, b"into what the chain named")
         await log.lifecycle_host.roll_now()
@@ -252,7 +254,9 @@ def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(m
         values = await filled(cluster)
         log = owner_log(cluster)
         with monkeypatch.context() as deaf:
-            deaf.setattr(node.ownership._chains, "_read_chain", lambda _key: asyncio.sleep(0))
+            deaf.setattr(
+                node.ownership._tenures.chains, "_read_chain", lambda _key: asyncio.sleep(0)
+            )
             await lose(cluster, chain_key(cluster))
             await repair(cluster)
             # What else a rebuilt chain may say.
@@ -279,7 +283,7 @@ async def go_back(cluster: Cluster, *, with_ledger: bool) -> int:
     if with_ledger:
         await node.store.delete(log.segments[-1].ledger)
     # As the store reports it once it is connected again.
-    await node.ownership._chains._read_chain((node.topics.get("t").id, 0))
+    await node.ownership._tenures.chains._read_chain((node.topics.get("t").id, 0))
     return offset
 
 

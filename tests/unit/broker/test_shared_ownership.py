@@ -20,6 +20,7 @@ from headrace.broker.ownership import (
     next_owner,
     orphaned_ownerships,
     shared_ownership,
+    tenures,
 )
 from headrace.broker.ownership.hand_over import HandOvers
 from headrace.broker.ownership.membership import Membership
@@ -370,11 +371,11 @@ def test_a_move_of_what_is_in_use_is_done_while_other_partitions_cannot_be_read(
     monkeypatch,
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
-        monkeypatch.setattr(shared_ownership, "LOADS_AT_ONCE", 1)
+        monkeypatch.setattr(tenures, "LOADS_AT_ONCE", 1)
         owner, other, topic = await two_brokers(cluster)
-        async with other.ownership._loads:  # as of a partition whose bookies are away
+        async with other.ownership._tenures._loads:  # as of a partition whose bookies are away
             loaded = asyncio.Event()
-            other.ownership._loaded = lambda *_: loaded.set()
+            other.ownership._tenures._loaded = lambda *_: loaded.set()
             await pin(owner, topic, other.config.broker_id)
             await asyncio.wait_for(loaded.wait(), 5)
             seen = other.topics.get("t").partitions[0]

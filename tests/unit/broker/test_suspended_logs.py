@@ -165,7 +165,7 @@ def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
 
         node.metadata.get = late
         log = node.topics.logs.make(topic.fact, 1, node.ownership.leader(topic, 1).leader_epoch)
-        node.ownership._mine[topic.id, 1] = topic.partitions[1] = log  # as after a claim
+        node.ownership._tenures.served[topic.id, 1] = topic.partitions[1] = log  # as after a claim
         waiting = asyncio.create_task(log.wait_loaded())
         await asyncio.sleep(0.01)
         step_down(node)
@@ -202,8 +202,8 @@ def test_a_topic_deleted_in_between_is_not_served_again() -> None:
         node.topics._remove(topic)
 
     async def check(_cluster: Cluster, node: Node, topic: Topic) -> None:
-        assert (topic.id, 0) not in node.ownership._suspended.by_key
-        await until(lambda: (topic.id, 0) not in node.ownership._mine)
+        assert (topic.id, 0) not in node.ownership._tenures.suspended.by_key
+        await until(lambda: (topic.id, 0) not in node.ownership._tenures.served)
 
     change_in_suspension(change, check)
 
@@ -235,7 +235,7 @@ def test_a_chain_deleted_in_between_is_noticed() -> None:
     """An append to its ledger would be lost."""
 
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
-        log = node.ownership._suspended.by_key[topic.id, 0]
+        log = node.ownership._tenures.suspended.by_key[topic.id, 0]
         await node.metadata.delete(partition_key(topic.id, 0), ANY)
         await until(lambda: isinstance(log.failure, ChainMissing))
 
@@ -255,7 +255,7 @@ async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
 
 def test_a_log_that_fails_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
-        log = node.ownership._suspended.by_key[topic.id, 0]
+        log = node.ownership._tenures.suspended.by_key[topic.id, 0]
         log.lifecycle_host.fail(NotOwner("storage names another owner"))
 
     change_in_suspension(change, check_read_anew)
@@ -263,7 +263,7 @@ def test_a_log_that_fails_in_between_is_read_again() -> None:
 
 def test_a_log_that_is_handed_over_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
-        log = node.ownership._suspended.by_key[topic.id, 0]
+        log = node.ownership._tenures.suspended.by_key[topic.id, 0]
         await log.tenure.settle_and_seal()
 
     change_in_suspension(change, check_read_anew)
@@ -274,7 +274,7 @@ def test_logs_with_companions_are_not_suspended() -> None:
         node, topic = await one_broker(cluster)
         await topic.require_log(1).note_companion(CompanionKind.SHARES)
         step_down(node)
-        assert list(node.ownership._suspended.by_key) == [(topic.id, 0)]
+        assert list(node.ownership._tenures.suspended.by_key) == [(topic.id, 0)]
         step_up(node, has_survived=True)
         await until(lambda: cluster.agree("t", {1}))
         assert node.ownership.leader(topic, 0).leader_epoch == 0
@@ -426,7 +426,7 @@ def test_a_broker_that_was_frozen_long_past_its_session_keeps_nothing() -> None:
         log = topic.require_log(0)
         node.metadata.session.ends_ns = node.clock.now_ns() - 61_000_000_000
         step_down(node)
-        assert not node.ownership._suspended.by_key
+        assert not node.ownership._tenures.suspended.by_key
         with pytest.raises(NotOwner):
             log.prepare()
 
@@ -440,7 +440,7 @@ def test_a_broker_that_stops_while_it_is_suspended_releases_its_ledgers() -> Non
         step_down(node)
         await node.leave()
         assert log.active is None
-        assert not node.ownership._suspended.by_key
+        assert not node.ownership._tenures.suspended.by_key
 
     run(scenario)
 

@@ -9,21 +9,16 @@ end (`OwnerFacts.prove_ended`, `zookeeper/session_ender`); a live owner hands ov
 
 How it works: every change sets one event, and one task reconciles the actual with the desired state
 of the partitions whose owner changed, or of all of them when brokers, topics or pins did.
-A partition is served by one PartitionLog for one tenure; afterwards a `ForeignPartition` takes its
-place and refuses requests.
+What this broker serves is in `tenures`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import ChainMap
-from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.ownership.chain_watch import ChainWatch
 from headrace.broker.ownership.cluster_view import ClusterView
-from headrace.broker.ownership.ended_tenures import EndedTenures
 from headrace.broker.ownership.hand_over import Events, HandOvers
 from headrace.broker.ownership.membership import Membership
 from headrace.broker.ownership.next_owner import WARM_VERSION, NextOwner
@@ -32,7 +27,8 @@ from headrace.broker.ownership.owner_facts import OwnerFacts
 from headrace.broker.ownership.ownership_waiter import OwnershipWaiter
 from headrace.broker.ownership.peers import Peers
 from headrace.broker.ownership.placement import Placement
-from headrace.broker.ownership.suspended_logs import KEPT_S, SuspendedLogs
+from headrace.broker.ownership.suspended_logs import KEPT_S
+from headrace.broker.ownership.tenures import EXPIRED, Tenures
 from headrace.broker.session_guard import SessionGuard
 from headrace.broker.topics.ownership import NO_LEADER, Leader
 from headrace.coordination.placement.rendezvous import NO_BROKER
@@ -64,9 +60,6 @@ LEFT_PAUSE_S = 0.3
 """For which a stopping broker stays registered and answers after its last hand-over. If a metadata
 response names new leaders and no longer lists their former broker while a request to it is in
 flight, librdkafka (2.10 and later) forgets the leaders, and asks again after 0.2 to 0.5 s."""
-EXPIRED = "the session with the metadata store has expired"
-LOADS_AT_ONCE = 32
-"""Logs that no client has requested yet; one that a client waits for is read at once."""
 
 
 class SharedOwnership:
@@ -89,8 +82,7 @@ class SharedOwnership:
         self._config = config
         self._metadata = metadata
         self._topics = topics
-        self._loaded, self._resigned = events.loaded, events.resigned
-        self._on_suspended = events.suspended
+        self._resigned = events.resigned
         self._incarnation = incarnation
         self._clock = clock
         self._tasks = tasks
@@ -104,14 +96,12 @@ class SharedOwnership:
         """Whether all partitions must be examined; otherwise only those the view marks as dirty."""
         self._peers = Peers(self._me, incarnation, tasks, self.view.departures)
         self._membership: Membership | None = None
-        self._mine: dict[PartitionKey, PartitionLog] = {}
+        known = topics, self.view, incarnation, metadata, self._next, events
+        self._tenures = Tenures(*known, self._mark, tasks)
+        self._mine = self._tenures.served
         self._waiter = OwnershipWaiter(self.view, self._me, self._mine)
-        self._suspended = SuspendedLogs(topics, self.view, incarnation)
-        known = ChainMap(self._mine, self._suspended.by_key, topics.logs.companions)
-        self._chains = ChainWatch(metadata, known, self._mark)
         parts = self._me, incarnation, self._mine, self.view, self._facts, self._waiter
         self._moving = HandOvers(*parts, events)
-        self._ended = EndedTenures()
         self._busy: set[PartitionKey] = set()
         self._idle = asyncio.Event()
         self.placement = Placement(self.view, slots)
@@ -123,7 +113,6 @@ class SharedOwnership:
         """When partitions may move between live brokers: some time after the last membership
         change, so that a restarted broker keeps most of its partitions."""
         self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
-        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while partitions are handed over
         self.guard: SessionGuard | None
@@ -140,7 +129,7 @@ class SharedOwnership:
             return Leader(NO_LEADER, -1)
         broker, epoch = owner.fact.broker, owner.fact.leader_epoch
         # This broker has stepped down since, and another one may have taken over.
-        is_over = key in self._suspended.by_key or self._ended.is_over(key, epoch)
+        is_over = key in self._tenures.suspended.by_key or self._tenures.ended.is_over(key, epoch)
         if not self.view.is_trusted(owner.fact) or (broker == self._me and is_over):
             return Leader(NO_LEADER, epoch)
         return self._moving.next_leader(key) or Leader(broker, epoch)
@@ -182,11 +171,6 @@ class SharedOwnership:
         self.view.dirty.add(key)
         self._wake.set()
 
-    def _on_lost(self, key: PartitionKey, served: PartitionLog) -> None:
-        self._mark(key)
-        if isinstance(served.failure, ChainMissing):
-            self._tasks.spawn(self._chains.recheck(key), f"chain of {served.name}")
-
     async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
         """See Ownership."""
         await self._waiter.wait_served(topic, numbers)
@@ -206,7 +190,7 @@ class SharedOwnership:
         await self.view.start()
         self._tasks.spawn(self._reconcile_always(), "ownership")
         self._tasks.spawn(self._guard.run(), "session")
-        self._tasks.spawn(self._chains.run(), "chains")
+        self._tasks.spawn(self._tenures.chains.run(), "chains")
         self._mark_all()
 
     async def leave(self) -> None:
@@ -232,7 +216,7 @@ class SharedOwnership:
                 log.warning("%d partitions were not handed over in time", len(self._mine))
         finally:
             self._leaving = None
-            self._end_all("this broker is stopping")
+            self._tenures.end_all("this broker is stopping")
             if self._membership is not None:
                 await self._membership.leave()
 
@@ -241,8 +225,8 @@ class SharedOwnership:
         for attempt in range(LEAVE_ROUNDS_MAX):
             targets = [
                 (topic, number, self.placement.target(topic, number))
-                for topic, number in self._all_mine()
-                if self._mine[topic.id, number].failure is None
+                for topic, number, served in self._tenures
+                if served.failure is None
             ]
             moves = [self._hand_over(*one) for one in targets if one[2] != NO_BROKER]
             if not moves:
@@ -251,16 +235,6 @@ class SharedOwnership:
                 if isinstance(result, Exception):
                     log.warning("a partition was not handed over: %s", result)
         return True
-
-    def _all_mine(self) -> list[tuple[Topic, int]]:
-        topics = self._topics.by_id.values()
-        every = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
-        return [(topic, number) for topic, number in every if (topic.id, number) in self._mine]
-
-    def _end_all(self, why: str) -> None:
-        self._mine.update(self._suspended.take_all())
-        for topic, number in self._all_mine():
-            self._end(topic, number, why)
 
     # --- reconciliation ----------------------------------------------------------------------
 
@@ -299,31 +273,18 @@ class SharedOwnership:
     def _step_down(self) -> None:
         """The session may end soon: serve nothing, so that no client is directed here."""
         is_kept = self._clock.now_ns() < self._metadata.session.ends_ns + KEPT_S * 1_000_000_000
-        for topic, number in self._all_mine():
-            served = self._mine[topic.id, number]
-            if is_kept and self._suspended.suspend(topic, number, served, EXPIRED):
-                del self._mine[topic.id, number]
-                self._on_suspended(topic, number)
-            else:
-                self._end(topic, number, EXPIRED)
+        if is_kept:
+            self._tenures.suspend_all()
+        else:
+            self._tenures.end_all(EXPIRED)
         self._next.drop_all(EXPIRED)
         if self._leaving is not None and not self._leaving.expired():
             self._leaving.reschedule(asyncio.get_running_loop().time())
 
     def _step_up(self, has_survived: bool) -> None:
         if not has_survived:
-            self._ended.end_all_of(self._incarnation, self.view.owners)
-        for key, served in self._suspended.take_all().items():
-            self._mine[key] = served
-            topic = self._topics.by_id.get(key[0])
-            if topic is None:
-                served.tenure.topic_deleted()
-                served.abandon(NotOwner(f"the topic of {served.name} was deleted"))
-            elif not has_survived or not self._suspended.reinstate(topic, key[1], served):
-                self._end(topic, key[1], EXPIRED)
-            elif topic.is_internal or not served.is_loaded:
-                loading = self._warm(topic, key[1], served, is_in_use=False)
-                self._tasks.spawn(loading, f"load {served.name}")
+            self._tenures.ended.end_all_of(self._incarnation, self.view.owners)
+        self._tenures.resume_all(has_survived=has_survived)
         self._mark_all()
 
     def _reconcile(self) -> None:
@@ -346,13 +307,9 @@ class SharedOwnership:
 
     def _drop_deleted(self) -> None:
         known = self._topics.by_id
-        both = dict.fromkeys([*self._mine, *self._ended])
-        for key in [key for key in both if key[0] not in known]:
-            self._ended.forget(key)
-            served = self._mine.pop(key, None)
-            self._tasks.spawn(
-                self._release_deleted(key, served), f"release deleted {key[0]}-{key[1]}"
-            )
+        for key, served in self._tenures.drop_deleted(known):
+            releasing = self._release_deleted(key, served)
+            self._tasks.spawn(releasing, f"release deleted {key[0]}-{key[1]}")
         self.placement.forget_all_but(known)
 
     async def _release_deleted(self, key: PartitionKey, served: PartitionLog | None) -> None:
@@ -377,15 +334,15 @@ class SharedOwnership:
         mine = self._mine.get(key)
         if owner is not None and owner.fact.incarnation == self._incarnation:
             epoch = owner.fact.leader_epoch
-            if mine is None and self._ended.is_over(key, epoch):
+            if mine is None and self._tenures.ended.is_over(key, epoch):
                 self._do(key, self._claim(topic, number))
             elif mine is None or mine.leader_epoch < epoch:
-                self._begin(topic, number, epoch)
+                self._tenures.begin(topic, number, epoch)
             elif isinstance(mine.failure, NotOwner):
                 # Storage names another owner, the facts name none: claim again.
                 self._do(key, self._claim(topic, number))
             elif isinstance(mine.failure, ChainMissing):
-                if self._chains.is_back(key):
+                if self._tenures.chains.is_back(key):
                     self._do(key, self._claim(topic, number))
                 else:  # a coordinator over it must not continue from memory
                     self._resigned(topic, number)
@@ -393,7 +350,7 @@ class SharedOwnership:
                 self._do(key, self._hand_over(topic, number, target))
             return
         if mine is not None:
-            self._end(topic, number, "another broker has taken it over")
+            self._tenures.end(topic, number, "another broker has taken it over")
         if target == self._me and (owner is None or not self.view.is_alive(owner.fact)):
             self._do(key, self._claim(topic, number))
         else:
@@ -418,7 +375,7 @@ class SharedOwnership:
         # in case it was cancelled before it started
         task.add_done_callback(lambda _: change.close())
 
-    # --- tenures -----------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------
 
     async def _claim(self, topic: Topic, number: int) -> None:
         async with self._claims:
@@ -431,67 +388,10 @@ class SharedOwnership:
             fact = OwnerFact(self._me, self._incarnation, epoch)
             is_mine = await self._facts.write((topic.id, number), fact, known)
         if is_mine and self._guard.term != term:
-            self._ended.end((topic.id, number), epoch)
+            self._tenures.ended.end((topic.id, number), epoch)
         elif is_mine and not self._is_leaving:
-            self._begin(topic, number, epoch)
-
-    async def _warm(
-        self, topic: Topic, number: int, served: PartitionLog, *, is_in_use: bool
-    ) -> None:
-        """Read the log at once: the first client should wait neither for it nor, in a partition
-        that is in use, for the first ledger. A partition in use needs no slot."""
-        try:
-            if is_in_use:
-                await served.wait_loaded()
-                served.prepare()
-            else:
-                async with self._loads:
-                    await served.wait_loaded()
-            if self.is_mine(topic, number) and served.high_watermark > served.log_start_offset:
-                self._loaded(topic, number)
-        except NotOwner as error:  # not a fault, and one for each partition of an expired session
-            log.debug("%s is no longer read: %s", served.name, error)
-        except HeadraceError as error:
-            log.warning("%s cannot be read yet: %s", served.name, error)
-            if topic.is_internal and self.is_mine(topic, number):
-                self._loaded(topic, number)  # its coordinator reads it until that succeeds
-
-    def _begin(self, topic: Topic, number: int, leader_epoch: int) -> None:
-        key = (topic.id, number)
-        former = self._mine.pop(key, None)
-        if former is not None:
-            self._ended.note(key, former)
-            former.tenure.abandon(NotOwner(f"{former.name} is served under a newer epoch"))
-        self._resigned(topic, number)
-        waiting = self._next.take(key, leader_epoch)
-        served = waiting or self._topics.logs.make(topic.fact, number, leader_epoch)
-        served.tenure.acknowledged = self._ended.acknowledged(key)
-        self._mine[key] = topic.partitions[number] = served
-        self._chains.begun(key)
-        self._topics.version += 1
-        served.on_lost = partial(self._on_lost, key, served)
-        if waiting is not None:
-            served.tenure.take_over()
-        loading = self._warm(topic, number, served, is_in_use=waiting is not None)
-        self._tasks.spawn(loading, f"load {served.name}")
-        log.debug("%s is served here since epoch %d", served.name, leader_epoch)
-
-    def _end(self, topic: Topic, number: int, why: str) -> None:
-        """Stop serving the partition; operations in progress fail."""
-        served = self._mine.pop((topic.id, number))
-        self._ended.note((topic.id, number), served)
-        error = NotOwner(f"{served.name} is not served here: {why}; refresh the metadata")
-        self._resigned(topic, number)
-        served.tenure.abandon(error)
-        self._topics.leave(topic, number)
-        log.debug("%s is no longer served here: %s", served.name, why)
+            self._tenures.begin(topic, number, epoch)
 
     async def _hand_over(self, topic: Topic, number: int, target: int) -> None:
-        key = (topic.id, number)
-        served = self._mine.get(key)
-        if served is None or not await self._moving.run(topic, number, target):
-            return
-        del self._mine[key]
-        self._ended.note(key, served)
-        self._topics.leave(topic, number)
-        log.debug("%s was handed over to broker %d", served.name, target)
+        if await self._moving.run(topic, number, target):
+            self._tenures.handed_over(topic, number, target)
