@@ -171,22 +171,46 @@ class Source:
     def mover(self, broker: Broker) -> subprocess.Popen[bytes]:
         """The guide's program, for this server."""
         text = self._program.replace("127.0.0.1:9092", broker.kafka)
-        text = text.replace("amqp://127.0.0.1:5672", self._server)
+        text = text.replace("127.0.0.1:5672", self._server)
         return subprocess.Popen([self.python, "-c", text], env=self._env, start_new_session=True)
 
 
 RABBITMQ = """
-import pika
-channel = pika.BlockingConnection(pika.URLParameters(SERVER)).channel()
+import amqp
+from datetime import datetime
+from decimal import Decimal
+channel = amqp.Connection(SERVER, confirm_publish=True)
+channel.connect()
+channel = channel.channel()
+PROPERTIES = {"content_type": "text/plain", "content_encoding": "utf-8", "delivery_mode": 2,
+              "priority": 7, "correlation_id": "c", "reply_to": "é", "expiration": "86400000",
+              "timestamp": 1777863721, "type": "t", "user_id": "guest",
+              "app_id": "a"}
+HEADERS = {"a": "é", "type": "mine", "bytes": b"\\xff\\x00", "true": True, "none": None,
+           "float": 1.5, "large": 2**40, "negative": -1, "date": datetime(2026, 5, 4, 3, 2, 1),
+           "decimal": Decimal("1.25"), "empty": "",
+           "table": {"b": b"\\xff", "list": [1, "é", None, {"c": 2.5}]}}
 def send():
-    channel.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum"})
-    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True, auto_delete=False,
+                          arguments={"x-queue-type": "quorum"})
     for number in range(COUNT):
-        about = pika.BasicProperties(message_id=str(number), headers={"a": "é", "n": number})
-        channel.basic_publish("", "orders", f"é {number}".encode(), about)
+        about = {**PROPERTIES, "message_id": str(number)}
+        one = amqp.Message(f"é {number}".encode(), application_headers={**HEADERS, "n": number},
+                           **about)
+        channel.basic_publish(one, "", "orders")
 def left():
-    print(channel.queue_declare("orders", passive=True).method.message_count)
+    print(channel.queue_declare("orders", passive=True).message_count)
 """
+OF_RABBITMQ = {
+    "a": "é".encode(), "type": b"mine", "bytes": b"\xff\x00", "true": b"true", "none": None,
+    "float": b"1.5", "large": b"1099511627776", "negative": b"-1", "decimal": b"1.25",
+    "date": b'"2026-05-04T03:02:01Z"', "empty": b"",
+    "table": '{"b": {"base64": "/w=="}, "list": [1, "é", null, {"c": 2.5}]}'.encode(),
+    "amqp-content_type": b"text/plain", "amqp-content_encoding": b"utf-8",
+    "amqp-delivery_mode": b"2", "amqp-priority": b"7", "amqp-correlation_id": b"c",
+    "amqp-reply_to": "é".encode(), "amqp-expiration": b"86400000", "amqp-type": b"t",
+    "amqp-timestamp": b"1777863721", "amqp-user_id": b"guest", "amqp-app_id": b"a",
+}  # fmt: skip
 SQS = """
 import boto3
 sqs = boto3.client("sqs")
@@ -194,6 +218,7 @@ def send():
     url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "30"})["QueueUrl"]
     for number in range(COUNT):
         about = {"a": {"DataType": "String", "StringValue": "é"},
+                 "bytes": {"DataType": "Binary", "BinaryValue": b"\\xff\\x00"},
                  "n": {"DataType": "Number", "StringValue": str(number)}}
         sqs.send_message(QueueUrl=url, MessageBody=f"é {number}", MessageAttributes=about)
 def left():
@@ -202,10 +227,14 @@ def left():
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
     print(found["Attributes"][name])
 """
+OF_SQS = {"a": "é".encode(), "bytes": b"\xff\x00"}
 
 
-def moves_without_loss(source: Source, broker: Broker) -> None:
-    """Whatever happens to the mover, each message is in one of the systems."""
+def moves_without_loss(
+    source: Source, broker: Broker, expected_headers: dict[str, bytes | None]
+) -> dict[str, dict[str, bytes | None]]:
+    """Whatever happens to the mover, each message is in one of the systems. Returns other headers
+    than the expected ones."""
     source.ask("send")
     assert broker.process is not None
     create_topic(broker.kafka, "orders")
@@ -226,10 +255,13 @@ def moves_without_loss(source: Source, broker: Broker) -> None:
     unique = {one.value().decode(): dict(one.headers() or ()) for one in found}
     assert {*unique} == {f"é {number}" for number in range(source.count)}
     for value, headers in unique.items():
-        assert headers["a"].decode() == "é"
-        assert headers["n"].decode() == value.split()[1]
+        assert {
+            name: headers.pop(name, b"missing") for name in expected_headers
+        } == expected_headers
+        assert headers.pop("n").decode() == value.split()[1]
     assert len(found) <= source.count + source.bundle
     assert int(source.ask("left")) == 0
+    return unique
 
 
 def test_a_queue_of_rabbitmq_is_moved_without_loss_although_the_mover_is_killed(
@@ -243,11 +275,14 @@ def test_a_queue_of_rabbitmq_is_moved_without_loss_although_the_mover_is_killed(
     broker = Broker(tmp_path / "broker")
     try:
         server.start()
-        source = Source("python rabbitmq", f"amqp://127.0.0.1:{server.port}", RABBITMQ, {})
-        moves_without_loss(source, broker.start())
+        source = Source("python rabbitmq", f"127.0.0.1:{server.port}", RABBITMQ, {})
+        others = moves_without_loss(source, broker.start(), OF_RABBITMQ)
     finally:
         broker.stop()
         server.stop()
+    for value, headers in others.items():
+        headers.pop("x-delivery-count", None)  # RabbitMQ's own, of messages that came again
+        assert headers == {"amqp-message_id": value.split()[1].encode()}
 
 
 def test_a_queue_of_sqs_is_moved_without_loss_although_the_mover_is_killed(tmp_path: Path) -> None:
@@ -263,8 +298,10 @@ def test_a_queue_of_sqs_is_moved_without_loss_although_the_mover_is_killed(tmp_p
     broker = Broker(tmp_path / "broker")
     try:
         wait_for(lambda: can_connect(port), server)
-        moves_without_loss(source, broker.start())
+        others = moves_without_loss(source, broker.start(), OF_SQS)
     finally:
         broker.stop()
         server.kill()
         server.wait()
+    known = {"sqs-MessageId", "sqs-SentTimestamp", "sqs-ApproximateReceiveCount"}
+    assert all({*headers} >= known for headers in others.values())
