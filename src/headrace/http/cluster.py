@@ -122,7 +122,8 @@ class ClusterOperations:
             for one in await self._services.reassignments.in_motion()
         ]
         moves.sort(key=lambda one: one["place"])
-        answer = page(moves, "place", call, "moves") | {"count": len(moves)}
+        count = len(call.rights.shown(moves, "moves"))
+        answer = page(moves, "place", call, "moves") | {"count": count}
         for one in answer["moves"]:
             del one["place"]
         return answer

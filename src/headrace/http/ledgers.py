@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.security.authorizer import ResourceType
 from headrace.http.operations import PARTITION, TOPIC, Call, Json, Operation
 from headrace.http.partitions import failed_brokers, of_partitions
 
@@ -32,8 +34,10 @@ class LedgerOperations:
                       self._lacking),
         ]  # fmt: skip
 
-    async def _lacking(self, _call: Call) -> Json:
-        found, count, failed = await self._services.ledgers.lacking()
+    async def _lacking(self, call: Call) -> Json:
+        found, count, failed = await self._services.ledgers.lacking(
+            lambda topic: call.rights.may(Right.DESCRIBE, ResourceType.TOPIC, topic)
+        )
         ledgers = [one._asdict() for one in found]
         return {"ledgers": ledgers, "count": count, **failed_brokers(failed)}
 

@@ -8,6 +8,7 @@ import json
 import logging
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,8 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, Resourc
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services import ledger_map
+from headrace.broker.services.reassignments import InMotion, Move
 from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.http import operations, overview, topics
 from headrace.http.access import ACCESS, EVERYWHERE
@@ -241,6 +244,34 @@ async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monke
             assert (one["lag_records"], [each["group"] for each in one["lags"]]) == (lag, [group])
             _, answer = await web.ask("GET", "/v1/overview")
             assert [each["group"] for each in answer["lags"]] == [group]
+
+
+async def test_moves_and_lacking_ledgers_are_filtered_before_they_are_cut_and_counted(monkeypatch):
+    monkeypatch.setattr(ledger_map, "LACKING_MAX", 1)
+    async with guarded(monkeypatch) as web:
+        assert web.node.access is not None
+        web.principal, services = "root", web.node.services
+        await web.node.topics.create("visible")
+        segments = []
+        for name in (TOPIC, "visible"):
+            records = {"records": [{"value": "x"}]}
+            assert (await web.ask("POST", f"/v1/topics/{name}/records", records))[0] == 200
+            segments += web.node.topics.get(name).require_log(0).segments
+        lacking = {one.ledger: 1 for one in segments}
+        monkeypatch.setattr(services.ledgers, "_replication", SimpleNamespace(lacking=lacking))
+        moves = [InMotion(Move(name, 0, 1, 2), "asked") for name in (TOPIC, "visible")]
+
+        async def in_motion() -> list[InMotion]:
+            return moves
+
+        monkeypatch.setattr(services.reassignments, "in_motion", in_motion)
+        seen = [(ResourceType.TOPIC, "visible"), (ResourceType.CLUSTER, CLUSTER_NAME)]
+        entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
+        await web.node.access.create([Acl(Pattern(*one), entry) for one in seen])
+        for web.principal, topic, count in (("nobody", "visible", 1), ("root", TOPIC, 2)):
+            for path, name in (("/v1/moves?limit=1", "moves"), ("/v1/ledgers/lacking", "ledgers")):
+                _, answer = await web.ask("GET", path)
+                assert ([one["topic"] for one in answer[name]], answer["count"]) == ([topic], count)
 
 
 async def test_addresses_of_bookies_require_the_right_to_describe_the_cluster(monkeypatch):

@@ -7,13 +7,14 @@ from memory; where the machines of a ledger are asked for, from the store's meta
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.broker.housekeeping.replication import Replication
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -80,27 +81,36 @@ class LedgerMap:
         calls.offer("ledgers.of_partition", self._here)
         calls.offer_of_broker("ledgers.lacking", self._lacking_here)
 
-    async def lacking(self) -> tuple[list[LackingLedger], int, dict[int, HeadraceError]]:
-        """(the ledgers of all topics of which copies are missing, LACKING_MAX of each broker, how
-        many there are, the brokers whose part is missing)."""
-        found, failed = split(await self._calls.ask_brokers("ledgers.lacking", []))
-        ledgers = {LackingLedger(*one) for _count, part in found.values() for one in part}
-        return sorted(ledgers), sum(count for count, _part in found.values()), failed
+    async def lacking(
+        self, is_shown: Callable[[str], bool]
+    ) -> tuple[list[LackingLedger], int, dict[int, HeadraceError]]:
+        """(the ledgers of topics that are shown of which copies are missing, LACKING_MAX of each
+        broker, how many there are, the brokers whose part is missing)."""
+        answers = await self._calls.ask_brokers("ledgers.lacking", [None])
+        topics = {topic for counts, _part in split(answers)[0].values() for topic in counts}
+        if hidden := {topic for topic in topics if not is_shown(topic)}:
+            answers = await self._calls.ask_brokers("ledgers.lacking", [sorted(topics - hidden)])
+        found, failed = split(answers)
+        ledgers = {LackingLedger(*one) for _counts, part in found.values() for one in part}
+        return sorted(ledgers), sum(sum(one.values()) for one, _part in found.values()), failed
 
     async def _lacking_here(self, asked: Any) -> Any:
-        checked(asked)
+        """How many ledgers lack copies by topic, and the first of them; of all topics if `asked`
+        names none."""
+        (names,) = checked(asked, list | None)
         missing = {} if self._replication is None else self._replication.lacking
         if not missing:
-            return 0, []
+            return {}, []
         found = [
             (topic.name, number, one.ledger, missing[one.ledger])
             for topic in list(self._topics.by_name.values())
+            if names is None or topic.name in names
             for number, log in topic.logs
             if self._topics.ownership.is_mine(topic, number)
             for one in log.segments
             if one.ledger in missing
         ]
-        return len(found), found[:LACKING_MAX]
+        return dict(Counter(topic for topic, *_rest in found)), found[:LACKING_MAX]
 
     async def of_topic(self, topic: Topic) -> dict[int, LedgersOfPartition | HeadraceError]:
         """The newest ledgers of each partition, without their machines, or why they are not
