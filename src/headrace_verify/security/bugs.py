@@ -371,10 +371,10 @@ def decode_names_in_rocketmq_once_more(patch: Patch) -> None:
 def forget_the_limits_of_tenants(patch: Patch) -> None:
     from headrace.broker.topics.tenant_room import TenantRoom
 
-    async def anything(_self: Any, _name: str, _added: int) -> list[Any]:
-        return []
+    async def anything(_self: Any, _name: str, _added: int) -> None:
+        pass
 
-    patch(TenantRoom, "steps", anything)
+    patch(TenantRoom, "place", anything)
 
 
 def let_tenants_store_without_end(patch: Patch) -> None:

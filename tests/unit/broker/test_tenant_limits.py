@@ -24,6 +24,7 @@ from headrace.broker.security.tenants import Tenants
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_service import NewTopic
+from headrace.broker.topics import topic_writes
 from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.coordination.quotas.tenant_limits import check_limits, share_of
@@ -33,14 +34,18 @@ from headrace.errors import (
     MetadataUnavailable,
     PolicyViolation,
     RequestInvalid,
+    TopicExists,
 )
 from headrace.log.lifecycle_host import LifecycleHost
 from headrace.metadata.memory import MemoryMetadataStore
+from headrace.metadata.tenant_facts import TENANT_TOPICS, tenant_topics_key
 from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
+
+    from headrace.metadata.store import MetadataStore, MultiOperation
 
 CONFIG = {"authorizer": "acl", "super_users": "User:root", "offsets_partition_count": 1}
 RATE = 1_000_000
@@ -111,6 +116,73 @@ async def test_brokers_that_create_at_once_do_not_exceed_a_tenants_limits(cluste
     assert await each(*grow) == 1
     await nodes[1].services.topics.delete(names[2])
     assert await each(create(0, "again"), create(1, "too")) == 1
+
+
+@with_brokers(0)
+async def test_a_topic_that_two_brokers_create_at_once_exists_for_the_slower_one(cluster):
+    """Not: its tenant has too many. And the many facts of its partitions are written once."""
+    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    for number in (1, 2):
+        await cluster.start(number)
+    nodes = [one.node for one in cluster.brokers.values()]
+    await nodes[0].access.tenants.create("acme", ["User:alice"])
+    await nodes[0].access.tenants.change("acme", limits={"topics": 3, "partitions": 10})
+    await until(lambda: all(node.access.tenants.limits("acme") for node in nodes))
+    multi = MemoryMetadataStore.multi
+    waiting: list[object] = []
+
+    async def multi_at_once(self: MemoryMetadataStore, steps: Sequence[MultiOperation]) -> object:
+        if any(one.key.startswith(TENANT_TOPICS) for one in steps) and len(waiting) < 2:
+            waiting.append(self)
+            await until(lambda: len(waiting) == 2)  # the other broker has counted, too
+        return await multi(self, steps)
+
+    cluster.patch.setattr(MemoryMetadataStore, "multi", multi_at_once)
+    cluster.patch.setattr(topic_writes, "PARTS_AT_ONCE", 3)
+
+    async def create(at: int, name: str) -> None:
+        await nodes[at].services.topics.create(NewTopic(f"«acme»{name}", 6, -1, {}))
+
+    results = await asyncio.gather(create(0, "a"), create(1, "a"), return_exceptions=True)
+    assert {*map(type, results)} == {TopicExists, type(None)}, results
+    await nodes[0].access.tenants.change("acme", limits={"partitions": 18})
+    await until(
+        lambda: all(node.access.tenants.limits("acme")["partitions"] == 18 for node in nodes)
+    )
+    waiting.clear()
+    assert await asyncio.gather(create(0, "b"), create(1, "c")) == [None, None]
+
+
+async def test_a_topic_of_a_large_tenant_costs_no_count_of_all_unless_it_may_be_one_too_many(
+    monkeypatch,
+):
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        tenants, topics = rig.node.access.tenants, rig.node.services.topics
+        await tenants.create("acme", ["User:alice"])
+        await tenants.change("acme", limits={"topics": 3})
+        counts: list[str] = []
+        listed = type(rig.node.metadata).list
+
+        async def list_counted(store: MetadataStore, prefix: str) -> object:
+            counts.append(prefix)
+            return await listed(store, prefix)
+
+        monkeypatch.setattr(type(rig.node.metadata), "list", list_counted)
+
+        async def create(name: str) -> int:
+            counts.clear()
+            await topics.create(NewTopic(f"«acme»{name}", 1, -1, {}))
+            return counts.count("/topics/«acme»")
+
+        assert [await create(name) for name in "abc"] == [1, 0, 0]
+        with pytest.raises(PolicyViolation, match="4 topics, and may have 3"):
+            await create("d")
+        await topics.delete("«acme»a")
+        assert await create("d") == 1, "the deletion has given something back"
+        await topics.delete("«acme»b")
+        fact = await rig.node.metadata.get(tenant_topics_key("acme"))
+        await rig.node.metadata.put(fact.key, fact.value, fact.version)
+        assert await create("e") == 1, "another broker has created topics"
 
 
 async def test_limits_are_stored_followed_and_end_with_the_tenant():

@@ -28,14 +28,11 @@ def first_chains(fact: TopicFact, numbers: range) -> list[MultiOperation]:
     return [MultiOperation(partition_key(fact.id, number), value, ABSENT) for number in numbers]
 
 
-async def put_topic(
-    metadata: MetadataStore, step: MultiOperation, parts: Sequence[MultiOperation]
-) -> int:
-    """Write a topic's fact after, or together with, the facts of its partitions; returns its
-    version.
-
-    Raises VersionConflict, MetadataUnavailable.
-    """
+async def put_first(
+    metadata: MetadataStore, parts: Sequence[MultiOperation]
+) -> Sequence[MultiOperation]:
+    """Write those facts of a topic's partitions that have no place in the step that stores the
+    topic's own; returns the others. Raises VersionConflict, MetadataUnavailable."""
     for first in range(PARTS_AT_ONCE, len(parts), PARTS_AT_ONCE):
         await metadata.multi(parts[first : first + PARTS_AT_ONCE])
-    return (await metadata.multi([step, *parts[:PARTS_AT_ONCE]]))[0]
+    return parts[:PARTS_AT_ONCE]

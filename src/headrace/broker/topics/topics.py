@@ -92,11 +92,11 @@ class Topics:
         self._config = config
         self._is_standalone = is_standalone
         self.checks = TopicChecks(environment, config, is_standalone=is_standalone)
-        self.room = TenantRoom(environment.metadata, limits_of)
+        self.by_name: dict[str, Topic] = {}
+        self.room = TenantRoom(environment.metadata, limits_of, self.by_name)
         self.randomness = randomness
         self._changing = asyncio.Lock()
         self.deletions = Deletions(environment, self.logs)
-        self.by_name: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
         self.arrivals = TopicArrivals(self.by_id)
         self.ids: dict[str, UUID] = {}
@@ -288,7 +288,7 @@ class Topics:
                 chain_count=partition_count,
             )
             if is_validated_only:
-                await self.room.steps(name, partition_count)
+                await self.room.place(name, partition_count)
                 return fact
             numbers = range(partition_count)
             owners = self.ownership.first_owners(fact, numbers, assigned)
@@ -397,7 +397,7 @@ class Topics:
                     f"{topic.name} is an internal topic: more partitions would move its keys"
                 )
             if is_validated_only:
-                await self.room.steps(topic.name, count - topic.fact.partition_count)
+                await self.room.place(topic.name, count - topic.fact.partition_count)
                 return
             await self._add_partitions(topic, count, assigned)
             self._extend(topic)
