@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import kafka
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -18,21 +22,27 @@ from confluent_kafka.admin import (
     AclPermissionType,
     AdminClient,
     NewTopic,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 from tests.integration.broker import Broker
+from tests.s3_server import Proxy
 from tests.waiting import wait_until
 
 from headrace.cli.main import cli
+from headrace.cli.produce import Delivery
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from confluent_kafka import KafkaError
 
 TIMEOUT_S, LONG_S = 20, 60
 PASSWORD = "a-password-of-the-test"
@@ -103,6 +113,88 @@ def send(user: str, topic: str) -> str | None:
     producer.flush(TIMEOUT_S)
     (error,) = errors
     return None if error is None else str(error.name())
+
+
+def produce(user: str, topic: str) -> subprocess.Popen[str]:
+    """`headrace produce` as a user, which reads what is written to it."""
+    where = ("--bootstrap", ADDRESSES[1])
+    options = [part for pair in settings_of(user).items() for part in ("-X", "=".join(pair))]
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.main", *where, *options, "produce", topic],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end_of(topic: str) -> int:
+    request = {TopicPartition(topic, 0): OffsetSpec.latest()}
+    (found,) = admin_of(ADDRESSES[0]).list_offsets(request).values()
+    return int(found.result(TIMEOUT_S).offset)
+
+
+def remove_user(name: str) -> None:
+    gone = UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_256)
+    admin_of(ADDRESSES[0]).alter_user_scram_credentials([gone])[name].result(TIMEOUT_S)
+
+
+def remove_right(name: str) -> None:
+    run("acl", "remove", "--principal", f"User:{name}")
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("withdraw", "cause"),
+    [
+        (remove_right, "the user has no right to this topic"),
+        (remove_user, "the login was refused"),
+    ],
+)
+def test_produce_ends_with_the_reason_when_it_may_not_write_any_more(withdraw, cause):
+    user = withdraw.__name__.replace("_", "-")
+    add_user(user)
+    run("topic", "create", "withdrawn", "--if-not-exists")
+    run("acl", "add", "--principal", f"User:{user}", "--role", "producer", "--topic", "withdrawn")
+    before = end_of("withdrawn")
+    process = produce(user, "withdrawn")
+    assert process.stdin is not None
+    sent = 0
+    with suppress(BrokenPipeError):
+        while process.poll() is None:
+            process.stdin.write("".join(f"{number}\n" for number in range(sent, sent + 1_000)))
+            sent += 1_000
+            if sent == 2_000:
+                wait_until(lambda: end_of("withdrawn") > before or process.poll(), LONG_S)
+                withdraw(user)
+            time.sleep(0.01)  # lines come, faster than they are needed
+    _, said = process.communicate(timeout=LONG_S)
+    assert process.returncode == 1, said
+    assert cause in said
+    assert f"records not stored in 'withdrawn'; the rest of the input was not read: {cause}" in said
+
+
+@pytest.mark.usefixtures("served")
+def test_produce_does_not_take_a_lost_connection_for_a_login_that_was_refused():
+    """The client calls both _AUTHENTICATION, for instance when a broker stops in that moment."""
+    delivery, errors = Delivery(), []
+
+    def lose_logins(data: bytes) -> None:
+        if data[4:6] == b"\0\x11":  # SaslHandshake
+            proxy.close()
+
+    def note(error: KafkaError) -> None:
+        errors.append(error.name())
+        delivery.note(error)
+
+    proxy = Proxy(int(ADDRESSES[1].rpartition(":")[2]), lose_logins)
+    add_user("patient")
+    addresses = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "error_cb": note}
+    producer = Producer(settings_of("patient", log_level=0, **addresses))
+    wait_until(lambda: producer.poll(0.1) or "_AUTHENTICATION" in errors, LONG_S)
+    assert not delivery.is_hopeless
+    wrong = {"sasl.password": "another", "error_cb": note, "log_level": 0}
+    producer = Producer(settings_of("patient", **wrong))
+    wait_until(lambda: producer.poll(0.1) or delivery.is_hopeless, LONG_S)
 
 
 @pytest.mark.usefixtures("served")

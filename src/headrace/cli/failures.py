@@ -53,11 +53,11 @@ class _Meaning(NamedTuple):
     next_step: str
 
 
-# By KafkaError.name(): the errors that a user of this command line can encounter.
 CHECK_LOGIN = (
     "Check user, password and mechanism: of the context, or of -X sasl.username, sasl.password and"
     " sasl.mechanism"
 )
+# By KafkaError.name(): the errors that a user of this command line can encounter.
 _MEANINGS = {
     "_AUTHENTICATION": _Meaning(FAILED, "the login was refused", CHECK_LOGIN),
     "UNKNOWN_TOPIC_OR_PART": _Meaning(
@@ -111,8 +111,10 @@ _MEANINGS = {
     ),
     "POLICY_VIOLATION": _Meaning(
         FAILED,
-        "the broker refused the request: the topic is internal, or the broker's disk is full",
-        "Check /readyz on the broker's HTTP port",
+        "the broker refused the request: the topic is internal, the tenant has what it may have, or"
+        " the broker's disk is full",
+        "Check /readyz on the broker's HTTP port; an operator sees a tenant's limits by headrace"
+        " tenant describe",
     ),
     "KAFKA_STORAGE_ERROR": _Meaning(
         FAILED,

@@ -80,9 +80,9 @@ class Delivery:
     """Whether the rest of the input was therefore not read."""
 
     def note(self, error: KafkaError) -> None:
-        """Called by the client for errors of its own. It would repeat a login that has failed until
-        all records are too late."""
-        if error.name() == "_AUTHENTICATION":
+        """Called by the client for errors of its own. It would repeat a login that was refused
+        until all records are too late; one that a lost connection has ended has the same name."""
+        if error.name() == "_AUTHENTICATION" and ": Local: " not in error.str():
             self.first_error = self.first_error or error
             self.is_hopeless = True
 
@@ -201,7 +201,7 @@ def produce(session: CliSession, /, topic: str, files: tuple[str, ...], **option
         raise trouble
     if interrupted:
         raise KeyboardInterrupt
-    if delivery.first_error is not None:
+    if delivery.failed or delivery.is_cut:
         raise _failure(session, topic, delivery)
 
 
