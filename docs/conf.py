@@ -53,13 +53,18 @@ def _write_commands(_app: Sphinx) -> None:
     (HERE / "reference" / "commands.md").write_text(commands())
 
 
+def _numbers(version: str) -> list[int]:
+    """To sort by; a folder such as `latest` is older than each version."""
+    return [int(part) if part.isdigit() else -1 for part in version.split(".")]
+
+
 def _write_versions(app: Sphinx, error: Exception | None) -> None:
     """Beside the folders of all versions: their list, and a page that leads to the newest."""
     folder = Path(app.outdir)
     if error is not None or folder.name != version:
         return
     built = [one.parent.name for one in folder.parent.glob("*/searchindex.js")]
-    built.sort(key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+    built.sort(key=_numbers, reverse=True)
     (folder.parent / "versions.js").write_text(f"const VERSIONS = {json.dumps(built)};\n")
     (folder.parent / "index.html").write_text(
         f'<!doctype html><meta http-equiv="refresh" content="0; url={built[0]}/index.html">\n'

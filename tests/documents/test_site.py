@@ -21,8 +21,9 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
 ) -> None:
     options = "-W", "--keep-going", "-n", "-q", "-b", "html"
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    (tmp_path / "0.1.9").mkdir()
-    (tmp_path / "0.1.9" / "searchindex.js").touch()
+    for one in ("0.1.9", "latest"):
+        (tmp_path / one).mkdir()
+        (tmp_path / one / "searchindex.js").touch()
     command = [sys.executable, "-m", "sphinx", *options, "docs", str(tmp_path / version)]
     ran = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
@@ -32,7 +33,8 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
     assert len(pages) > 80
     for page in pages:
         assert not _LOADED.findall(page.read_text()), page
-    assert (tmp_path / "versions.js").read_text() == f'const VERSIONS = ["{version}", "0.1.9"];\n'
+    versions = f'const VERSIONS = ["{version}", "0.1.9", "latest"];\n'
+    assert (tmp_path / "versions.js").read_text() == versions
     assert f"url={version}/index.html" in (tmp_path / "index.html").read_text()
     tmp_path /= version
     assert 'src="../../versions.js"' in (tmp_path / "reference" / "settings.html").read_text()

@@ -1,4 +1,4 @@
-"""The reference page of broker settings, generated from their table.
+"""The reference page of the settings of brokers, topics and groups, generated from their tables.
 
 python -m headrace.cli.settings_reference > docs/reference/settings.md
 """
@@ -7,25 +7,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
 from headrace.broker.settings.setting import CLUSTER
 from headrace.broker.settings.table import SECTIONS
+from headrace.broker.topics.topic_config import DEFINITIONS, INT32_MAX, INT64_MAX, Between, OneOf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.broker.settings.setting import BrokerSetting
+    from headrace.broker.topics.topic_config import ConfigDefinition
 
 _HEAD = """\
-# Broker settings
+# Settings
 
-Generated from `headrace.broker.settings.table`; do not edit.
-[CONFIGURATION](../CONFIGURATION.md) describes how to set and change settings.
+Generated from `headrace.broker.settings.table`, `topic_config` and `group_config`; do not edit.
+[CONFIGURATION](../CONFIGURATION.md) describes how to set and change settings. Settings of brokers
+come first, then those of [topics](#settings-of-topics) and [groups](#settings-of-groups).
 
-Each setting has a name (Kafka's, where Kafka has the setting), an option of `headrace serve` and an
-environment variable. In a configuration file (`--config`) it has a key: its name, or its option
-without the leading dashes, in `[cluster]` where this page says so, otherwise in `[serve]`. *Live*
-settings can be changed at run time, with `headrace config` or a Kafka client; changes of the others
-take effect at the next start.
+Each setting of a broker has a name (Kafka's, where Kafka has the setting), an option of `headrace
+serve` and an environment variable. In a configuration file (`--config`) it has a key: its name, or
+its option without the leading dashes, in `[cluster]` where this page says so, otherwise in
+`[serve]`. *Live* settings can be changed at run time, with `headrace config` or a Kafka client;
+changes of the others take effect at the next start.
+"""
+_TOPICS = """\
+## Settings of topics
+
+Set with `--set` of `headrace topic create` and `alter`, or a Kafka client. All can be changed
+at any time. The defaults of many are settings of the broker (`log.retention.ms`).
+"""
+_GROUPS = """\
+## Settings of groups
+
+Set with `headrace group set`, `headrace config` or a Kafka client, by the kind of the group:
+`consumer.` (of the new protocol), `share.` and `errors.` (share groups), `streams.`. All can be
+changed at any time.
 """
 
 
@@ -36,7 +53,20 @@ def page() -> str:
         lines += [f"## {title}", ""]
         for setting in sorted(settings, key=lambda one: one.name):
             lines += [*_described(setting), ""]
+    lines += [_TOPICS, *_listed(DEFINITIONS), "", _GROUPS, *_listed(GROUP_DEFINITIONS)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _listed(definitions: Mapping[str, ConfigDefinition]) -> Iterator[str]:
+    yield "| setting | default | meaning |"
+    yield "|---|---|---|"
+    for one in definitions.values():
+        is_listed = isinstance(one.check, OneOf) or (
+            isinstance(one.check, Between) and one.check.high not in {INT32_MAX, INT64_MAX}
+        )
+        meaning = one.documentation + (f" Allowed: {one.check}." if is_listed else "")
+        default = f"`{one.default}`" if one.default else "empty"
+        yield f"| `{one.name}` | {default} | {meaning.replace('|', chr(92) + '|')} |"
 
 
 def _described(setting: BrokerSetting) -> Iterator[str]:
