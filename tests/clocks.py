@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+from headrace.runtime.clock import SystemClock
+
 NS_PER_MS = 1_000_000
 
 
@@ -28,3 +32,18 @@ class HandClock:
 
     def now_ns(self) -> int:
         return self.ns
+
+
+class AheadClock(SystemClock):
+    """The system clock, ahead by as many milliseconds as a test lets pass at once."""
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return SystemClock.now_ms(self) + self.ahead_ms
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() + self.ahead_ms * NS_PER_MS

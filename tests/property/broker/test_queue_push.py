@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from tests.unit.kafka.face_rig import broker
+from tests.kit.broker import broker
 
 from headrace.broker.services.batch_search import record_bytes
 from headrace.broker.services.queue_receipts import ReceiptSettlements

@@ -6,6 +6,8 @@ import asyncio
 import logging
 
 import pytest
+from tests.kit.broker import broker, metrics_of
+from tests.kit.records import batch
 from tests.unit.broker.test_share_partitions import (
     GROUP,
     append,
@@ -14,7 +16,6 @@ from tests.unit.broker.test_share_partitions import (
     settle,
     topic_with,
 )
-from tests.unit.kafka.face_rig import batch, broker, metrics_of
 from tests.waiting import until
 
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin

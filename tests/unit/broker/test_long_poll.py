@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.kit.broker import broker
+from tests.kit.records import batch
 from tests.unit.broker.test_share_partitions import (
     GROUP,
     append,
@@ -11,7 +13,6 @@ from tests.unit.broker.test_share_partitions import (
     everything,
     make_topic,
 )
-from tests.unit.kafka.face_rig import batch, broker
 from tests.waiting import until
 
 from headrace.broker.services.long_poll import LongPoll, wait_for_records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.kit.broker import broker
 from tests.unit.broker.test_share_partitions import (
     GROUP,
     append,
@@ -14,7 +15,6 @@ from tests.unit.broker.test_share_partitions import (
     settle,
     values,
 )
-from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.shares.share_reads import Selection
 from headrace.coordination.shares.commands import RELEASE, Settlement

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.clocks import HandClock
+from tests.kit.broker import broker
 from tests.unit.broker.test_share_partitions import make_topic
-from tests.unit.kafka.face_rig import broker
 from tests.waiting import until
 
 from headrace.broker.shares import share_groups

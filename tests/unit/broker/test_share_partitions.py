@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.kafka.face_rig import batch, broker
+from tests.kit.broker import broker
+from tests.kit.records import batch
 
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.services.long_poll import wait_for_records

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 from tests.unit.http.test_queues_of_brokers import with_brokers
-from tests.unit.kafka.face_rig import Rig, batch, broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.integration.in_process import broker as cluster_broker
 from tests.integration.in_process import move, serve
-from tests.unit.kafka.face_rig import broker
+from tests.kit.broker import broker
 from tests.waiting import until
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord

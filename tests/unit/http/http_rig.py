@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 from starlette.applications import Starlette
-from tests.unit.kafka.face_rig import Rig, on_a_broker
+from tests.kit.broker import Rig, on_a_broker
 
 from headrace.http import answers
 from headrace.http.acls import AclOperations
@@ -31,7 +31,6 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
-from headrace.kafka.dispatch import KafkaFace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -63,12 +62,11 @@ class Web:
             one for p in PARTS for one in p(rig.node.services).operations
         ]
         services = rig.node.services
-        kafka = getattr(rig, "face", None) or KafkaFace(rig.node)
         self.operations += queries(services)
-        self.history = History(rig.node.clock, reader(services, kafka))
+        self.history = History(rig.node.clock, reader(services, rig.face))
         figures = BrokerFigures(services, self.history, Verdict(services).problems)
         self.operations += ClusterOperations(
-            services, lambda: kafka.connections, figures
+            services, lambda: rig.face.connections, figures
         ).operations
         self.operations += OverviewOperations(services, self.history).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))

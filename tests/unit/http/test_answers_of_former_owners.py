@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.broker import ADDRESS
 from tests.unit.http.http_rig import Web
-from tests.unit.kafka.face_rig import ADDRESS
 from tests.unit.kafka.shared_rig import SharedRig
 
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -24,7 +24,7 @@ RECORDS = {"records": [{"value": "a"}]}
 async def owner() -> AsyncIterator[Web]:
     """A broker that owns a topic with a record and coordinates a group."""
     rig = SharedRig()
-    await rig.node.open()
+    await rig.start()
     try:
         await rig.node.register(ADDRESS, ("127.0.0.1", 0))
         await rig.node.topics.create("t", 1)
@@ -35,7 +35,7 @@ async def owner() -> AsyncIterator[Web]:
                 await asyncio.sleep(0.005)
         yield web
     finally:
-        await rig.node.close()
+        await rig.stop()
 
 
 @pytest.mark.parametrize(

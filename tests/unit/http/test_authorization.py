@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web
-from tests.unit.kafka.face_rig import broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import How

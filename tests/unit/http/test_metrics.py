@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
+from tests.kit.broker import Rig, broker, metrics_of
+from tests.kit.records import batch
 from tests.prometheus import tool
-from tests.unit.kafka.face_rig import Rig, batch, broker, metrics_of
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.services import group_figures, storage_figures

@@ -11,8 +11,8 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web, followed, on_the_web
-from tests.unit.kafka.face_rig import broker
 
 from headrace.records.batch import check_batch, read_header
 from headrace.records.codec import Record, assemble_batch, encode_batch

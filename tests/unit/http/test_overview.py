@@ -7,8 +7,8 @@ import itertools
 import json
 
 from tests.clocks import HandClock
+from tests.kit.records import batch
 from tests.unit.http.http_rig import Web, on_the_web, scope
-from tests.unit.kafka.face_rig import batch
 
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History, Sample
 

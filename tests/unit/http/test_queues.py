@@ -9,9 +9,10 @@ import os
 
 import pytest
 from starlette.applications import Starlette
+from tests.kit.broker import broker
+from tests.kit.records import batch
 from tests.unit.broker.test_dead_letters import broken_batch
 from tests.unit.http.http_rig import on_the_web
-from tests.unit.kafka.face_rig import batch, broker
 from tests.waiting import until
 
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text

@@ -54,7 +54,7 @@ class Broker:
         parts = Queues(services), ParkedOperations(services), GroupOperations(services)
         operations = [one for part in parts for one in part.operations]
         self.app = Starlette(routes=routes(services, operations, is_local=True))
-        self.rig = SimpleNamespace(node=node)
+        self.rig = SimpleNamespace(node=node, face=face)
         self.sending = lambda: None
 
     async def ask(self, method, target, body=None):

@@ -13,8 +13,8 @@ import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web, on_the_web, scope
-from tests.unit.kafka.face_rig import broker
 
 from headrace.cli.records_in import Reading, record_from_json
 from headrace.coordination.quotas import token_bucket

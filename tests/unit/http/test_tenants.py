@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
+from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_authorization import CONFIG, guarded
-from tests.unit.kafka.face_rig import broker
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from face_rig import Client, batch
+from tests.kit.kafka_client import Client
+from tests.kit.records import batch
 
 from headrace.kafka import apis
 from headrace.kafka.wire.definitions import REQUEST, load
@@ -13,7 +14,7 @@ from headrace.kafka.wire.schema import read_response, write_request
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from face_rig import Rig
+    from tests.kit.broker import Rig
 
     from headrace.broker.security.principal import Principal
     from headrace.kafka.apis import Api

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.unit.kafka.face_rig import AheadClock, Rig
+from tests.clocks import AheadClock
+from tests.kit.broker import Rig
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.session import Session
 from headrace.storage.memory import MemoryLedgerStore
 
@@ -45,19 +44,11 @@ class SharedRig(Rig):
     """A broker that shares its partitions with others, at the moment with none."""
 
     def __init__(self) -> None:
-        self.clock = JumpingClock()
-        self.store = MemoryLedgerStore()
-        self.metadata = MemoryMetadataStore()
-        self.session = self.metadata.session = Session(SESSION_MS, 0)
+        store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
+        config = BrokerConfig(offsets_partition_count=1)
+        super().__init__(config, store, metadata, JumpingClock(), shared_ledgers=store)
+        self.session = metadata.session = Session(SESSION_MS, 0)
         self.renew()
-        self.node = Node(
-            BrokerConfig(offsets_partition_count=1),
-            self.store,
-            self.metadata,
-            self.clock,
-            SystemRandomness(),
-            shared_ledgers=self.store,
-        )
 
     def renew(self) -> None:
         """Another session begins."""

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import batch, broker, metrics_of
+from tests.kit.broker import broker, metrics_of
+from tests.kit.records import batch
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import CoordinatorLoading, DataCorrupt

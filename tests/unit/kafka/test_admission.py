@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
-from face_rig import Rig, broker
+from tests.kit.broker import Rig, broker
 from tests.waiting import until
 
 from headrace.broker.services import admission

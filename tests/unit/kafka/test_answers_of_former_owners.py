@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from face_rig import ADDRESS, batch
+from tests.kit.broker import ADDRESS
+from tests.kit.records import batch
 from tests.unit.kafka.shared_rig import SharedRig
 
-from headrace.kafka.dispatch import KafkaFace
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def _no_pause_after_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
 async def owner() -> AsyncIterator[SharedRig]:
     """A broker that owns a topic with a record and coordinates a group with an offset."""
     rig = SharedRig()
-    await rig.node.open()
-    rig.face = KafkaFace(rig.node)
+    await rig.start()
     try:
         await rig.node.register(ADDRESS, ("127.0.0.1", 0))
         await rig.node.topics.create("t", 1)
@@ -49,8 +48,7 @@ async def owner() -> AsyncIterator[SharedRig]:
                 await asyncio.sleep(0.005)
         yield rig
     finally:
-        await rig.face.close()
-        await rig.node.close()
+        await rig.stop()
 
 
 def produce(data: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from face_rig import broker
+from tests.kit.broker import broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_REQUEST, NONE, REBOOTSTRAP_REQUIRED

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from access_rig import (
+from tests.kit.broker import broker
+from tests.kit.records import batch
+from tests.unit.kafka.access_rig import (
     GROUP,
     TOPIC,
     TRANSACTION,
@@ -22,7 +24,6 @@ from access_rig import (
     renamed,
     texts_of,
 )
-from face_rig import batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.ownership.metadata_cache import MetadataCache
@@ -41,7 +42,7 @@ from headrace.runtime.tasks import Tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from face_rig import Rig
+    from tests.kit.broker import Rig
 
     from headrace.kafka.apis import Api
 

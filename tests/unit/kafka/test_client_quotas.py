@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Client, batch, broker
+from tests.kit.broker import broker
+from tests.kit.records import batch
 
 from headrace.coordination.quotas.entities import CLIENT_ID, IP, USER
 from headrace.errors import RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED
+
+if TYPE_CHECKING:
+    from tests.kit.kafka_client import Client
 
 RATE = 1_000
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from face_rig import broker, metrics_of
+from tests.kit.broker import broker, metrics_of
 
 from headrace.broker.services import client_telemetry, otlp_metrics
 from headrace.broker.services.client_metrics import INTERVAL_MS_DEFAULT

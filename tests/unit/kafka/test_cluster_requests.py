@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import broker
+from tests.kit.broker import broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Rig, broker
+from tests.kit.broker import Rig, broker
 
 from headrace.broker.coordinators.delays import Kept, NoDelays
 from headrace.broker.services import admission

@@ -6,9 +6,9 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
-import face_rig
 import pytest
-from face_rig import Client
+from tests.kit import kafka_client
+from tests.kit.kafka_client import Client
 from tests.unit.kafka.test_sasl import SaslClient, sasl_broker, set_password
 
 from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM
@@ -20,7 +20,7 @@ from headrace.runtime.scram import HASHES, SHA_256
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
-    from face_rig import Rig
+    from tests.kit.broker import Rig
 
 UNKNOWN, MISMATCH, FORBIDDEN, BAD_TYPE = 62, 63, 64, 67
 DAY_MS = 86_400_000
@@ -33,7 +33,7 @@ def _own_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_read_by_kio(api_key: int, version: int) -> bool:
         return api_key not in delegation_tokens.HANDLERS and is_in_kio(api_key, version)
 
-    monkeypatch.setattr(face_rig, "is_in_kio", is_read_by_kio)
+    monkeypatch.setattr(kafka_client, "is_in_kio", is_read_by_kio)
 
 
 async def client_of(rig: Rig, user: str = "alice") -> SaslClient:

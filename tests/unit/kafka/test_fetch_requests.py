@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Client, Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 from tests.waiting import until
 
 from headrace.broker.security.principal import ANONYMOUS
@@ -30,6 +31,8 @@ from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+    from tests.kit.kafka_client import Client
 
 VERSION = 12
 WITH_IDS = 13

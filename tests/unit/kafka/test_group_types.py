@@ -6,8 +6,8 @@ import asyncio
 from uuid import UUID
 
 import pytest
+from tests.kit.broker import broker
 from tests.unit.broker.test_share_partitions import make_topic
-from tests.unit.kafka.face_rig import broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (

@@ -39,7 +39,7 @@ from headrace.runtime.scram import SHA_256, SHA_512, ScramClient
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.unit.kafka.face_rig import Rig
+    from tests.kit.broker import Rig
 
 ALICE = Principal("alice", mechanism=PLAIN)
 HOST = "10.0.0.9"

@@ -7,7 +7,7 @@ from io import BytesIO
 
 from kio.index import load_response_schema
 from kio.serial import entity_writer
-from tests.unit.kafka.face_rig import broker
+from tests.kit.broker import broker
 
 from headrace.cli.disk_space import LogDir, read_log_dirs
 from headrace.kafka import apis

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from face_rig import Rig, broker
+from tests.kit.broker import Rig, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE

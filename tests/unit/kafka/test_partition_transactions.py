@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Client, Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 
 from headrace.errors import NotOwner
 from headrace.kafka import apis
@@ -18,6 +19,8 @@ from headrace.kafka.error_codes import (
 )
 
 if TYPE_CHECKING:
+    from tests.kit.kafka_client import Client
+
     from headrace.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000

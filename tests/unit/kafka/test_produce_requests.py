@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Client, Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.kafka_client import Client
+from tests.kit.records import batch
 from tests.waiting import until
 
 from headrace.broker.security.authentication import Authentication

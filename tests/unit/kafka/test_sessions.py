@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import ADDRESS, Client, batch, broker
+from tests.kit.broker import ADDRESS, broker
+from tests.kit.kafka_client import Client
+from tests.kit.records import batch
 
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal import ANONYMOUS, Principal
@@ -20,7 +22,7 @@ from headrace.metadata.facts import BrokerFact
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
-    from face_rig import Rig
+    from tests.kit.broker import Rig
 
 INSIDE, OUTSIDE = ("127.0.0.1", 19_092), ("broker.example", 29_092)
 

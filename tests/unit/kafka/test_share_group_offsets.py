@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from face_rig import Rig, batch, on_a_broker
+from tests.kit.broker import Rig, on_a_broker
+from tests.kit.records import batch
 
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, Settlement

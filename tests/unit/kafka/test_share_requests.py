@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.kit.broker import broker
+from tests.kit.records import batch
 from tests.unit.broker.test_share_partitions import GROUP, append, topic_with
-from tests.unit.kafka.face_rig import batch, broker
 
 from headrace.coordination.quotas.entities import CONSUMER, USER
 from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from access_rig import (
+from tests.kit.broker import broker
+from tests.kit.records import batch
+from tests.unit.kafka.access_rig import (
     ABSENT,
     GROUP,
     TOPIC,
@@ -22,7 +24,6 @@ from access_rig import (
     made,
     renamed,
 )
-from face_rig import batch, broker
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.acls import (
@@ -46,7 +47,7 @@ from headrace.records.identifiers import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from face_rig import Rig
+    from tests.kit.broker import Rig
 
 ROOT, ALICE, CAROL, DAVE = (Principal(name) for name in ("root", "alice", "carol", "dave"))
 CONFIG: dict[str, Any] = {

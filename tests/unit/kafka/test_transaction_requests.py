@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from face_rig import Client, Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.kafka import apis
@@ -31,6 +32,8 @@ from headrace.kafka.error_codes import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from tests.kit.kafka_client import Client
 
 CONFIG = BrokerConfig(offsets_partition_count=2, transactions_partition_count=2)
 ID, GROUP = "tx", "g"

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from face_rig import Client, Rig, batch, broker
+from tests.kit.broker import Rig, broker
+from tests.kit.records import batch
 
 from headrace.errors import (
     ConcurrentTransactions,
@@ -32,6 +33,8 @@ from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 
 if TYPE_CHECKING:
+    from tests.kit.kafka_client import Client
+
     from headrace.log.partition_log import PartitionLog
 
 TEXT = b"some text that is long enough to be worth compressing" * 4

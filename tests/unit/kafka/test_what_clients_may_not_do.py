@@ -6,7 +6,8 @@ import struct
 
 import pytest
 from crc32c import crc32c
-from face_rig import batch, broker
+from tests.kit.broker import broker
+from tests.kit.records import batch
 
 from headrace.broker.topics.topic_config import check_config
 from headrace.errors import ConfigInvalid, DataCorrupt, StorageUnavailable

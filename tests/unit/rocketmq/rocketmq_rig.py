@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.kafka.face_rig import on_a_broker
+from tests.kit.broker import on_a_broker
 
 from headrace.broker.services.configurations import SET, ConfigChange
 from headrace.broker.services.topic_service import NewTopic
@@ -16,7 +16,7 @@ from headrace.rocketmq.messaging import Messaging
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.unit.kafka.face_rig import Rig
+    from tests.kit.broker import Rig
 
     from headrace.broker.security.sessions import ClientSession
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.kafka.face_rig import broker
+from tests.kit.broker import broker
 from tests.unit.rocketmq.rocketmq_rig import Rocket
 from tests.waiting import until
 

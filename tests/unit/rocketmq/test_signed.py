@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from tests.unit.kafka.face_rig import broker
+from tests.kit.broker import broker
 from tests.unit.rocketmq.rocketmq_rig import Rocket, receive_request
 
 from headrace.broker.broker_config import BrokerConfig

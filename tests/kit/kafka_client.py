@@ -1,47 +1,24 @@
-"""A broker in memory, and clients that hand it bytes without a socket."""
+"""Kafka clients that hand a broker bytes without a socket."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import io
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
-from headrace.broker.services.storage_figures import counter_figures
-from headrace.http.metrics import Metrics
 from headrace.kafka.apis import APIS
 from headrace.kafka.connection import KafkaConnection
-from headrace.kafka.dispatch import KafkaFace
-from headrace.kafka.face_figures import kafka_figures
 from headrace.kafka.wire.schema import read_response, write_request
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.codec import Record, encode_batch
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.files.wal_sync import Counters
-from headrace.storage.memory import MemoryLedgerStore
 from headrace_verify.kafka_wire import build_entity, is_in_kio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from headrace.runtime.figures import Source
-
-T = TypeVar("T")
-Test = Callable[[T], Awaitable[None]]
+    from headrace.kafka.dispatch import KafkaFace
 
 _HEAD = Struct(">hhi")
-ADDRESS = ("127.0.0.1", 9092)
 
 
 class MemoryTransport(asyncio.Transport):
@@ -133,81 +110,3 @@ class Client:
             assert not self.transport.is_over, "the broker has closed the connection"
             await asyncio.sleep(0 if _ < 200 else 0.01)
         raise AssertionError("no answer")
-
-
-class AheadClock(SystemClock):
-    """The system clock, ahead by as many milliseconds as a test lets pass at once."""
-
-    __slots__ = ("ahead_ms",)
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return SystemClock.now_ms(self) + self.ahead_ms
-
-    def now_ns(self) -> int:
-        return time.monotonic_ns() + self.ahead_ms * 1_000_000
-
-
-class Rig:
-    """A broker."""
-
-    def __init__(self, config: BrokerConfig | None = None) -> None:
-        self.clock = AheadClock()
-        self.store = MemoryLedgerStore()
-        self.metadata = MemoryMetadataStore()
-        self.node = Node(
-            config or BrokerConfig(offsets_partition_count=2),
-            self.store,
-            self.metadata,
-            self.clock,
-            SystemRandomness(),
-        )
-        self.face: KafkaFace
-
-    def client(self) -> Client:
-        return Client(self.face)
-
-
-@asynccontextmanager
-async def broker(config: BrokerConfig | None = None) -> AsyncIterator[Rig]:
-    rig = Rig(config)
-    await rig.node.open()
-    rig.node.cluster.kafka_address = ADDRESS
-    rig.face = KafkaFace(rig.node)
-    try:
-        yield rig
-    finally:
-        await rig.face.close()
-        await rig.node.close()
-
-
-def metrics_of(rig: Rig, *sources: Source) -> Metrics:
-    """The metrics of a broker with files, as the server puts them together."""
-    counted = partial(kafka_figures, rig.face), partial(counter_figures, Counters())
-    return Metrics([*rig.node.figures, *counted, *sources])
-
-
-def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:
-    """Decorates a test that gets what `make` makes of a broker of its own."""
-
-    def decorate(test: Test[T]) -> Callable[[], None]:
-        def run() -> None:
-            async def scenario() -> None:
-                async with broker() as rig:
-                    await test(make(rig))
-
-            asyncio.run(scenario())
-
-        functools.update_wrapper(run, test)
-        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
-        return run
-
-    return decorate
-
-
-def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **options: Any) -> bytes:
-    """A record batch as a producer makes it."""
-    records = [Record(i, timestamp_ms, None, value, []) for i, value in enumerate(values)]
-    return encode_batch(records, **options)

@@ -1,0 +1,125 @@
+"""One broker of a test, over stores in memory unless the test gives it others."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.clocks import AheadClock
+from tests.kit.kafka_client import Client
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Node
+from headrace.broker.services.storage_figures import counter_figures
+from headrace.http.metrics import Metrics
+from headrace.kafka.dispatch import KafkaFace
+from headrace.kafka.face_figures import kafka_figures
+from headrace.metadata.memory import MemoryMetadataStore
+from headrace.runtime.randomness import SystemRandomness
+from headrace.storage.files.wal_sync import Counters
+from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from headrace.runtime.figures import Source
+
+T = TypeVar("T")
+Test = Callable[[T], Awaitable[None]]
+
+ADDRESS = ("127.0.0.1", 9092)
+
+
+class Rig:
+    """A broker, and what it stands on, which outlives it."""
+
+    node: Node
+    face: KafkaFace
+
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        store: Any = None,
+        metadata: Any = None,
+        clock: Any = None,
+        **of_node: Any,
+    ) -> None:
+        """`of_node`: see Node."""
+        self.config = config or BrokerConfig(offsets_partition_count=2)
+        self.store = MemoryLedgerStore() if store is None else store
+        self.metadata = MemoryMetadataStore() if metadata is None else metadata
+        self.clock = AheadClock() if clock is None else clock
+        self._of_node = of_node
+
+    async def start(self) -> Node:
+        """Another process of the broker begins."""
+        parts = self.store, self.metadata, self.clock, SystemRandomness()
+        self.node = Node(self.config, *parts, **self._of_node)
+        await self.node.open()
+        self.node.cluster.kafka_address = ADDRESS
+        self.face = KafkaFace(self.node)
+        return self.node
+
+    async def stop(self) -> None:
+        await self.face.close()
+        await self.node.close()
+
+    async def kill(self) -> None:
+        """As kill -9 does it: what is under way ends, and nothing is handed over or finished."""
+        await self.face.close()
+        await self.node.tasks.close()
+
+    async def restart(self) -> Node:
+        await self.stop()
+        return await self.start()
+
+    def client(self) -> Client:
+        return Client(self.face)
+
+
+@asynccontextmanager
+async def broker(
+    config: BrokerConfig | None = None, store: Any = None, metadata: Any = None, **given: Any
+) -> AsyncIterator[Rig]:
+    """A broker that runs. `given`: see Rig."""
+    rig = Rig(config, store, metadata, **given)
+    await rig.start()
+    try:
+        yield rig
+    finally:
+        await rig.stop()
+
+
+@asynccontextmanager
+async def node(config: BrokerConfig | None = None, **given: Any) -> AsyncIterator[Node]:
+    """The same, where a test wants no more than the node."""
+    async with broker(config, **given) as rig:
+        yield rig.node
+
+
+def metrics_of(rig: Rig, *sources: Source) -> Metrics:
+    """The metrics of a broker with files, as the server puts them together."""
+    counted = partial(kafka_figures, rig.face), partial(counter_figures, Counters())
+    return Metrics([*rig.node.figures, *counted, *sources])
+
+
+def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:
+    """Decorates a test that gets what `make` makes of a broker of its own."""
+
+    def decorate(test: Test[T]) -> Callable[[], None]:
+        def run() -> None:
+            async def scenario() -> None:
+                async with broker() as rig:
+                    await test(make(rig))
+
+            asyncio.run(scenario())
+
+        functools.update_wrapper(run, test)
+        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for its parameters
+        return run
+
+    return decorate
