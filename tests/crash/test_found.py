@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 from crc32c import crc32c
+from tests.kit.broker import Rig, running
 from tests.waiting import until
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
     CommitCommand,
     FetchOffsetsCommand,
@@ -22,7 +21,6 @@ from headrace.log.environment import Environment
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch
-from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 from headrace_verify.crash import faults
 from headrace_verify.crash.broker_scenario import batches_in
@@ -203,10 +201,9 @@ async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no
         return (await node.groups.submit(command)).offsets[0].offset
 
     disk, facts = ModelDisk(), MemoryMetadata()
-    randomness = SystemRandomness()
     store = await open_ledgers(disk, 12 << 10, 1 << 20)
-    node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
-    await node.open()
+    rig = Rig(None, store, MemoryMetadataStore(facts), SlowClock())
+    node = await rig.start()
     await node.topics.ensure_internal("__consumer_offsets")
     await node.topics.create("t")
     await node.groups.submit(CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, 7)]))
@@ -217,14 +214,12 @@ async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no
 
     monkeypatch.setattr(node.groups, "topic_deleted", crash)
     await node.services.topics.delete("t")
-    await node.tasks.close()
+    await rig.kill()
     await abandon(store)
     store = await open_ledgers(ModelDisk(disk.image()), 12 << 10, 1 << 20)
-    node = Node(BrokerConfig(), store, MemoryMetadataStore(facts), SlowClock(), randomness)
-    await node.open()
-    await node.topics.create("t")
-    assert await committed(node) == -1
-    await node.close()
+    async with running(None, store=store, metadata=MemoryMetadataStore(facts)) as node:
+        await node.topics.create("t")
+        assert await committed(node) == -1
     await abandon(store)
 
 

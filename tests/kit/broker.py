@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,12 +53,12 @@ class Rig:
         self.store = MemoryLedgerStore() if store is None else store
         self.metadata = MemoryMetadataStore() if metadata is None else metadata
         self.clock = AheadClock() if clock is None else clock
-        self._of_node = of_node
+        self.of_node = of_node
 
     async def start(self) -> Node:
         """Another process of the broker begins."""
         parts = self.store, self.metadata, self.clock, SystemRandomness()
-        self.node = Node(self.config, *parts, **self._of_node)
+        self.node = Node(self.config, *parts, **self.of_node)
         await self.node.open()
         self.node.cluster.kafka_address = ADDRESS
         self.face = KafkaFace(self.node)
@@ -77,6 +77,15 @@ class Rig:
         await self.stop()
         return await self.start()
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Node]:
+        """The broker from its start to its end."""
+        await self.start()
+        try:
+            yield self.node
+        finally:
+            await self.stop()
+
     def client(self) -> Client:
         return Client(self.face)
 
@@ -87,18 +96,13 @@ async def broker(
 ) -> AsyncIterator[Rig]:
     """A broker that runs. `given`: see Rig."""
     rig = Rig(config, store, metadata, **given)
-    await rig.start()
-    try:
+    async with rig.running():
         yield rig
-    finally:
-        await rig.stop()
 
 
-@asynccontextmanager
-async def node(config: BrokerConfig | None = None, **given: Any) -> AsyncIterator[Node]:
-    """The same, where a test wants no more than the node."""
-    async with broker(config, **given) as rig:
-        yield rig.node
+def running(config: BrokerConfig | None = None, **given: Any) -> AbstractAsyncContextManager[Node]:
+    """The same, where a test needs the node alone."""
+    return Rig(config, **given).running()
 
 
 def metrics_of(rig: Rig, *sources: Source) -> Metrics:

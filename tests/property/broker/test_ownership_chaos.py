@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.broker import Rig
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.metadata.facts import PinFact, pin_key
 from headrace.metadata.load_facts import MOVES, MovedPartition, MovesFact
@@ -20,10 +21,11 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch, iterate_records
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.ledger import LedgerInfo
 from headrace.storage.memory import MemoryLedgerStore
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
 
 BROKERS = (1, 2, 3)
 PARTITIONS = 3
@@ -86,15 +88,8 @@ class Chaos:
     async def start(self, broker_id: int) -> None:
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=5, join_timeout_ms=5_000)
         ledgers = self.ledgers.beside()
-        node = Node(
-            config,
-            ledgers,
-            CutStore(self.metadata),
-            SystemClock(),
-            SystemRandomness(),
-            shared_ledgers=ledgers,
-        )
-        await node.open()
+        rig = Rig(config, ledgers, CutStore(self.metadata), shared_ledgers=ledgers)
+        node = await rig.start()
         await node.register(("127.0.0.1", 1), ("127.0.0.1", 0))
         self.nodes[broker_id] = node
 

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kit.broker import Rig
 from tests.unit.log.transaction_rig import Producer
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.inspection.salvage import DamagedLog, Lost
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.records.batch import read_header
 from headrace.records.codec import decode_batch
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
 from headrace_verify.crash.data_folder import DataFolder, SlowClock, build
 
@@ -166,8 +164,8 @@ async def two_transactions(root: Path, *, first: bool, second: bool, is_sealed: 
     """One producer's, of a record each; returns the marker of the first."""
     store = await FileLedgerStore.open(root, SlowClock())
     metadata = await SqliteMetadataStore.open(root / "metadata.sqlite", SlowClock())
-    node = Node(BrokerConfig(), store, metadata, SlowClock(), SystemRandomness())
-    await node.open()
+    rig = Rig(None, store, metadata, SlowClock())
+    node = await rig.start()
     try:
         await node.topics.create("orders", 1, 1, {})
         log = node.topics.get("orders").require_log(0)
@@ -183,7 +181,7 @@ async def two_transactions(root: Path, *, first: bool, second: bool, is_sealed: 
             await log.roll_now()
             await producer.send(is_transactional=False)
     finally:
-        await node.close()
+        await rig.stop()
         await store.close()
         await metadata.close()
     return data

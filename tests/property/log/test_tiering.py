@@ -11,16 +11,16 @@ import obstore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.clocks import HandClock
+from tests.kit.broker import Rig
+from tests.kit.records import batch
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.log.tiering import local_start_offset
 from headrace.metadata.facts import PARTITIONS, PartitionFact
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch
-from headrace.records.codec import Record, decode_batch, encode_batch
-from headrace.runtime.randomness import SystemRandomness
+from headrace.records.codec import Record, decode_batch
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
@@ -104,16 +104,15 @@ class World:
         )
         metadata = Fused(self.metadata, self.fuse, "put", "delete", "multi")
         config = BrokerConfig(orphan_grace_ms=0)
-        node = Node(config, self.tier, metadata, self.clock, SystemRandomness(), tier=self.tier)
-        self.node = node
-        await node.open()
+        self.rig = Rig(config, self.tier, metadata, self.clock, tier=self.tier)
+        self.node = node = await self.rig.start()
         if "t" not in node.topics.by_name:
             await node.topics.create("t", 1, 1, CONFIGS)
         self.log = node.topics.by_name["t"].partitions[0]
         await self.log.wait_loaded()
 
     async def crash(self) -> None:
-        await self.node.tasks.close()
+        await self.rig.kill()
         if not self.fuse.is_dead:
             await asyncio.sleep(0.002)  # what is deleted in the background may still be
         await self.tier.close()
@@ -124,8 +123,8 @@ class World:
     async def append(self, count: int) -> None:
         for _ in range(count):
             value = b"%06d" % len(self.values)
-            batch = encode_batch([Record(0, self.clock.ms, None, value, [])])
-            while (appended := self.log.append(batch, check_batch(batch))) is None:
+            data = batch(value, timestamp_ms=self.clock.ms)
+            while (appended := self.log.append(data, check_batch(data))) is None:
                 await self.log.ready.wait()
             assert appended.base_offset == len(self.values)
             # Before the wait: a crash may come behind the append, and then it is there.

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.broker import Rig
 
 from headrace.administration import broker_backup as backup
 from headrace.administration.backup_place import FolderPlace
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
     CommitCommand,
     FetchOffsetsCommand,
@@ -19,7 +19,6 @@ from headrace.coordination.groups.commands import (
 from headrace.errors import Retriable
 from headrace.metadata.sqlite import SqliteMetadataStore
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
 from headrace_verify.crash.data_folder import append, make_batch
 
@@ -30,26 +29,25 @@ if TYPE_CHECKING:
 TOPIC, GROUP = "orders", "readers"
 
 
-class Running:
+class Running(Rig):
     """A broker without sockets on a folder."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(BrokerConfig(offsets_partition_count=1), clock=SystemClock())
         self.folder = folder
         self._number = 0
 
-    async def start(self, **options: Any) -> Running:
+    async def open(self, **options: Any) -> Running:
         self.folder.mkdir(exist_ok=True)
-        clock = SystemClock()
-        self.store = await FileLedgerStore.open(self.folder, clock, **options)
-        self.metadata = await SqliteMetadataStore.open(self.folder / backup.METADATA, clock)
-        config = BrokerConfig(offsets_partition_count=1)
-        self.node = Node(config, self.store, self.metadata, clock, SystemRandomness())
-        await self.node.open()
+        self.store = await FileLedgerStore.open(self.folder, self.clock, **options)
+        path = self.folder / backup.METADATA
+        self.metadata = await SqliteMetadataStore.open(path, self.clock)
+        await self.start()
         await self.node.topics.ensure_internal("__consumer_offsets")
         return self
 
     async def close(self) -> None:
-        await self.node.close()
+        await self.stop()
         await self.store.close()
         await self.metadata.close()
 
@@ -96,7 +94,7 @@ async def backed_up(
 
 
 async def restored(folder: Path) -> tuple[int, int]:
-    running = await Running(folder).start()
+    running = await Running(folder).open()
     try:
         return await running.state()
     finally:
@@ -106,7 +104,7 @@ async def restored(folder: Path) -> tuple[int, int]:
 async def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_copy_there(
     tmp_path, monkeypatch
 ) -> None:
-    running = await Running(tmp_path / "data").start()
+    running = await Running(tmp_path / "data").open()
     for topic in (TOPIC, "deleted"):
         await running.node.topics.create(topic, 1, 1, {})
     await running.commit(await running.produce(1))
@@ -138,7 +136,7 @@ async def test_a_partition_that_rolls_after_the_metadata_was_copied_ends_the_cop
 async def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_copy(
     tmp_path, monkeypatch
 ) -> None:
-    running = await Running(tmp_path / "data").start()
+    running = await Running(tmp_path / "data").open()
     await running.node.topics.create(TOPIC, 1, 1, {})
     await running.produce(4)
 
@@ -163,7 +161,7 @@ async def test_a_ledger_that_is_deleted_before_the_metadata_is_copied_ends_no_co
 async def test_a_log_whose_files_are_recycled_while_it_is_copied_is_copied_again(
     tmp_path, monkeypatch
 ) -> None:
-    running = await Running(tmp_path / "data").start(wal_file_bytes=16 << 10)
+    running = await Running(tmp_path / "data").open(wal_file_bytes=16 << 10)
     await running.node.topics.create(TOPIC, 1, 1, {})
     end = await running.produce(60)
     logs = sorted((tmp_path / "data" / "wal").glob("*.wal"))
@@ -171,7 +169,7 @@ async def test_a_log_whose_files_are_recycled_while_it_is_copied_is_copied_again
 
     async def restarts() -> None:
         await running.close()
-        await running.start(wal_file_bytes=16 << 10)
+        await running.open(wal_file_bytes=16 << 10)
         assert not logs[1].exists(), "a checkpoint covers it"
 
     try:
@@ -187,7 +185,7 @@ def test_a_log_that_is_recycled_each_time_is_no_backup_and_not_called_damaged(
     tmp_path, monkeypatch
 ) -> None:
     async def main() -> None:
-        running = await Running(tmp_path / "data").start()
+        running = await Running(tmp_path / "data").open()
         await running.close()
 
     asyncio.run(main())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.kit.broker import running
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators.group_config import consumer_group_settings
-from headrace.broker.node import Node
 from headrace.broker.services.configurations import APPEND, DELETE, SET, SUBTRACT, ConfigChange
 from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
@@ -22,33 +19,12 @@ from headrace.errors import (
     TopicExists,
     TopicUnknown,
 )
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@asynccontextmanager
-async def node() -> AsyncIterator[Node]:
-    made = Node(
-        BrokerConfig(broker_id=3, offsets_partition_count=2),
-        MemoryLedgerStore(),
-        MemoryMetadataStore(),
-        SystemClock(),
-        SystemRandomness(),
-    )
-    await made.open()
-    try:
-        yield made
-    finally:
-        await made.close()
+CONFIG = BrokerConfig(broker_id=3, offsets_partition_count=2)
 
 
 async def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> None:
-    async with node() as one:
+    async with running(CONFIG) as one:
         admin = one.services.topics
         await admin.create(NewTopic("t", 2), is_dry_run=True)
         assert one.topics.names() == []
@@ -73,7 +49,7 @@ async def test_a_dry_run_checks_what_the_change_checks_and_changes_nothing() -> 
 
 
 async def test_an_assignment_names_each_partition_once_and_live_brokers_alone() -> None:
-    async with node() as one:
+    async with running(CONFIG) as one:
         admin = one.services.topics
         made = await admin.create(NewTopic("t", assignments=[(1, (3,)), (0, (3,))]))
         assert made.partition_count == 2
@@ -87,7 +63,7 @@ async def test_an_assignment_names_each_partition_once_and_live_brokers_alone() 
 
 
 async def test_settings_are_changed_as_a_whole_or_not_at_all() -> None:
-    async with node() as one:
+    async with running(CONFIG) as one:
         await one.services.topics.create(NewTopic("t"))
         configurations = one.services.configurations
         changes = [
@@ -118,7 +94,7 @@ async def test_settings_are_changed_as_a_whole_or_not_at_all() -> None:
 
 
 async def test_offsets_are_committed_for_partitions_that_exist_and_results_keep_their_order():
-    async with node() as one:
+    async with running(CONFIG) as one:
         await one.services.topics.create(NewTopic("t", 2))
         admin = one.services.groups
         offsets = [
@@ -144,7 +120,7 @@ async def test_groups_have_the_brokers_session_and_heartbeat_unless_they_say_oth
     config = BrokerConfig(
         group_consumer_session_timeout_ms=30_000, group_consumer_heartbeat_interval_ms=700
     )
-    async with node() as one:
+    async with running(CONFIG) as one:
         configs = one.services.configurations
         name = "consumer.session.timeout.ms"
         await configs.change_group("g", [ConfigChange(name, SET, "20000")])

@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.kit.broker import running
+
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import audit, audit_topic
 from headrace.errors import DiskFull
-from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.codec import decode_batch
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from headrace.broker.node import Node
+
 
 NAME = "audit"
+CONFIG = BrokerConfig(audit_topic=NAME)
 SESSION = ClientSession("SASL", "10.0.0.1", Principal("mallory"))
-
-
-@asynccontextmanager
-async def node() -> AsyncIterator[Node]:
-    made = Node(
-        BrokerConfig(audit_topic=NAME),
-        *(MemoryLedgerStore(), MemoryMetadataStore(), SystemClock(), SystemRandomness()),
-    )
-    await made.open()
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 async def written(one: Node, count: int) -> list[dict[str, Any]]:
@@ -62,7 +47,7 @@ def deny(one: Node, name: str = "secrets") -> None:
 
 
 async def test_denials_and_changes_are_written_in_their_order():
-    async with node() as one:
+    async with running(CONFIG) as one:
         deny(one)
         one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)
         first, second = await written(one, 2)
@@ -78,7 +63,7 @@ async def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_a
     monkeypatch.setattr(audit, "WAITING_MAX", 5)
     monkeypatch.setattr(audit_topic, "RETRY_S", 0.01)
 
-    async with node() as one:
+    async with running(CONFIG) as one:
         sends = one.services.sends
         send = sends.send
         is_full = True
@@ -103,7 +88,7 @@ async def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_a
 
 
 async def test_a_flood_of_denials_is_limited_and_hides_no_change():
-    async with node() as one:
+    async with running(CONFIG) as one:
         for _ in range(3_000):
             deny(one)
         one.audit.changed(SESSION, "DeleteTopics", ["orders"], 0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.broker import running
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.compactor import Compactor
-from headrace.broker.node import Node
 from headrace.broker.services.broker_settings import ALL_BROKERS, SettingSource
 from headrace.broker.services.configurations import DELETE, SET, ConfigChange
 from headrace.broker.settings.table import SETTINGS
@@ -20,31 +19,21 @@ from headrace.metadata.config_facts import BrokerConfigFact, broker_config_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ANY
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from headrace.broker.node import Node
 
 
-@asynccontextmanager
-async def node(
+def node(
     broker_id: int = 3, metadata: MemoryMetadata | None = None, **config: object
-) -> AsyncIterator[Node]:
-    made = Node(
+) -> AbstractAsyncContextManager[Node]:
+    return running(
         BrokerConfig(broker_id=broker_id, offsets_partition_count=2, **config),  # type: ignore[arg-type]
-        MemoryLedgerStore(),
-        MemoryMetadataStore(metadata or MemoryMetadata()),
-        SystemClock(),
-        SystemRandomness(),
+        metadata=MemoryMetadataStore(metadata or MemoryMetadata()),
         given={"headrace.http": "127.0.0.1:1"},
     )
-    await made.open()
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 def shown(one: Node, name: str) -> tuple[str | None, SettingSource]:

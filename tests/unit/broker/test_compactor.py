@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.clocks import HandClock
-
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
+from tests.kit.broker import Rig
+from tests.kit.records import append, batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
-
-
-class Disk:
-    """What stays when a broker stops."""
-
-    def __init__(self) -> None:
-        self.clock = HandClock(NOW_MS)
-        self.store = MemoryLedgerStore()
-        self.metadata = MemoryMetadataStore()
-
-    @asynccontextmanager
-    async def broker(self) -> AsyncIterator[Node]:
-        node = Node(BrokerConfig(), self.store, self.metadata, self.clock, SystemRandomness())
-        await node.open()
-        try:
-            yield node
-        finally:
-            await node.tasks.close()
 
 
 def partition(node: Node, topic: str) -> PartitionLog:
@@ -51,16 +25,12 @@ async def put(node: Node, topic: str, count: int) -> None:
     log = partition(node, topic)
     await log.wait_loaded()
     for number in range(count):
-        batch = encode_batch([Record(0, NOW_MS, b"key", b"%d" % number, [])])
-        while (appended := log.append(batch, check_batch(batch))) is None:
-            assert log.ready is not None
-            await log.ready.wait()
-        await appended.completion.wait()
+        await append(log, batch(b"%d" % number, key=b"key", timestamp_ms=NOW_MS))
 
 
 async def test_an_idle_partition_is_compacted_and_clean_ones_are_not_loaded():
-    disk = Disk()
-    async with disk.broker() as node:
+    rig = Rig(clock=HandClock(NOW_MS))
+    async with rig.running() as node:
         for topic in ("dirty", "clean", "empty"):
             await node.topics.create(topic, 1, 1, {"cleanup.policy": "compact"})
         await put(node, "clean", 5)
@@ -69,7 +39,7 @@ async def test_an_idle_partition_is_compacted_and_clean_ones_are_not_loaded():
         assert node.compactor.removed_records == 4
         await put(node, "dirty", 5)
         await partition(node, "dirty").lifecycle_host.roll_now()
-    async with disk.broker() as node:
+    async with rig.running() as node:
         await node.compactor.round()
         assert node.compactor.removed_records == 4
         assert partition(node, "dirty").is_loaded
@@ -78,27 +48,27 @@ async def test_an_idle_partition_is_compacted_and_clean_ones_are_not_loaded():
 
 
 async def test_an_idle_open_ledger_is_compacted_when_its_records_are_overdue():
-    disk = Disk()
+    rig = Rig(clock=HandClock(NOW_MS))
     configs = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
-    async with disk.broker() as node:
+    async with rig.running() as node:
         await node.topics.create("bounded", 1, 1, configs)
         await node.topics.create("unbounded", 1, 1, {"cleanup.policy": "compact"})
         await put(node, "bounded", 5)
         await put(node, "unbounded", 5)
-    disk.clock.ms += 2000
-    async with disk.broker() as node:
+    rig.clock.ms += 2000
+    async with rig.running() as node:
         await node.compactor.round()
         assert node.compactor.removed_records == 4
         assert not partition(node, "unbounded").is_loaded
 
 
 async def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
-    disk = Disk()
-    async with disk.broker() as node:
+    rig = Rig(clock=HandClock(NOW_MS))
+    async with rig.running() as node:
         await node.topics.create("t", 1, 1, {"cleanup.policy": "compact"})
         await put(node, "t", 5)
-    disk.clock.ms += 2000
-    async with disk.broker() as node:
+    rig.clock.ms += 2000
+    async with rig.running() as node:
         await node.compactor.round()
         assert not partition(node, "t").is_loaded
         log = partition(node, "t")
@@ -108,8 +78,8 @@ async def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
 
 
 async def test_the_dirtiest_partition_is_first():
-    disk = Disk()
-    async with disk.broker() as node:
+    rig = Rig(clock=HandClock(NOW_MS))
+    async with rig.running() as node:
         for topic in ("half", "full"):
             await node.topics.create(
                 topic, 1, 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}

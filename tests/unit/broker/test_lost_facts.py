@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from tests.kit.broker import Rig
 from tests.unit.broker.test_shared_ownership import Cluster, append_at, run
 from tests.waiting import until
 
-from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
 from headrace.broker.housekeeping.ledger_evidence import read_facts
-from headrace.broker.node import Node
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.shares.membership import ShareHeartbeat
@@ -58,11 +57,11 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.ledger import LedgerId
-from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.node import Node
     from headrace.storage.ledger import LedgerRecord
 
 MEMBER = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -591,25 +590,17 @@ async def test_a_lost_cluster_id_comes_back_from_its_copy_and_is_never_replaced(
 
 
 async def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
-    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
-
-    async def opened() -> Node:
-        node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
-        await node.open()
-        return node
-
-    node = await opened()
-    await node.topics.create("t", 1)
-    topic = node.topics.get("t")
-    await append_at(node, topic, 0, b"a")
-    held = [info.ledger for info in store.list()]
-    await node.close()
-    await metadata.delete(partition_key(topic.id, 0), ANY)
-    node = await opened()
-    assert [info.ledger for info in store.list()] == held
-    with pytest.raises(ChainMissing):
-        await append_at(node, node.topics.get("t"), 0, b"b")
-    await node.close()
+    rig = Rig()
+    async with rig.running() as node:
+        await node.topics.create("t", 1)
+        topic = node.topics.get("t")
+        await append_at(node, topic, 0, b"a")
+        held = [info.ledger for info in rig.store.list()]
+    await rig.metadata.delete(partition_key(topic.id, 0), ANY)
+    async with rig.running() as node:
+        assert [info.ledger for info in rig.store.list()] == held
+        with pytest.raises(ChainMissing):
+            await append_at(node, node.topics.get("t"), 0, b"b")
 
 
 def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
@@ -677,25 +668,20 @@ def is_deletion_over(cluster: Cluster) -> bool:
 async def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(
     is_lost,
 ) -> None:
-    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
-    parts = (store, metadata, SystemClock(), SystemRandomness())
-    node = Node(BrokerConfig(), *parts)
-    await node.open()
-    await node.topics.create("t", 1)
-    topic = node.topics.get("t")
-    await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
-    key = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
-    entry = await metadata.get(key)
-    assert entry is not None
-    journal = PartitionFact.decode(entry.value).local_ledgers
-    orphan = await store.create()
-    await node.close()
+    rig = Rig()
+    async with rig.running() as node:
+        await node.topics.create("t", 1)
+        topic = node.topics.get("t")
+        await node.shares.receive(topic, 0, ReceiveRequest("workers", "a", 1, 1_000))
+        key = partition_key(topic.id, companion_number(0, CompanionKind.SHARES))
+        entry = await rig.metadata.get(key)
+        assert entry is not None
+        journal = PartitionFact.decode(entry.value).local_ledgers
+        orphan = await rig.store.create()
     if is_lost:
-        await metadata.delete(key, ANY)
-    again = Node(BrokerConfig(), *parts)
-    await again.open()
-    left = {info.ledger for info in store.list()}
-    await again.close()
+        await rig.metadata.delete(key, ANY)
+    async with rig.running():
+        left = {info.ledger for info in rig.store.list()}
     assert journal
     assert journal <= left, "only its chain names them, and it can be rebuilt from them"
     assert (orphan in left) == is_lost

@@ -16,7 +16,6 @@ from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping import tenant_storage
-from headrace.broker.node import Node
 from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.listener import TenantPlace
 from headrace.broker.security.principal import Principal
@@ -41,7 +40,6 @@ from headrace.log.lifecycle_host import LifecycleHost
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.tenant_facts import TENANT_TOPICS, tenant_topics_key
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -633,14 +631,9 @@ async def test_what_a_tenant_has_counts_from_the_start_of_a_broker_on():
         assert (await rig.node.groups.submit(command)).results[0].error is None
         assert await write(rig, "«acme»a")
         stored = rig.node.topics.get("«acme»a").partitions[0].size_bytes
-    config, randomness = BrokerConfig(**CONFIG), SystemRandomness()
-    node = Node(config, rig.store, rig.metadata, rig.clock, randomness)
-    await node.open()
-    try:
+    async with rig.running() as node:
         await until(lambda: node.tenant_rates.used("acme", "stored_bytes") >= stored > 0)
         await until(lambda: node.tenant_rates.used("acme", "groups") == 1)
-    finally:
-        await node.close()
 
 
 async def test_partitions_that_cannot_be_loaded_hold_up_no_others(monkeypatch):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import obstore
 import pytest
 from tests.clocks import HandClock
+from tests.kit.broker import Rig
+from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
-from headrace.broker.node import Node
 from headrace.broker.topics.topic_checks import check_tiering
 from headrace.errors import ConfigInvalid, StorageUnavailable
 from headrace.log.tiering import (
@@ -22,13 +23,13 @@ from headrace.log.tiering import (
     local_start_offset,
     to_drop,
 )
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import check_batch, iterate_headers
-from headrace.records.codec import Record, decode_batch, encode_batch
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
+from headrace.records.batch import iterate_headers
+from headrace.records.codec import decode_batch
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
 
 NOW_MS = 4_000_000_000_000
 """Later than the objects' own time."""
@@ -49,20 +50,23 @@ class Storage(BlobStore):
         return await super()._call(call, what, name)
 
 
-class Bench:
-    """A broker with one tiered topic, and what it stands on."""
+class Bench(Rig):
+    """A broker with one tiered topic."""
 
-    def __init__(self, inner: MemoryLedgerStore, storage: Storage, clock: HandClock) -> None:
-        self.inner, self.storage, self.clock = inner, storage, clock
+    def __init__(self) -> None:
+        super().__init__(clock=HandClock(NOW_MS))
+        self.inner, self.storage = self.store, Storage()
+
+    async def start(self) -> Node:
+        self.store = TieredLedgerStore(self.inner, self.storage, "c", self.clock)
+        self.of_node = {"tier": self.store}
+        return await super().start()
 
     async def append(
         self, value: bytes, timestamp_ms: int | None = None, key: bytes | None = None
     ) -> None:
         at = self.clock.ms if timestamp_ms is None else timestamp_ms
-        batch = encode_batch([Record(0, at, key, value, [])])
-        while (appended := self.log.append(batch, check_batch(batch))) is None:
-            await self.log.ready.wait()
-        await appended.completion.wait()
+        await append(self.log, batch(value, timestamp_ms=at, key=key))
 
     async def ledgers(self, count: int, values: int = 3) -> None:
         """So many closed ledgers."""
@@ -72,20 +76,15 @@ class Bench:
             await self.log.lifecycle_host.roll_now()
 
     async def objects(self) -> set[int]:
-        while self.tier._to_delete:
+        while self.store._to_delete:
             await asyncio.sleep(0.001)
-        return {item.ledger async for item in self.tier.list_objects()}
+        return {item.ledger async for item in self.store.list_objects()}
 
 
 @asynccontextmanager
 async def bench(**configs: str):
-    made = Bench(MemoryLedgerStore(), Storage(), HandClock(NOW_MS))
-    made.metadata = MemoryMetadataStore()
-    made.tier = TieredLedgerStore(made.inner, made.storage, "c", made.clock)
-    made.node = Node(
-        BrokerConfig(), made.tier, made.metadata, made.clock, SystemRandomness(), tier=made.tier
-    )
-    await made.node.open()
+    made = Bench()
+    await made.start()
     named = {name.replace("_", "."): value for name, value in configs.items()}
     await made.node.topics.create("t", 1, 1, {"remote.storage.enable": "true", **named})
     made.log = made.node.topics.by_name["t"].partitions[0]
@@ -93,8 +92,8 @@ async def bench(**configs: str):
     try:
         yield made
     finally:
-        await made.node.tasks.close()
-        await made.tier.close()
+        await made.kill()
+        await made.store.close()
 
 
 # --- configuration -------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ async def test_a_removed_copy_is_made_again_before_the_local_one_is_deleted():
         await b.ledgers(3)
         await b.node.tiering.round()
         for ledger in await b.objects():
-            await b.storage.delete(b.tier._name(ledger))
+            await b.storage.delete(b.store._name(ledger))
         assert await b.objects() == set()
         await b.node.tiering.round()
         assert local_start_offset(b.log) == 6
@@ -246,7 +245,7 @@ async def leave_an_orphan(b: Bench) -> int:
     _, done = b.inner.append(orphan, [b"x"], 1, None)
     await done.wait()
     await b.inner.seal(orphan, b"")
-    await b.tier.offload(orphan)
+    await b.store.offload(orphan)
     return orphan
 
 
@@ -277,7 +276,7 @@ async def test_a_sweep_that_cannot_read_a_chain_deletes_nothing():
 
 async def test_over_shared_storage_a_dropped_ledger_is_left_to_the_sweep_of_ledgers():
     async with bench(local_retention_bytes="0") as b:
-        b.tier._is_inner_shared = True
+        b.store._is_inner_shared = True
         await b.ledgers(3)
         for _ in range(2):
             await b.node.tiering.round()
@@ -300,10 +299,8 @@ async def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_ne
         await b.ledgers(3)
         for _ in range(2):
             await b.node.tiering.round()
-        await b.node.tasks.close()
-        b.tier = TieredLedgerStore(b.inner, b.storage, "c", b.clock)
-        b.node = Node(BrokerConfig(), b.tier, b.metadata, b.clock, SystemRandomness(), tier=b.tier)
-        await b.node.open()
+        await b.kill()
+        await b.start()
         assert len(await b.objects()) == 3
         await b.node.topics.delete(b.node.topics.by_name["t"], b.node.deleted_topics.forget)
         for _ in range(200):
@@ -358,7 +355,7 @@ async def test_a_compacted_topic_is_offloaded_when_it_is_compacted_and_objects_a
         reading = made.log.segments[0].ledger
         await compactor.round()
         assert before <= await made.objects(), "a read that is under way ends"
-        assert await made.tier.read(reading, 0, 10)
+        assert await made.store.read(reading, 0, 10)
         assert await table(made) == rows
         made.clock.ms += 61_000
         await compactor.round()

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.broker import running
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.broker.topics.overrides import copies_of, log_config
 from headrace.broker.topics.topic_config import ENSEMBLE_MAX, QUORUM, check_config
 from headrace.errors import ConfigInvalid
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.ledger import Copies
-from headrace.storage.memory import MemoryLedgerStore
 
 NUMBERS = st.integers(0, ENSEMBLE_MAX + 2)
 
@@ -43,15 +38,12 @@ def test_a_topic_that_does_not_say_leaves_it_to_the_store() -> None:
 
 
 async def test_a_broker_with_files_refuses_copies_and_takes_what_is_true_there() -> None:
-    store, metadata = MemoryLedgerStore(), MemoryMetadataStore()
-    node = Node(BrokerConfig(), store, metadata, SystemClock(), SystemRandomness())
-    await node.open()
-    with pytest.raises(ConfigInvalid, match=r"headrace serve --zookeeper"):
-        await node.topics.create("t", configs={QUORUM: "3,3,2"})
-    await node.topics.create("t", configs={QUORUM: "1,1,1"})
-    topic = node.topics.get("t")
-    with pytest.raises(ConfigInvalid):
-        await node.topics.change_configs(topic, lambda now: {**now, QUORUM: "2,2,1"})
-    await node.topics.change_configs(topic, lambda _now: {"retention.ms": "5"})
-    assert topic.fact.configs == {"retention.ms": "5"}
-    await node.close()
+    async with running() as one:
+        with pytest.raises(ConfigInvalid, match=r"headrace serve --zookeeper"):
+            await one.topics.create("t", configs={QUORUM: "3,3,2"})
+        await one.topics.create("t", configs={QUORUM: "1,1,1"})
+        topic = one.topics.get("t")
+        with pytest.raises(ConfigInvalid):
+            await one.topics.change_configs(topic, lambda now: {**now, QUORUM: "2,2,1"})
+        await one.topics.change_configs(topic, lambda _now: {"retention.ms": "5"})
+        assert topic.fact.configs == {"retention.ms": "5"}

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.broker import running
+from tests.kit.records import append, batch
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.errors import (
     ConfigInvalid,
     MetadataUnavailable,
@@ -20,11 +20,7 @@ from headrace.errors import (
 )
 from headrace.metadata.facts import TopicFact, topic_key
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
@@ -61,106 +57,79 @@ class RefusingStore(MemoryLedgerStore):
         raise StorageUnavailable("the disk is full")
 
 
-def _node(metadata: MemoryMetadataStore, store: MemoryLedgerStore | None = None) -> Node:
-    config = BrokerConfig(offsets_partition_count=2)
-    return Node(config, store or MemoryLedgerStore(), metadata, SystemClock(), SystemRandomness())
-
-
 async def test_two_changes_of_one_topics_configuration_at_once_both_count() -> None:
-    node = _node(SlowMetadata())
-    await node.open()
-    await node.topics.create("t")
-    topic = node.topics.get("t")
-    await asyncio.gather(
-        node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"}),
-        node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
-    )
-    assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
-    await node.close()
+    async with running(metadata=SlowMetadata()) as node:
+        await node.topics.create("t")
+        topic = node.topics.get("t")
+        await asyncio.gather(
+            node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"}),
+            node.topics.change_configs(topic, lambda now: {**now, "segment.ms": "7"}),
+        )
+        assert topic.fact.configs == {"retention.ms": "5", "segment.ms": "7"}
 
 
 async def test_a_setting_of_a_newer_broker_is_kept_but_cannot_be_set_here() -> None:
     metadata = MemoryMetadataStore()
-    node = _node(metadata)
-    await node.open()
-    await node.topics.create("t")
-    await node.close()
+    async with running(metadata=metadata) as node:
+        await node.topics.create("t")
     entry = await metadata.get(topic_key("t"))
     assert entry is not None
     fact = replace(TopicFact.decode(entry.value), configs={"newer.setting": "1"})
     await metadata.put(topic_key("t"), fact.encode(), entry.version)
-    node = _node(metadata)
-    await node.open()
-    topic = node.topics.get("t")
-    await node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"})
-    assert topic.fact.configs == {"newer.setting": "1", "retention.ms": "5"}
-    with pytest.raises(ConfigInvalid, match=r"newer\.setting"):
-        await node.topics.change_configs(topic, lambda now: {**now, "newer.setting": "2"})
-    await node.close()
+    async with running(metadata=metadata) as node:
+        topic = node.topics.get("t")
+        await node.topics.change_configs(topic, lambda now: {**now, "retention.ms": "5"})
+        assert topic.fact.configs == {"newer.setting": "1", "retention.ms": "5"}
+        with pytest.raises(ConfigInvalid, match=r"newer\.setting"):
+            await node.topics.change_configs(topic, lambda now: {**now, "newer.setting": "2"})
 
 
 async def test_a_change_of_a_topic_that_was_made_again_meanwhile_leaves_the_new_one_alone() -> None:
     metadata = SlowMetadata()
-    node = _node(metadata)
-    await node.open()
-    await node.topics.create("t")
-    old = node.topics.get("t")
-    outcomes = await asyncio.gather(
-        node.topics.delete(old, node.deleted_topics.forget),
-        node.topics.create("t"),
-        node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
-        node.topics.add_partitions(old, 4),
-        return_exceptions=True,
-    )
-    assert isinstance(outcomes[2], TopicUnknown)
-    assert isinstance(outcomes[3], TopicUnknown)
-    new = node.topics.get("t")
-    reopened = _node(MemoryMetadataStore(metadata._shared))
-    await reopened.open()
-    assert reopened.topics.get("t").id == new.id != old.id
-    await node.close()
-    await reopened.close()
+    async with running(metadata=metadata) as node:
+        await node.topics.create("t")
+        old = node.topics.get("t")
+        outcomes = await asyncio.gather(
+            node.topics.delete(old, node.deleted_topics.forget),
+            node.topics.create("t"),
+            node.topics.change_configs(old, lambda now: {**now, "retention.ms": "5"}),
+            node.topics.add_partitions(old, 4),
+            return_exceptions=True,
+        )
+        assert isinstance(outcomes[2], TopicUnknown)
+        assert isinstance(outcomes[3], TopicUnknown)
+        new = node.topics.get("t")
+        async with running(metadata=MemoryMetadataStore(metadata._shared)) as reopened:
+            assert reopened.topics.get("t").id == new.id != old.id
 
 
 async def test_a_topic_whose_deletion_failed_is_served_as_before() -> None:
     metadata = SlowMetadata()
-    node = _node(metadata)
-    await node.open()
-    await node.topics.create("t")
-    topic = node.topics.get("t")
-    metadata.is_refusing = True
-    with pytest.raises(MetadataUnavailable):
-        await node.topics.delete(topic, node.deleted_topics.forget)
-    assert node.topics.get("t") is topic
-    assert not topic.partitions[0].is_deleted
-    await node.close()
+    async with running(metadata=metadata) as node:
+        await node.topics.create("t")
+        topic = node.topics.get("t")
+        metadata.is_refusing = True
+        with pytest.raises(MetadataUnavailable):
+            await node.topics.delete(topic, node.deleted_topics.forget)
+        assert node.topics.get("t") is topic
+        assert not topic.partitions[0].is_deleted
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, "__consumer.offsets"])
 async def test_no_client_takes_the_name_of_the_offsets_topic(name: str) -> None:
-    node = _node(MemoryMetadataStore())
-    await node.open()
-    with pytest.raises((PolicyViolation, TopicNameInvalid)):
-        await node.topics.create(name, 1)
-    topic = await node.topics.ensure_internal(OFFSETS_TOPIC)
-    assert len(topic.partitions) == 2
-    await node.close()
+    async with running() as node:
+        with pytest.raises((PolicyViolation, TopicNameInvalid)):
+            await node.topics.create(name, 1)
+        topic = await node.topics.ensure_internal(OFFSETS_TOPIC)
+        assert len(topic.partitions) == 2
 
 
 async def test_a_broker_starts_though_what_a_crash_left_cannot_be_removed_now() -> None:
     store = RefusingStore()
     await store.create()
-    node = _node(MemoryMetadataStore(), store)
-    await node.open()
-    await node.topics.create("t")
-    partition = node.topics.get("t").partitions[0]
-    await partition.wait_loaded()
-    batch = encode_batch([Record(0, 0, None, b"v", [])])
-    while (appended := partition.append(batch, check_batch(batch))) is None:
-        assert partition.ready is not None
-        await partition.ready.wait()
-    await appended.completion.wait()
-    await node.close()
+    async with running(store=store) as node:
+        await node.topics.create("t")
+        await append(node.topics.get("t").partitions[0], batch(b"v"))
 
 
 async def test_a_topic_that_another_broker_deleted_is_unknown_and_one_it_changed_is_retried():
@@ -168,18 +137,16 @@ async def test_a_topic_that_another_broker_deleted_is_unknown_and_one_it_changed
     that was asked answered UNKNOWN_SERVER_ERROR, which clients take for final."""
 
     metadata = SlowMetadata()
-    node = _node(metadata)
-    await node.open()
-    for name in ("gone", "changed"):
-        await node.topics.create(name)
-    gone, changed = node.topics.get("gone"), node.topics.get("changed")
-    await metadata.delete(topic_key("gone"), gone.version)  # as another broker does
-    fact = replace(changed.fact, configs={"segment.ms": "7"})
-    await metadata.put(topic_key("changed"), fact.encode(), changed.version)
-    with pytest.raises(TopicUnknown):
-        await node.topics.delete(gone, node.deleted_topics.forget)
-    with pytest.raises(MetadataUnavailable, match="try again"):
+    async with running(metadata=metadata) as node:
+        for name in ("gone", "changed"):
+            await node.topics.create(name)
+        gone, changed = node.topics.get("gone"), node.topics.get("changed")
+        await metadata.delete(topic_key("gone"), gone.version)  # as another broker does
+        fact = replace(changed.fact, configs={"segment.ms": "7"})
+        await metadata.put(topic_key("changed"), fact.encode(), changed.version)
+        with pytest.raises(TopicUnknown):
+            await node.topics.delete(gone, node.deleted_topics.forget)
+        with pytest.raises(MetadataUnavailable, match="try again"):
+            await node.topics.delete(changed, node.deleted_topics.forget)
         await node.topics.delete(changed, node.deleted_topics.forget)
-    await node.topics.delete(changed, node.deleted_topics.forget)
-    assert await metadata.get(topic_key("changed")) is None
-    await node.close()
+        assert await metadata.get(topic_key("changed")) is None

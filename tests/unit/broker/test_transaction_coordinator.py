@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.broker import Rig
+from tests.kit.records import append, batch
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import transaction_coordinator
 from headrace.broker.coordinators.marker_sender import MarkerSender
-from headrace.broker.node import Node
 from headrace.coordination.groups.commands import (
     FetchOffsetsCommand,
     OffsetToCommit,
@@ -35,34 +36,25 @@ from headrace.errors import (
     TransactionAbortable,
     TransactionCoordinatorFenced,
 )
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import read_header
-from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from headrace.broker.node import Node
     from headrace.log.partition_log import PartitionLog
 
 CONFIG = BrokerConfig(offsets_partition_count=2, transactions_partition_count=2)
 
 
-class World:
-    """One broker over a store that outlives it."""
+class World(Rig):
+    """A broker, and the calls of one producer."""
 
-    def __init__(self) -> None:
-        self.store, self.metadata = MemoryLedgerStore(), MemoryMetadataStore()
-        self.node: Node
-
-    async def start(self) -> None:
-        self.node = Node(CONFIG, self.store, self.metadata, SystemClock(), SystemRandomness())
-        await self.node.open()
+    async def start(self) -> Node:
+        node = await super().start()
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            await self.node.topics.ensure_internal(name)
+            await node.topics.ensure_internal(name)
+        return node
 
     async def init(self, timeout_ms: int = 60_000) -> tuple[int, int]:
         command = InitProducerIdCommand("t", timeout_ms)
@@ -93,28 +85,16 @@ class World:
         return log
 
     async def write(self, producer: tuple[int, int], name: str, number: int = 0) -> None:
-        batch = encode_batch(
-            [Record(0, 1, None, b"v")],
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=0,
-            is_transactional=True,
-        )
-        log = await self.log(name, number)
-        while (appended := log.append(batch, read_header(batch))) is None:
-            assert log.ready is not None
-            await log.ready.wait()
-        await appended.completion.wait()
+        of_producer = {"producer_id": producer[0], "producer_epoch": producer[1]}
+        data = batch(b"v", **of_producer, base_sequence=0, is_transactional=True)
+        await append(await self.log(name, number), data)
 
 
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
-    made = World()
-    await made.start()
-    try:
+    made = World(CONFIG)
+    async with made.running():
         yield made
-    finally:
-        await made.node.close()
 
 
 async def test_a_commit_ends_the_transaction_in_every_partition():
@@ -209,45 +189,40 @@ async def test_a_topic_that_is_deleted_does_not_hold_up_the_end():
 
 
 async def test_offsets_count_after_the_marker_and_outlive_the_broker():
-    made = World()
-    await made.start()
-    await made.node.topics.create("a", 1)
-    producer = await made.init()
-    partition = made.node.groups.partition_for("g")
-    await made.add(producer, (OFFSETS_TOPIC, partition))
-    made.node.topics.get(OFFSETS_TOPIC).partitions[partition].begin_verification(producer[0])
-    commit = TransactionalCommitCommand("g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)])
-    reply = await made.node.groups.submit(commit)
-    assert reply.results[0].error is None
-    await made.node.close()
-    await made.start()
-    fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
-    found = (await made.node.groups.submit(fetch)).offsets[0]
-    assert isinstance(found.error, OffsetCommitUnstable)
-    await made.end(producer)
-    await made.wait_for_state("CompleteCommit")
-    for _ in range(2):
+    async with world() as made:
+        await made.node.topics.create("a", 1)
+        producer = await made.init()
+        partition = made.node.groups.partition_for("g")
+        await made.add(producer, (OFFSETS_TOPIC, partition))
+        made.node.topics.get(OFFSETS_TOPIC).partitions[partition].begin_verification(producer[0])
+        commit = TransactionalCommitCommand(
+            "g", *producer, -1, "", None, [OffsetToCommit("a", 0, 7)]
+        )
+        reply = await made.node.groups.submit(commit)
+        assert reply.results[0].error is None
+        await made.restart()
+        fetch = FetchOffsetsCommand("g", [("a", 0)], require_stable=True)
         found = (await made.node.groups.submit(fetch)).offsets[0]
-        assert (found.error, found.offset) == (None, 7)
-        await made.node.close()
-        await made.start()
-    await made.node.close()
+        assert isinstance(found.error, OffsetCommitUnstable)
+        await made.end(producer)
+        await made.wait_for_state("CompleteCommit")
+        for _ in range(2):
+            found = (await made.node.groups.submit(fetch)).offsets[0]
+            assert (found.error, found.offset) == (None, 7)
+            await made.restart()
 
 
 async def test_a_transaction_of_a_dead_producer_ends_after_a_restart_without_a_request():
     """Its readers would wait for ever: a new owner reads its log when the first client asks."""
 
-    made = World()
-    await made.start()
-    await made.node.topics.create("a", 1)
-    producer = await made.init(timeout_ms=200)
-    await made.add(producer, ("a", 0))
-    await made.write(producer, "a")
-    await made.node.close()
-    await made.start()
-    log = await made.log("a")
-    await until(lambda: log.visibility.last_stable_offset >= 2)
-    await made.node.close()
+    async with world() as made:
+        await made.node.topics.create("a", 1)
+        producer = await made.init(timeout_ms=200)
+        await made.add(producer, ("a", 0))
+        await made.write(producer, "a")
+        await made.restart()
+        log = await made.log("a")
+        await until(lambda: log.visibility.last_stable_offset >= 2)
 
 
 async def test_offsets_that_come_after_their_transactions_marker_are_refused():

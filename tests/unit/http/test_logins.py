@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.broker import Rig
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.logins import MECHANISMS
@@ -19,16 +19,14 @@ from headrace.broker.security.tokens import TokenUser
 from headrace.broker.security.users import CredentialChange
 from headrace.errors import AuthenticationFailed
 from headrace.http.face import HttpFace
-from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.memory import MemoryMetadataStore
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.scram import SHA_256, new_credential, salt_text
 from headrace.runtime.security_protocols import SASL_PLAINTEXT
-from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from headrace.broker.node import Node
+    from headrace.metadata.memory import MemoryMetadataStore
 
 HTTP = ListenerSecurity("HTTP", SASL_PLAINTEXT)
 
@@ -55,19 +53,15 @@ async def served(
     **config: Any,
 ) -> AsyncIterator[Address]:
     """An HTTP listener with authentication, and the user alice."""
-    node = Node(
-        *(BrokerConfig(**config), MemoryLedgerStore(), metadata or MemoryMetadataStore()),
-        *(SystemClock(), SystemRandomness()),
-    )
-    await node.open()
+    rig = Rig(BrokerConfig(**config), metadata=metadata)
+    node = await rig.start()
     tokens: Any = KnownTokens()
     logins = node.services.authentication.logins.with_tokens(tokens)
     await logins.secret.load()
     node.services.authentication = Authentication(logins, {"HTTP": mechanisms}, is_required=True)
     if not logins.users.has_user("alice"):
         await set_password(node, "pä:ss")
-    kafka = KafkaFace(node)
-    face = HttpFace(node.services, node.tasks, kafka)
+    face = HttpFace(node.services, node.tasks, rig.face)
     address = Address(await face.listen("127.0.0.1", 0, HTTP))
     address.node = node
     face.serve_ready()
@@ -75,8 +69,7 @@ async def served(
         yield address
     finally:
         await face.close()
-        await kafka.close()
-        await node.close()
+        await rig.stop()
 
 
 async def set_password(node: Node, password: str | None) -> None:

@@ -10,17 +10,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from tests.kit.broker import Rig
+from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.kafka.client.exchange import request_frame
-from headrace.kafka.dispatch import KafkaFace
-from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import iterate_headers
-from headrace.records.codec import Record, encode_batch
 from headrace.runtime import compiled
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.files import FileLedgerStore
 from headrace.storage.files.segments import Segments
 from headrace.storage.ledger import LocatesBytes
@@ -56,27 +53,19 @@ def records_of(body: bytes, correlation_id: int) -> bytes:
 async def filled_broker(folder):
     clock = SystemClock()
     store = await FileLedgerStore.open(folder / "ledgers", clock, wal_file_bytes=8 << 20)
-    config = BrokerConfig(offsets_partition_count=1)
-    node = Node(config, store, MemoryMetadataStore(), clock, SystemRandomness())
-    await node.open()
-    face = KafkaFace(node)
+    rig = Rig(BrokerConfig(offsets_partition_count=1), store, clock=clock)
+    node = await rig.start()
     try:
-        address = await face.listen("127.0.0.1", 0)
+        address = await rig.face.listen("127.0.0.1", 0)
         await node.topics.create("logs", 1, 1, {})
         log = node.topics.get("logs").require_log(0)
         await log.wait_loaded()
         rng = random.Random(3)
         for _ in range(BATCHES):
-            batch = encode_batch([Record(0, 1_000, None, rng.randbytes(BATCH_BYTES))])
-            header = next(iterate_headers(batch))[1]
-            while (appended := log.append(batch, header)) is None:
-                assert log.ready is not None
-                await log.ready.wait()
-            await appended.completion.wait()
+            await append(log, batch(rng.randbytes(BATCH_BYTES), timestamp_ms=1_000))
         yield address, log, store
     finally:
-        await face.close()
-        await node.close()
+        await rig.stop()
         await store.close()
 
 
