@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.integration.in_process import TIMEOUT_S, append, broker, hold_answers, move
+from tests.integration.in_process import TIMEOUT_S, append, hold_answers, move
+from tests.kit.cluster import Cluster
 from tests.waiting import until
-
-from headrace.metadata.memory import MemoryMetadata
-from headrace.storage.memory import MemoryLedgerStore
 
 QUIET_S = 30
 """Sixty times what librdkafka waits before it asks once more: only a mended one takes so long."""
@@ -26,8 +24,8 @@ def test_a_partition_that_was_given_up_while_its_start_was_asked_for_is_fetched_
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     async def scenario() -> None:
-        metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-        async with broker(1, metadata, ledgers) as one:
+        cluster = Cluster(has_ports=True)
+        async with cluster.running(1) as one:
             await one.topics.create("t", 1)
             await move(one, one)
             await append(one, b"v")

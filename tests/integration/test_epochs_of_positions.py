@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.in_process import TIMEOUT_S, append, broker, hold_answers, move
-
-from headrace.metadata.memory import MemoryMetadata
-from headrace.storage.memory import MemoryLedgerStore
+from tests.integration.in_process import TIMEOUT_S, append, hold_answers, move
+from tests.kit.cluster import Cluster
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -46,8 +44,8 @@ async def test_a_late_answer_about_the_logs_start_does_not_send_a_consumer_back_
     epoch, however far it has read meanwhile."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-    async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
+    cluster = Cluster(has_ports=True)
+    async with cluster.running(1) as one, cluster.running(2) as two:
         await one.topics.create("t", 1)
         await move(one, one)
         for _ in range(3):
@@ -72,8 +70,8 @@ async def test_a_consumer_whose_epoch_was_trimmed_away_continues_after_it() -> N
     """Told that its epoch is unknown, it would take the log for cut off and go to the end."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-    async with broker(1, metadata, ledgers) as one, broker(2, metadata, ledgers) as two:
+    cluster = Cluster(has_ports=True)
+    async with cluster.running(1) as one, cluster.running(2) as two:
         await one.topics.create("t", 1)
         await move(one, one)
         for _ in range(3):

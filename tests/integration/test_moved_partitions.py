@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
 
-from tests.integration.in_process import TIMEOUT_S, append, broker, move, serve
+from tests.integration.in_process import TIMEOUT_S, append, move, serve
+from tests.kit.cluster import Cluster
 from tests.waiting import until
 
 from headrace.kafka.handlers.metadata import metadata as handle_metadata
-from headrace.metadata.memory import MemoryMetadata
-from headrace.storage.memory import MemoryLedgerStore
 
 
 class Asked(NamedTuple):
@@ -37,8 +36,8 @@ def read_one(consumer) -> bytes:
 async def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it() -> None:
     from kafka import KafkaConsumer, TopicPartition
 
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-    async with broker(1, metadata, ledgers) as one:
+    cluster = Cluster(has_ports=True)
+    async with cluster.running(1) as one:
         await one.topics.create("t", 1)
         await serve(one)
         host, port = one.cluster.kafka_address
@@ -51,7 +50,7 @@ async def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it
             # no position to validate first, and asks whom it is told of at once.
             while consumer.highwater(TopicPartition("t", 0)) is None:
                 assert not await asyncio.to_thread(consumer.poll, timeout_ms=100)
-            async with broker(2, metadata, ledgers) as two:
+            async with cluster.running(2) as two:
                 reading = asyncio.create_task(asyncio.to_thread(read_one, consumer))
                 await move(one, two)
                 await append(two, b"at 2")
@@ -60,9 +59,9 @@ async def test_kafka_python_follows_a_partition_to_a_broker_that_joined_after_it
 
 
 async def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
-    async with broker(1, metadata, ledgers) as one, AsyncExitStack() as stack:
-        two = await stack.enter_async_context(broker(2, metadata, ledgers))
+    cluster = Cluster(has_ports=True)
+    async with cluster.running(1) as one, AsyncExitStack() as stack:
+        two = await stack.enter_async_context(cluster.running(2))
         await one.topics.create("t", 1)
         await move(one, two)
         await until(lambda: one.ownership.leader(one.topics.get("t"), 0).broker == 2)

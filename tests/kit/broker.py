@@ -20,6 +20,7 @@ from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.face_figures import kafka_figures
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.randomness import SystemRandomness
+from headrace.server.peers import call_peers
 from headrace.storage.files.wal_sync import Counters
 from headrace.storage.memory import MemoryLedgerStore
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headrace.runtime.figures import Source
+    from headrace.server.peers import KafkaPeers
 
 T = TypeVar("T")
 Test = Callable[[T], Awaitable[None]]
@@ -39,6 +41,7 @@ class Rig:
 
     node: Node
     face: KafkaFace
+    peers: KafkaPeers | None = None
 
     def __init__(
         self,
@@ -64,14 +67,27 @@ class Rig:
         self.face = KafkaFace(self.node)
         return self.node
 
+    async def join(self, *, has_port: bool) -> None:
+        """Join the brokers that share its metadata; they reach it if it has a port."""
+        address = ADDRESS
+        if has_port:
+            self.peers = call_peers(self.node)
+            address = await self.face.listen("127.0.0.1", 0)
+        await self.node.register(address, ("127.0.0.1", 1))
+
     async def stop(self) -> None:
-        await self.face.close()
+        await self._hang_up()
         await self.node.close()
 
     async def kill(self) -> None:
         """As kill -9 does it: what is under way ends, and nothing is handed over or finished."""
-        await self.face.close()
         await self.node.tasks.close()
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        await self.face.close()
+        if self.peers is not None:
+            await self.peers.close()
 
     async def restart(self) -> Node:
         await self.stop()

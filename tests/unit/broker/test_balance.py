@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.unit.broker.test_shared_ownership import Cluster
+from tests.kit.cluster import Cluster
 from tests.waiting import until
 
 from headrace.broker.ownership.balance import BALANCER, STALE_EVALUATIONS

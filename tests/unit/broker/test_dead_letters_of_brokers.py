@@ -45,7 +45,7 @@ async def copies(node):
 
 async def reject_one(cluster, number, value):
     """Send a message to a partition, receive it, and have the group give it up."""
-    await cluster.append(number, value)
+    await cluster.put(number, value)
     broker = cluster.owner(number)
     (message,) = [one for one in await broker.receive(max=10) if one["value"] == value.decode()]
     dead = [{"receipt": message["receipt"], "reason": "unreadable"}]
@@ -79,7 +79,7 @@ async def test_a_copy_whose_answer_was_lost_is_not_made_twice(cluster):
     await cluster.make_queue(**CONFIG)
     node = await make_dead_letter_topic(cluster)
     other = next(b for b in cluster.brokers.values() if b.node is not node)
-    number = cluster.owners().index(other.node.config.broker_id)
+    number = cluster.topic_owners().index(other.node.config.broker_id)
     peers = other.node.queue_owners.peers
     real, calls = peers.append, []
 
@@ -103,7 +103,7 @@ async def test_a_dead_letter_topic_without_an_owner_is_waited_for(cluster):
     await cluster.make_queue(**CONFIG)
     node = await make_dead_letter_topic(cluster)
     other = next(b for b in cluster.brokers.values() if b.node is not node)
-    number = cluster.owners().index(other.node.config.broker_id)
+    number = cluster.topic_owners().index(other.node.config.broker_id)
     cluster.patch.setattr(dead_letters, "RETRY_S_MAX", 0.2)
     is_away = True
     real = other.node.queue_owners.peers.append
@@ -130,7 +130,7 @@ async def test_copies_above_the_topics_limit_are_halved_before_they_are_sent(clu
     await cluster.make_queue(**CONFIG)
     node = await make_dead_letter_topic(cluster, **{"max.message.bytes": "2000"})
     other = next(b for b in cluster.brokers.values() if b.node is not node)
-    number = cluster.owners().index(other.node.config.broker_id)
+    number = cluster.topic_owners().index(other.node.config.broker_id)
     peers, sent = other.node.queue_owners.peers, []
     real = peers.append
 
@@ -142,7 +142,7 @@ async def test_copies_above_the_topics_limit_are_halved_before_they_are_sent(clu
 
     cluster.patch.setattr(peers, "append", closes_the_connection)
     values = [bytes([65 + n]) * 700 for n in range(4)]
-    await cluster.append(number, *values)
+    await cluster.put(number, *values)
     messages = await other.receive(max=10)
     dead = [{"receipt": one["receipt"], "reason": "unreadable"} for one in messages]
     assert all(one["ok"] for one in await other.settle(dead_letter=dead))

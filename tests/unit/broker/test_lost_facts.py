@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 from tests.kit.broker import Rig
-from tests.unit.broker.test_shared_ownership import Cluster, append_at, run
+from tests.kit.cluster import Cluster, append_at
+from tests.unit.broker.test_shared_ownership import run
 from tests.waiting import until
 
 from headrace.broker.coordinators import groups_configured

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.kit.cluster import Cluster, append_at
+from tests.kit.records import append
 from tests.waiting import until
 
-from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import coordinator_shards, shard_snapshot
-from headrace.broker.node import Node
 from headrace.broker.ownership import (
     hand_over,
     next_owner,
@@ -48,7 +48,6 @@ from headrace.errors import (
     StorageUnavailable,
     TopicUnknown,
 )
-from headrace.kafka.dispatch import KafkaFace
 from headrace.log.log_tenure import LogTenure
 from headrace.metadata.facts import (
     OWNERS,
@@ -64,155 +63,21 @@ from headrace.metadata.facts import (
     pin_key,
     topic_key,
 )
-from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
+from headrace.metadata.memory import MemoryMetadataStore
 from headrace.metadata.store import ANY, MetadataEntry
 from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.codec import Record, encode_batch
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
-from headrace.server.peers import KafkaPeers, call_peers
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.broker.node import Node
     from headrace.metadata.facts import PartitionKey
     from headrace.metadata.store import MultiOperation
     from headrace.storage.ledger import LedgerId, LedgerInfo
-
-
-class Cluster:
-    """Brokers in one process. `kill` leaves everything as it lies, as kill -9 would."""
-
-    def __init__(self) -> None:
-        self.metadata = MemoryMetadata()
-        self.ledgers = MemoryLedgerStore()
-        self.nodes: dict[int, Node] = {}
-        self.faces: dict[int, KafkaFace] = {}
-        self.peers: dict[int, KafkaPeers] = {}
-
-    async def start(
-        self, broker_id: int, slots: Sequence[int] = (), *, with_face: bool = False
-    ) -> Node:
-        """`slots`: see Node; then each broker has ledgers of its own."""
-        config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=20, join_timeout_ms=300)
-        ledgers = MemoryLedgerStore() if slots else self.ledgers.beside()
-        node = Node(
-            config,
-            ledgers,
-            MemoryMetadataStore(self.metadata),
-            SystemClock(),
-            SystemRandomness(),
-            shared_ledgers=None if slots else ledgers,
-            slots=slots,
-        )
-        await node.open()
-        kafka = "127.0.0.1", 1
-        if with_face:
-            self.peers[broker_id] = call_peers(node)
-            self.faces[broker_id] = KafkaFace(node)
-            kafka = await self.faces[broker_id].listen("127.0.0.1", 0)
-        await node.register(kafka, ("127.0.0.1", 0))
-        self.nodes[broker_id] = node
-        everybody = set(self.nodes)
-        await until(
-            lambda: all(
-                {fact.id for fact in other.ownership.brokers()} == everybody
-                for other in self.nodes.values()
-            )
-        )
-        return node
-
-    async def kill(self, broker_id: int, *, is_session_over: bool = True) -> Node:
-        node = self.nodes.pop(broker_id)
-        await node.tasks.close()
-        if is_session_over:
-            await node.metadata.close()
-        return node
-
-    async def stop(self, broker_id: int) -> None:
-        node = self.nodes.pop(broker_id)
-        await node.leave()
-        await node.close()
-        await node.metadata.close()
-
-    async def close(self) -> None:
-        for broker_id in list(self.nodes):
-            await self.kill(broker_id)
-        for peers in self.peers.values():
-            await peers.close()
-        for face in self.faces.values():
-            await face.close()
-
-    def owners(self, name: str, node: Node | None = None) -> list[int]:
-        """Who serves each partition, as one broker sees it."""
-        seen_by = node or next(iter(self.nodes.values()))
-        topic = seen_by.topics.by_name.get(name)
-        if topic is None:
-            return []
-        count = len(topic.partitions)
-        return [seen_by.ownership.leader(topic, number).broker for number in range(count)]
-
-    def agree(self, name: str, among: set[int]) -> bool:
-        """Whether all brokers name the same owners, these serve, and no others do."""
-        views = [self.owners(name, node) for node in self.nodes.values()]
-        if not views[0] or any(view != views[0] for view in views) or not set(views[0]) <= among:
-            return False
-        for broker_id, node in self.nodes.items():
-            topic = node.topics.get(name)
-            for number, owner in enumerate(views[0]):
-                if node.ownership.is_mine(topic, number) != (owner == broker_id):
-                    return False
-                if owner == broker_id and node.topics.get(name).partitions[number].failure:
-                    return False
-        return True
-
-    async def append(self, name: str, number: int, value: bytes) -> int:
-        """Append at whoever serves the partition, as a client with retries does."""
-        for _ in range(500):
-            for node in self.nodes.values():
-                topic = node.topics.by_name.get(name)
-                if topic is None:
-                    continue
-                try:
-                    return await append_at(node, topic, number, value)
-                except HeadraceError:
-                    continue
-            await asyncio.sleep(0.005)
-        raise AssertionError("nobody took the record")
-
-    async def values(self, name: str, number: int) -> list[bytes]:
-        for node in self.nodes.values():
-            topic = node.topics.get(name)
-            if node.ownership.is_mine(topic, number):
-                log = topic.partitions[number]
-                await log.wait_loaded()
-                found: list[bytes] = []
-                offset = log.log_start_offset
-                while offset < log.high_watermark:
-                    for record in iterate_records(await log.reader.read(offset, 1 << 20)):
-                        assert record.offset == offset, "offsets are dense"
-                        found.append(record.value)
-                        offset += 1
-                return found
-        raise AssertionError("nobody serves it")
-
-
-async def append_at(node: Node, topic: Topic, number: int, value: bytes) -> int:
-    batch = encode_batch([Record(0, node.clock.now_ms(), None, value, [])])
-    return await append_batch(topic, number, batch)
-
-
-async def append_batch(topic: Topic, number: int, batch: bytes) -> int:
-    for _ in range(20):
-        log = topic.require_log(number)
-        appended = log.append(batch, check_batch(batch))
-        if appended is not None:
-            await appended.completion.wait()
-            return appended.base_offset
-        await log.ready.wait()
-    raise AssertionError("never ready")
 
 
 def run(scenario: Callable[[Cluster], object]) -> None:
@@ -1091,15 +956,15 @@ def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_stale() -
 
 def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes_no_owner() -> None:
     async def scenario(cluster: Cluster) -> None:
+        cluster.has_ports = True
         for broker_id in (1, 2):
-            await cluster.start(broker_id, with_face=True)
+            await cluster.start(broker_id)
         await cluster.nodes[1].topics.create("t", 4)
-        face = cluster.faces[1]
+        face = cluster.rigs[1].face
         await until(lambda: cluster.agree("t", {1, 2}) and len(face.connections) == 1)
         await asyncio.sleep(0.05)  # the line is open when its first response has arrived
         # What the kernel does for a process that is killed, and a firewall to one that lives.
         dead = await cluster.kill(1, is_session_over=False)
-        await face.close()
         survivor = cluster.nodes[2].ownership
         topic = cluster.nodes[2].topics.get("t")
         (part,) = [n for n in range(4) if survivor.view.owners[topic.id, n].fact.broker == 1][:1]
@@ -1592,7 +1457,7 @@ def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first
         data = encode_batch(
             [Record(0, 1, None, b"v", [])], base_sequence=0, is_transactional=True, **names
         )
-        await append_batch(one.topics.get("t"), 0, data)
+        await append(one.topics.get("t").require_log(0), data)
         two = await cluster.start(2)
         monkeypatch.setattr(MemoryLedgerStore, "recover", recover)
         await cluster.kill(1)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.broker.test_shared_ownership import Cluster, group_owners, run
+from tests.unit.broker.test_shared_ownership import group_owners, run
 from tests.waiting import until
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
@@ -26,6 +26,8 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from tests.kit.cluster import Cluster
 
     from headrace.broker.coordinators.shard_log import Replayed
     from headrace.broker.node import Node

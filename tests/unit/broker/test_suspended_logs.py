@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.broker.test_shared_ownership import Cluster, append_at, run
+from tests.kit.cluster import Cluster, append_at
+from tests.unit.broker.test_shared_ownership import run
 from tests.waiting import until
 
 from headrace.broker.topics.ownership import NO_LEADER

@@ -81,7 +81,7 @@ async def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
 
 @with_brokers(0)
 async def test_brokers_that_create_at_once_do_not_exceed_a_tenants_limits(cluster):
-    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    cluster.settings |= {**CONFIG, "super_users": "User:ANONYMOUS"}
     for number in (1, 2):
         await cluster.start(number)
     listed = MemoryMetadataStore.list
@@ -331,7 +331,7 @@ async def test_a_client_of_a_tenant_is_throttled_by_its_rate_and_others_are_not(
 
 @with_brokers(0)
 async def test_a_rate_is_shared_by_all_brokers_and_follows_the_load(cluster):
-    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    cluster.settings |= {**CONFIG, "super_users": "User:ANONYMOUS"}
     for number in (1, 2, 3):
         await cluster.start(number)
     nodes = {number: one.node for number, one in cluster.brokers.items()}
@@ -366,7 +366,7 @@ async def test_a_rate_is_shared_by_all_brokers_and_follows_the_load(cluster):
 
 @with_brokers(0)
 async def test_connections_are_counted_over_all_brokers(cluster):
-    cluster.settings = {**CONFIG, "super_users": "User:ANONYMOUS"}
+    cluster.settings |= {**CONFIG, "super_users": "User:ANONYMOUS"}
     for number in (1, 2, 3):
         await cluster.start(number)
     one, other, third = (cluster.brokers[number].node for number in (1, 2, 3))

@@ -7,20 +7,18 @@ from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.integration.in_process import broker as cluster_broker
 from tests.integration.in_process import move, serve
 from tests.kit.broker import broker
+from tests.kit.cluster import Cluster
 from tests.waiting import until
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
 from headrace.broker.timers import timer_host, timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
 from headrace.coordination.timers.schedule import ScheduleEntry
-from headrace.metadata.memory import MemoryMetadata
 from headrace.records.attributes import MESSAGE_ID
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
-from headrace.storage.memory import MemoryLedgerStore
 
 ON = {"headrace.message.attributes": "true"}
 YEAR_MS = 365 * 24 * 3_600_000
@@ -70,10 +68,10 @@ def hosted_of(node):
 
 
 async def test_the_next_owner_delivers_what_is_pending_each_record_once():
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    cluster = Cluster(has_ports=True)
     async with (
-        cluster_broker(1, metadata, ledgers) as first,
-        cluster_broker(2, metadata, ledgers) as second,
+        cluster.running(1) as first,
+        cluster.running(2) as second,
     ):
         await first.topics.create("t", 1, configs=ON)
         await until(lambda: "t" in second.topics.by_name)
@@ -93,10 +91,10 @@ async def test_the_next_owner_delivers_what_is_pending_each_record_once():
 async def test_the_next_owner_opens_timers_when_their_partition_is_loaded(monkeypatch):
     monkeypatch.setattr(timer_host, "LOOK_S", 3_600)
 
-    metadata, ledgers = MemoryMetadata(), MemoryLedgerStore()
+    cluster = Cluster(has_ports=True)
     async with (
-        cluster_broker(1, metadata, ledgers) as first,
-        cluster_broker(2, metadata, ledgers) as second,
+        cluster.running(1) as first,
+        cluster.running(2) as second,
     ):
         await first.topics.create("t", 1, configs=ON)
         await until(lambda: "t" in second.topics.by_name)

@@ -6,16 +6,14 @@ import asyncio
 import functools
 import json
 from collections import Counter
-from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from starlette.applications import Starlette
+from tests.kit.cluster import Cluster
+from tests.kit.records import append, batch
 from tests.unit.http.http_rig import Web, scope
 from tests.waiting import until
 
-from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Node
 from headrace.broker.services import queue_owners, queue_receive
 from headrace.errors import (
     BrokerUnreachable,
@@ -26,42 +24,15 @@ from headrace.errors import (
     TopicIdUnknown,
     TopicUnknown,
 )
-from headrace.http.groups import GroupOperations
-from headrace.http.operations import routes
-from headrace.http.parked import ParkedOperations
-from headrace.http.queues import Queues
-from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.handlers import forwarded_queues
-from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
-from headrace.records.batch import read_header
-from headrace.records.codec import Record, encode_batch
-from headrace.runtime.clock import SystemClock
-from headrace.runtime.randomness import SystemRandomness
-from headrace.server.peers import KafkaPeers, call_peers
-from headrace.storage.memory import MemoryLedgerStore
 
 GROUP, TOPIC, PARTITIONS = "workers", "jobs", 6
 QUEUE = f"/v1/queues/{TOPIC}/{GROUP}"
 LIMIT_S = 30
 
 
-class Broker:
-    """A node with both faces."""
-
-    def __init__(self, node: Node, face: KafkaFace, peers: KafkaPeers) -> None:
-        self.node, self.face, self.peers = node, face, peers
-        services = node.services
-        parts = Queues(services), ParkedOperations(services), GroupOperations(services)
-        operations = [one for part in parts for one in part.operations]
-        self.app = Starlette(routes=routes(services, operations, is_local=True))
-        self.rig = SimpleNamespace(node=node, face=face)
-        self.sending = lambda: None
-
-    async def ask(self, method, target, body=None):
-        return await Web.ask(self, method, target, body)
-
-    raw = Web.raw
-    answered: dict[str, str]
+class Broker(Web):
+    """The queue, as clients of one broker have it."""
 
     async def receive(self, **asked):
         status, answer = await self.ask("POST", f"{QUEUE}/receive", asked)
@@ -90,85 +61,42 @@ class Broker:
         return json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
 
 
-class Cluster:
-    """Brokers over shared metadata and ledgers, which reach each other over sockets."""
+class QueueCluster(Cluster):
+    """Brokers that share a topic."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(has_ports=True)
         self.patch = patch
-        self.metadata, self.ledgers = MemoryMetadata(), MemoryLedgerStore()
         self.brokers: dict[int, Broker] = {}
-        self.settings: dict[str, str] = {}
-        """Of the brokers that start from now on."""
 
     async def start(self, broker_id: int) -> None:
-        times = {"rebalance_delay_ms": 20, "join_timeout_ms": 300}
-        config = BrokerConfig(broker_id=broker_id, **times, **self.settings)
-        ledgers = self.ledgers.beside()
-        node = Node(
-            config,
-            ledgers,
-            MemoryMetadataStore(self.metadata),
-            SystemClock(),
-            SystemRandomness(),
-            shared_ledgers=ledgers,
-        )
-        await node.open()
-        peers, face = call_peers(node), KafkaFace(node)
-        await node.register(await face.listen("127.0.0.1", 0), ("127.0.0.1", 1))
-        self.brokers[broker_id] = Broker(node, face, peers)
-        await until(
-            lambda: all(
-                len(one.node.ownership.brokers()) == len(self.brokers)
-                for one in self.brokers.values()
-            )
-        )
+        await super().start(broker_id)
+        self.brokers[broker_id] = Broker(self.rigs[broker_id])
 
     async def kill(self, broker_id: int) -> None:
-        broker = self.brokers.pop(broker_id)
-        await broker.face.close()
-        await broker.peers.close()
-        await broker.node.tasks.close()
-        await broker.node.metadata.close()
+        del self.brokers[broker_id]
+        await super().kill(broker_id)
 
-    async def close(self) -> None:
-        for broker_id in list(self.brokers):
-            await self.kill(broker_id)
-
-    def owners(self) -> list[int]:
+    def topic_owners(self) -> list[int]:
         """As all agree on it, and serve it; else nothing."""
-        views = []
-        for broker_id, broker in self.brokers.items():
-            topic = broker.node.topics.by_name.get(TOPIC)
-            if topic is None:
-                return []
-            ownership = broker.node.ownership
-            view = [ownership.leader(topic, n).broker for n in range(len(topic.partitions))]
-            mine = {n for n, owner in enumerate(view) if owner == broker_id}
-            if mine != {n for n in range(len(view)) if ownership.is_mine(topic, n)}:
-                return []
-            views.append(view)
-        is_settled = all(view == views[0] for view in views) and {*views[0]} <= {*self.brokers}
-        return views[0] if is_settled else []
+        return self.owners(TOPIC) if self.agree(TOPIC, {*self.rigs}) else []
 
     def owner(self, partition: int) -> Broker:
-        return self.brokers[self.owners()[partition]]
+        return self.brokers[self.topic_owners()[partition]]
 
-    async def append(self, partition: int, *values: bytes) -> None:
+    async def put(self, partition: int, *values: bytes) -> None:
+        """Append at the owner."""
         log = self.owner(partition).node.topics.get(TOPIC).require_log(partition)
-        await log.wait_loaded()
-        data = encode_batch([Record(n, 1, None, value, []) for n, value in enumerate(values)])
-        while (appended := log.append(data, read_header(data))) is None:
-            await log.ready.wait()
-        await appended.completion.wait()
+        await append(log, batch(*values, timestamp_ms=1))
 
     async def make_queue(self, topic_config: dict[str, str] | None = None, **config: str) -> None:
-        first = next(iter(self.brokers.values())).node
+        first = next(iter(self.nodes.values()))
         config = {"share.auto.offset.reset": "earliest", **config}
         await first.group_configs.change(GROUP, lambda _: config)
         await first.topics.create(TOPIC, PARTITIONS, 1, topic_config or {})
         # Each owns some: else nothing is shown.
-        await until(lambda: len(set(self.owners())) == len(self.brokers))
-        nodes = [one.node for one in self.brokers.values()]
+        await until(lambda: len(set(self.topic_owners())) == len(self.brokers))
+        nodes = self.nodes.values()
         await until(lambda: all(n.group_configs.overrides(GROUP) == config for n in nodes))
 
     async def states(self):
@@ -186,7 +114,7 @@ def with_brokers(count):
         @functools.wraps(test)
         def run():
             async def scenario(patch):
-                cluster = Cluster(patch)
+                cluster = QueueCluster(patch)
                 try:
                     for broker_id in range(1, count + 1):
                         await cluster.start(broker_id)
@@ -211,7 +139,7 @@ def values(messages):
 async def test_one_call_gives_messages_of_the_whole_topic(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
     broker = cluster.brokers[1]
     messages = await broker.receive(max=100)
     assert values(messages) == [str(number) for number in range(PARTITIONS)]
@@ -225,12 +153,12 @@ async def test_one_call_gives_messages_of_the_whole_topic(cluster):
 async def test_a_topic_that_another_broker_has_just_created_is_there(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
     topics = cluster.brokers[2].node.topics
     topics._remove(topics.get(TOPIC))  # as if its watch had not delivered it
     messages = await cluster.brokers[2].receive(max=100)
     assert {int(one["value"]) for one in messages} >= {
-        number for number, owner in enumerate(cluster.owners()) if owner == 1
+        number for number, owner in enumerate(cluster.topic_owners()) if owner == 1
     }
 
 
@@ -276,9 +204,9 @@ async def test_a_topic_is_received_from_at_once_though_its_owners_begin_late(clu
 async def test_a_receive_follows_a_partition_that_has_just_moved(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
     calls = cluster.brokers[1].node.queue_owners.peers
-    theirs = [number for number, owner in enumerate(cluster.owners()) if owner == 2]
+    theirs = [number for number, owner in enumerate(cluster.topic_owners()) if owner == 2]
     refusals = 3
 
     async def moving(broker, topic_id, asked, ends):
@@ -297,8 +225,8 @@ async def test_a_receive_follows_a_partition_that_has_just_moved(cluster):
 async def test_each_kind_of_settlement_reaches_the_owner(cluster):
     await cluster.make_queue()
     asked = cluster.brokers[1]
-    number = cluster.owners().index(2)
-    await cluster.append(number, b"ack", b"nack", b"dead", b"extend")
+    number = cluster.topic_owners().index(2)
+    await cluster.put(number, b"ack", b"nack", b"dead", b"extend")
     held = {one["value"]: one["receipt"] for one in await asked.receive(max=10)}
     results = await asked.settle(
         ack=[held["ack"]],
@@ -319,7 +247,7 @@ async def test_each_kind_of_settlement_reaches_the_owner(cluster):
 async def test_no_more_are_received_than_were_asked_for(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, *[b"x"] * 10)
+        await cluster.put(number, *[b"x"] * 10)
     seen = Counter()
     while messages := await cluster.brokers[1].receive(max=7):
         assert len(messages) <= 7
@@ -332,7 +260,7 @@ async def test_no_more_are_received_than_were_asked_for(cluster):
 @with_brokers(2)
 async def test_a_long_poll_ends_with_the_first_message_of_another_broker(cluster):
     await cluster.make_queue()
-    asked, number = cluster.brokers[1], cluster.owners().index(2)
+    asked, number = cluster.brokers[1], cluster.topic_owners().index(2)
     loop = asyncio.get_running_loop()
     for turn in range(3):
         waiting = asyncio.create_task(asked.receive(max=10, wait_ms=20_000))
@@ -340,7 +268,7 @@ async def test_a_long_poll_ends_with_the_first_message_of_another_broker(cluster
         hosted = await shares.watched(cluster.brokers[2].node.topics.get(TOPIC), number)
         await until(lambda hosted=hosted: bool(hosted.data.waiters))
         sent_s = loop.time()
-        await cluster.append(number, b"%d" % turn)
+        await cluster.put(number, b"%d" % turn)
         (message,) = await waiting
         assert message["value"] == str(turn)
         assert loop.time() - sent_s < 4, "it is woken, and does not ask again after a while"
@@ -349,8 +277,8 @@ async def test_a_long_poll_ends_with_the_first_message_of_another_broker(cluster
 @with_brokers(2)
 async def test_a_long_poll_ends_when_a_delay_at_another_broker_is_over(cluster):
     await cluster.make_queue()
-    asked, number = cluster.brokers[1], cluster.owners().index(2)
-    await cluster.append(number, b"later")
+    asked, number = cluster.brokers[1], cluster.topic_owners().index(2)
+    await cluster.put(number, b"later")
     (message,) = await asked.receive(max=1)
     await asked.settle(nack=[{"receipt": message["receipt"], "delay_ms": 300}])
     began_s = asyncio.get_running_loop().time()
@@ -363,7 +291,7 @@ async def test_a_long_poll_ends_when_a_delay_at_another_broker_is_over(cluster):
 async def test_messages_received_for_a_disconnected_client_are_released(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
 
     async def at_once():
         return
@@ -388,7 +316,7 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(cluster):
     gone.set()
     assert (await waiting)["messages"] == [], "it ends at once"
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
     assert len(await cluster.brokers[2].receive(max=100, wait_ms=5_000)) == PARTITIONS
 
 
@@ -396,8 +324,8 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(cluster):
 async def test_an_answer_that_never_came_is_followed_by_a_release(cluster):
     cluster.patch.setattr(queue_owners, "RELEASE_PAUSES_S", (0.01, 0.1))
     await cluster.make_queue()
-    number = cluster.owners().index(2)
-    await cluster.append(number, b"x")
+    number = cluster.topic_owners().index(2)
+    await cluster.put(number, b"x")
     node = cluster.brokers[1].node
     calls = node.queue_owners.peers
 
@@ -418,9 +346,9 @@ async def test_an_answer_that_never_came_is_followed_by_a_release(cluster):
 async def test_while_an_owner_is_away_the_messages_of_the_others_come(cluster):
     cluster.patch.setattr(queue_receive, "RETRY_S", 0.05)
     await cluster.make_queue()
-    owners = cluster.owners()
+    owners = cluster.topic_owners()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
 
     async def silent(*_asked):
         raise BrokerUnreachable("broker at 127.0.0.1:1 gave no answer")
@@ -445,8 +373,8 @@ async def test_while_an_owner_is_away_the_messages_of_the_others_come(cluster):
 @with_brokers(2)
 async def test_after_a_takeover_what_was_not_acknowledged_is_delivered_again(cluster):
     await cluster.make_queue()
-    number = cluster.owners().index(2)
-    await cluster.append(number, b"done", b"held")
+    number = cluster.topic_owners().index(2)
+    await cluster.put(number, b"done", b"held")
     held = {one["value"]: one["receipt"] for one in await cluster.brokers[1].receive(max=10)}
     assert (await cluster.brokers[1].settle(ack=[held["done"]]))[0]["ok"]
     waiting = asyncio.create_task(cluster.brokers[1].receive(max=10, wait_ms=20_000))
@@ -465,7 +393,7 @@ async def test_a_group_begins_at_every_broker_though_one_has_enough(cluster):
     assert await cluster.brokers[1].receive(max=1) == []
     assert set(await cluster.states()) == set(range(PARTITIONS))
     for number in range(PARTITIONS):
-        await cluster.append(number, b"%d" % number)
+        await cluster.put(number, b"%d" % number)
     assert len(await cluster.brokers[1].receive(max=100)) == PARTITIONS
 
 
@@ -473,7 +401,7 @@ async def test_a_group_begins_at_every_broker_though_one_has_enough(cluster):
 async def test_a_bounded_receive_ends_there_on_all_brokers(cluster):
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"a", b"b")
+        await cluster.put(number, b"a", b"b")
     ends = [{"partition": number, "offset": 1} for number in range(PARTITIONS)]
     asked = {"max": 100, "ends": ends}
     _, answer = await cluster.brokers[1].ask("POST", f"{QUEUE}/receive", asked)
@@ -484,8 +412,8 @@ async def test_a_bounded_receive_ends_there_on_all_brokers(cluster):
 @with_brokers(2)
 async def test_a_second_consumer_is_refused_by_the_owner_at_another_broker(cluster):
     await cluster.make_queue(**{"headrace.share.subscription": "exclusive"})
-    number = cluster.owners().index(2)
-    await cluster.append(number, b"x")
+    number = cluster.topic_owners().index(2)
+    await cluster.put(number, b"x")
     (message,) = await cluster.brokers[2].receive(consumer="a")
     assert message["value"] == "x"
     status, problem = await cluster.brokers[1].ask(
@@ -505,7 +433,7 @@ async def test_any_broker_says_where_a_group_stands_on_the_whole_topic(cluster):
         _, answer = await broker.ask("GET", QUEUE)
         assert answer["partitions"] == [], "it has not begun"
     for number in range(PARTITIONS):
-        await cluster.append(number, b"a", b"b", b"c")
+        await cluster.put(number, b"a", b"b", b"c")
     first = await cluster.brokers[1].receive(max=100)
     acked = [one["receipt"] for one in first if one["value"] == "a"]
     assert all(one["ok"] for one in await cluster.brokers[2].settle(ack=acked))
@@ -581,7 +509,7 @@ async def test_partitions_whose_owner_is_silent_are_listed_as_failed(cluster):
     await cluster.make_queue(**{"headrace.share.key.order": "true"})
     one = cluster.brokers[1]
     assert (await one.ask("POST", f"{QUEUE}/park", {"keys": ["hot"]}))[0] == 200
-    owners = cluster.owners()
+    owners = cluster.topic_owners()
     there = [number for number, owner in enumerate(owners) if owner == 2]
     here = [number for number, owner in enumerate(owners) if owner == 1]
 
@@ -609,7 +537,7 @@ async def test_a_frozen_owner_is_waited_for_once(cluster):
     """And not by each call that follows; they name it, and what it owns is failed."""
     await cluster.make_queue()
     one = cluster.brokers[1]
-    there = [number for number, owner in enumerate(cluster.owners()) if owner == 2]
+    there = [number for number, owner in enumerate(cluster.topic_owners()) if owner == 2]
     waits = 0
 
     async def frozen(*_asked):
@@ -654,7 +582,7 @@ async def test_a_partition_that_has_just_moved_is_asked_for_at_its_new_owner(clu
     cluster.patch.setattr(queue_owners, "MOVING_S", 0.01)
     await cluster.make_queue()
     for number in range(PARTITIONS):
-        await cluster.append(number, b"a")
+        await cluster.put(number, b"a")
     assert len(await cluster.brokers[1].receive(max=100)) == PARTITIONS
     calls = cluster.brokers[1].node.queue_owners.peers
     refusals = [NotOwner("it has moved"), NotOwner("it has moved")]
@@ -679,7 +607,7 @@ async def test_a_peer_refuses_what_no_broker_would_ask(cluster):
     one, other = cluster.brokers[1].node, cluster.brokers[2].node
     peers, topic_id = one.queue_owners.peers, one.topics.get(TOPIC).id
     (there,) = [broker for broker in one.cluster.brokers() if broker.id == other.config.broker_id]
-    mine = cluster.owners().index(1)
+    mine = cluster.topic_owners().index(1)
     (refused,) = (await peers.describe(there, topic_id, GROUP, [mine])).values()
     assert isinstance(refused, NotOwner)
     with pytest.raises(TopicUnknown):
