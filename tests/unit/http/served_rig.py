@@ -38,7 +38,8 @@ class BareFace:
         self.sources = ()
         self.slow = SlowRequests()
         self.connection_count = lambda: 0
-        topics = SimpleNamespace(by_name={}, by_id={}, companions={}, damaged_facts={})
+        logs = SimpleNamespace(companions={})
+        topics = SimpleNamespace(by_name={}, by_id={}, logs=logs, damaged_facts={})
         health = Health(topics, SimpleNamespace(damaged_facts={}), MemoryMetadataStore())
         services = SimpleNamespace(**dict.fromkeys(field.name for field in fields(Services)))
         services.topics, services.health = SimpleNamespace(disk=None), health
