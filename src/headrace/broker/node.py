@@ -558,13 +558,17 @@ class Node:
         await collect_orphans(*parts, has_neighbours=bool(self._slots))
 
 
+def _tenants_of(node: Node) -> Tenants | None:
+    return None if node.access is None else node.access.tenants
+
+
 def _services_of(node: Node, machine: Machine) -> Services:
     """Put together what faces may use."""
     owners, topics, configs = node.queue_owners, node.topics, node.group_configs
     broker_id, cluster = node.config.broker_id, node.cluster
     calls = OwnerCalls(owners, cluster.brokers, broker_id)
     shared = node.metadata, node.clock, node.randomness
-    authentication, issuers = without_listeners(*shared, node.config)
+    authentication, issuers = without_listeners(*shared, node.config, _tenants_of(node))
     reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)

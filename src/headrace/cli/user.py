@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
+from headrace.broker.security.tenant_ownership import TENANT_NAME
 from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
-from headrace.cli.user_places import BrokerUsers, StoredUsers
+from headrace.cli.user_places import BrokerUsers, StoredUsers, TenantUsers
 from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 
@@ -58,6 +59,11 @@ def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         CREDENTIAL,
         click.option(
+            "--tenant",
+            metavar="NAME",
+            help="Users of a tenant's own. Clients of a tenant see these alone anyway.",
+        ),
+        click.option(
             "--data-dir",
             type=click.Path(path_type=Path, file_okay=False),
             help="Use the metadata in the data directory of a stand-alone broker, running or not.",
@@ -69,7 +75,9 @@ def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
     """Remove the options that say where the users are. Raises CommandFailed."""
-    tls = values.pop("tls")
+    tls, tenant = values.pop("tls"), values.pop("tenant")
+    if tenant is not None and TENANT_NAME.fullmatch(tenant) is None:
+        raise CommandFailed(f"{tenant!r} is not the name of a tenant", "Check --tenant", USAGE)
     data_dir, zookeeper = values.pop("data_dir"), values.pop("zookeeper")
     root, credential = values.pop("zookeeper_root"), values.pop("zookeeper_credential_file")
     if data_dir is not None and zookeeper is not None:
@@ -77,7 +85,8 @@ def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
     quorum = (3, 3, 2)  # nothing is written that would need another value
     cluster = cluster_settings(zookeeper, root, _SESSION_TIMEOUT_MS, quorum, credential)
     place = data_dir or with_tls(cluster, tls)
-    return BrokerUsers(session) if place is None else StoredUsers(place)
+    users: UserPlace = BrokerUsers(session) if place is None else StoredUsers(place)
+    return users if tenant is None else TenantUsers(users, tenant)
 
 
 def _password_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,6 +165,7 @@ def user() -> None:
       headrace user add alice                                       # asks for the password
       headrace user rotate alice --password-file new-password
       headrace user list
+      headrace user add alice --tenant acme                         # a user of the tenant's own
       headrace user remove alice --yes
 
     A user may do nothing until super.users names it, or ACLs allow it. Changing or removing a user

@@ -16,6 +16,7 @@ from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.errors import HeadraceError
+from headrace.records.tenant_names import name_in, prefix_of
 from headrace.runtime.scram import (
     HASHES,
     SALT_BITS,
@@ -71,6 +72,38 @@ class UserPlace(Protocol):
     def delete(self, user: str, mechanisms: Sequence[str]) -> None:
         """Take a user's credentials for these mechanisms away."""
         ...
+
+
+class TenantUsers:
+    """The users of a tenant's own among all users, by their names within the tenant."""
+
+    def __init__(self, place: UserPlace, tenant: str) -> None:
+        self._place = place
+        self._prefix = prefix_of(tenant)
+
+    def find(self) -> Found:
+        """See UserPlace."""
+        found = self._place.find()
+        return {name_in(name): of for name, of in found.items() if name.startswith(self._prefix)}
+
+    def is_password(self, user: str, password: str) -> bool:
+        """See UserPlace."""
+        return self._place.is_password(self._prefix + user, password)
+
+    def set_password(
+        self,
+        user: str,
+        password: str,
+        mechanisms: Sequence[str],
+        iterations: int,
+        dropped: Sequence[str] = (),
+    ) -> None:
+        """See UserPlace."""
+        self._place.set_password(self._prefix + user, password, mechanisms, iterations, dropped)
+
+    def delete(self, user: str, mechanisms: Sequence[str]) -> None:
+        """See UserPlace."""
+        self._place.delete(self._prefix + user, mechanisms)
 
 
 class StoredUsers:

@@ -106,7 +106,9 @@ class KeyOperations:
     async def _create(self, call: Call) -> Response:
         client = self._client(call)
         given = call.body
-        owner = Principal(given["user"]) if "user" in given else client
+        owner = client
+        if "user" in given and given["user"] != call.view.name(client.name):
+            owner = Principal(call.view.key(given["user"]))
         self._require(call, owner)
         rules = None
         if "scope" in given:

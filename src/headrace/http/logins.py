@@ -28,7 +28,7 @@ from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.errors import AuthenticationFailed
-from headrace.http.connection import LOGIN, PRINCIPAL, SCOPE
+from headrace.http.connection import LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.problems import problem
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.api_keys import ApiKey
     from headrace.broker.security.browser_sessions import BrowserSession
-    from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.security.listener import ListenerSecurity, TenantPlace
     from headrace.broker.security.logins import Identity
     from headrace.broker.services.services import Services
 
@@ -122,8 +122,9 @@ class AuthenticatedApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         host = (scope.get("client") or ("",))[0]
+        place = scope.get("state", {}).get(PLACE)
         try:
-            login = await self._login(headers, scope["method"], host)
+            login = await self._login(headers, scope["method"], host, place)
         except AuthenticationFailed as error:
             log.warning("an HTTP login from %s failed: %s", host, error)
             await self._failures.delay(host)
@@ -147,11 +148,13 @@ class AuthenticatedApp:
         scope["state"] = {**scope.get("state", {}), **state}
         await self._app(scope, receive, send)
 
-    async def _login(self, headers: Headers, method: str, host: str) -> HttpLogin | None:
+    async def _login(
+        self, headers: Headers, method: str, host: str, place: TenantPlace | None
+    ) -> HttpLogin | None:
         """Raises AuthenticationFailed, _ForeignPageError."""
         given = headers.getlist(_HEADER)
         if given:
-            return await self._of_header(given, host)
+            return await self._of_header(given, host, place)
         session = await self._of_cookie(headers)
         if session is None:
             return None
@@ -165,7 +168,7 @@ class AuthenticatedApp:
             session.principal, SESSION, partial(self._sessions.is_valid, session), session
         )
 
-    async def _of_header(self, given: list[str], host: str) -> HttpLogin:
+    async def _of_header(self, given: list[str], host: str, place: TenantPlace | None) -> HttpLogin:
         """Raises AuthenticationFailed."""
         mechanism, is_success = HTTP_OTHER, False
         try:
@@ -175,7 +178,7 @@ class AuthenticatedApp:
             kind, value = scheme.lower(), value.strip()
             if kind == "basic":
                 mechanism = HTTP_BASIC
-                found = await self._of_password(_basic(value), host)
+                found = await self._of_password(_basic(value), host, place)
             elif kind == "bearer" and is_api_key(value):
                 mechanism = HTTP_KEY
                 key = self._keys.find(value)
@@ -192,11 +195,13 @@ class AuthenticatedApp:
             self._logins.figures.count(mechanism, is_success=is_success)
         return found
 
-    async def _of_password(self, given: NamedPassword, host: str) -> HttpLogin:
+    async def _of_password(
+        self, given: NamedPassword, host: str, place: TenantPlace | None
+    ) -> HttpLogin:
         """Raises AuthenticationFailed."""
-        if not self._logins.is_remembered(given):
+        if not self._logins.is_remembered(given, place):
             await self._failures.wait(host)
-        identity = await self._logins.check_password(given)
+        identity = await self._logins.check_password(given, place)
         return HttpLogin(identity.principal, PASSWORD, partial(self._holds, identity))
 
     def _holds(self, identity: Identity) -> bool:

@@ -16,6 +16,7 @@ from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.users import NAME_BYTES_MAX
+from headrace.broker.services.tenant_view import view_of
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
 from headrace.http.connection import LOGIN
 from headrace.http.logins import (
@@ -92,7 +93,7 @@ class SessionOperations:
         figures, host = authentication.logins.figures, call.session.client_host
         await authentication.failures.wait(host)
         try:
-            identity = await authentication.logins.check_password(given)
+            identity = await authentication.logins.check_password(given, call.session.place)
         except AuthenticationFailed:
             figures.count(HTTP_SESSION, is_success=False)
             await authentication.failures.delay(host)
@@ -104,7 +105,10 @@ class SessionOperations:
             await sessions.end(login.session)
         principal = identity.principal
         self._services.audit.changed(call.session, "signIn", [str(principal)], 0)
-        who = {"principal": str(principal), "is_authenticated": True, "by": SESSION}
+        signed_in = session_of(call.request)
+        signed_in.principal = principal
+        shown = view_of(self._services.authorizer, signed_in).text(str(principal))
+        who = {"principal": shown, "is_authenticated": True, "by": SESSION}
         answer = JSONResponse(who | {"can_sign_in": True} | _of_session(session), headers=_NO_STORE)
         self._set_cookie(answer, value, sessions.lifetime_ms // 1_000)
         return answer

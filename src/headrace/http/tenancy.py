@@ -37,7 +37,10 @@ _KEYS: Final = frozenset(
     }
 )
 _TEXTS: Final = frozenset(
-    {"detail", "error", "evidence", "next_step", "note", "reason", "sentence", "unknown"}
+    {
+        *("detail", "error", "evidence", "next_step", "note", "principal", "reason", "sentence"),
+        "unknown",
+    }
 )
 
 

@@ -27,7 +27,7 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.problems import Contradiction
-from headrace.records.tenant_names import TENANT, tenant_of
+from headrace.records.tenant_names import TENANT, prefix_of, tenant_of
 
 if TYPE_CHECKING:
     from headrace.broker.security.tenants import Tenants
@@ -55,7 +55,8 @@ class TenantOperations:
         changing = named | {"dry_run": DRY_RUN}
         force: Schema = {
             "type": "boolean",
-            "description": "Delete it although it has topics, groups or principals. They stay.",
+            "description": "Delete it although it has topics, groups, principals or users."
+            " They stay.",
         }
         when_full: Schema = {
             "enum": [*WHEN_FULL],
@@ -144,6 +145,7 @@ class TenantOperations:
             TOPICS: self._services.topics.held_by(name)[TOPICS],
             GROUPS: await self._group_count(name),
             "principals": len(principals),
+            "users": len(self._services.authentication.users.names(prefix_of(name))),
         }
         kept = [f"{count} {what}" for what, count in held.items() if count]
         if kept and not is_forced:

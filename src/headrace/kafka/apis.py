@@ -304,7 +304,7 @@ _APIS = (
         0,
         0,
         0,
-        needs(cluster(Operation.DESCRIBE)),
+        needs(cluster(Operation.DESCRIBE)).by("scram_users"),
     ),
     Api(
         ALTER_USER_SCRAM_CREDENTIALS,
@@ -312,7 +312,7 @@ _APIS = (
         0,
         0,
         0,
-        needs(cluster(Operation.ALTER)),
+        needs(cluster(Operation.ALTER)).by("scram_users"),
     ),
     Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, _TOKENS),
     Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, _TOKENS),

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.principal import USER
+from headrace.broker.services.tenant_view import view_of
 from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
 from headrace.errors import Unauthorized
 from headrace.kafka.authorization import Check, as_written
@@ -408,6 +410,21 @@ async def add_partitions(check: Check, _access: Access) -> Answer:
     return answer
 
 
+async def scram_users(check: Check, access: Access) -> Answer:
+    """Describe- and AlterUserScramCredentials: of all users by a right to the cluster, as in Kafka.
+    People of a tenant, who have none, need one to each user of the tenant's own that they name, and
+    to list them one to all: a prefixed rule on `User:«tenant»`."""
+    services, session = check.node.services, check.context.session
+    if services.authorizer.tenant(session) == DEFAULT:
+        return await as_written(check, access)
+    operation, request = access.needs[0].operation, check.request
+    lists = (getattr(request, one, None) or () for one in ("users", "deletions", "upsertions"))
+    names = [item.name for items in lists for item in items]
+    for name in names or [view_of(services.authorizer, session).prefix]:
+        check.require(operation, ResourceType.USER, f"{USER}:{name}")
+    return await check.proceed()
+
+
 async def describe_transactions(check: Check, access: Access) -> Answer:
     """DescribeTransactions: of a transaction, the topics that the client may DESCRIBE."""
     check.refuse_each(access.needs[0])
@@ -438,6 +455,7 @@ RULES: Final[dict[str, Rule]] = {
         init_producer_id,
         add_partitions,
         describe_transactions,
+        scram_users,
     )
 }
 

@@ -64,15 +64,17 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.TXN_OFFSET_COMMIT: ("transactional_id", "group_id", "topics.name"),
     apis.END_TXN: ("transactional_id",),
     apis.DESCRIBE_TRANSACTIONS: ("transactional_ids",),
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS: ("users.name",),
+    apis.ALTER_USER_SCRAM_CREDENTIALS: ("deletions.name", "upsertions.name"),
 }
-"""The fields with names of topics, groups and transactional ids in the requests of each API that
-tenants may send. Produce and Fetch are not dispatched as these are."""
+"""The fields with names of topics, groups, transactional ids and users in the requests of each API
+that tenants may send. Produce and Fetch are not dispatched as these are."""
 _TOPIC: Final = 2
 """The only type of resource whose settings a tenant may see. Do not change: on the wire."""
 _KEYS: Final = frozenset(
     {
         *("group_id", "key", "name", "resource_name", "topic", "topic_name", "transactional_id"),
-        *("subscribed_topic_names", "subscribed_topic_regex"),
+        *("subscribed_topic_names", "subscribed_topic_regex", "user"),
     }
 )
 """Fields of answers with keys. All others are returned as they are: an id that a client chose may

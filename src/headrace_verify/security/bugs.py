@@ -201,11 +201,11 @@ def believe_a_header_of_a_proxy(patch: Patch) -> None:
 
     login = logins.AuthenticatedApp._login
 
-    async def believing(self: Any, headers: Any, method: str, host: str) -> Any:
+    async def believing(self: Any, headers: Any, *request: Any) -> Any:
         user = headers.get("x-forwarded-user")
         if user:
             return logins.HttpLogin(Principal(user), logins.PASSWORD, lambda: True)
-        return await login(self, headers, method, host)
+        return await login(self, headers, *request)
 
     patch(logins.AuthenticatedApp, "_login", believing)
 
@@ -228,10 +228,10 @@ def refuse_absent_users_without_a_hash(patch: Patch) -> None:
 
     check = logins.Logins.check_password
 
-    async def hasty(self: Any, given: Any) -> Any:
+    async def hasty(self: Any, given: Any, *place: Any) -> Any:
         if self.users.any_credential(given.user) is None:
             raise AuthenticationFailed("wrong password, or no such user", user=given.user)
-        return await check(self, given)
+        return await check(self, given, *place)
 
     patch(logins.Logins, "check_password", hasty)
 

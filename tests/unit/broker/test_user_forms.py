@@ -68,9 +68,9 @@ def stored(*makers: Callable[[int], Mapping[str, ScramCredential]]) -> Users:
 
 def answered(users: Users, user: str, mechanism: str) -> ScramCredential:
     if not users.has_user(user):
-        return users.forms.absent(mechanism, SECRET, user)
+        return users.forms(user).absent(mechanism, SECRET, user)
     own = users.credential(user, mechanism)
-    return own or users.forms.lacking(mechanism, SECRET, user)
+    return own or users.forms(user).lacking(mechanism, SECRET, user)
 
 
 def look(users: Users, user: str) -> Look:
@@ -127,7 +127,7 @@ def test_a_password_of_an_absent_user_costs_what_one_of_a_user_does():
     costs = Counter((one[0], one[1].iterations) for one in own if one)
     absent = Counter(
         (mechanism, one.iterations)
-        for mechanism, one in (users.forms.absent_password(SECRET, name) for name in ABSENT)
+        for mechanism, one in (users.forms(name).absent_password(SECRET, name) for name in ABSENT)
     )
     assert set(absent) == set(costs)
     for count in absent.values():

@@ -50,6 +50,7 @@ class Address(tuple[str, int]):  # noqa: SLOT001  # it has the broker, too
 async def served(
     mechanisms: tuple[str, ...] = MECHANISMS,
     metadata: MemoryMetadataStore | None = None,
+    listener: ListenerSecurity = HTTP,
     **config: Any,
 ) -> AsyncIterator[Address]:
     """An HTTP listener with authentication, and the user alice."""
@@ -62,7 +63,7 @@ async def served(
     if not logins.users.has_user("alice"):
         await set_password(node, "pä:ss")
     face = HttpFace(node.services, node.tasks, rig.face)
-    address = Address(await face.listen("127.0.0.1", 0, HTTP))
+    address = Address(await face.listen("127.0.0.1", 0, listener))
     address.node = node
     face.serve_ready()
     try:

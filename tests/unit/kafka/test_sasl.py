@@ -36,6 +36,7 @@ from headrace.kafka.error_codes import (
 from headrace.metadata.user_facts import user_key
 from headrace.runtime.scram import (
     HASHES,
+    ITERATIONS,
     SHA_256,
     SHA_512,
     ScramClient,
@@ -82,14 +83,18 @@ async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[Rig]:
         yield rig
 
 
-async def set_password(rig: Rig, user: str, password: str | None) -> None:
+async def set_password(
+    rig: Rig, user: str, password: str | None, iterations: int = ITERATIONS
+) -> None:
     """Set or delete (None) both credentials of a user."""
     results = await rig.node.services.authentication.users.change(
         [
             CredentialChange(
                 user,
                 mechanism,
-                None if password is None else new_credential(mechanism, password, salt_text(7)),
+                None
+                if password is None
+                else new_credential(mechanism, password, salt_text(7), iterations),
             )
             for mechanism in HASHES
         ]

@@ -30,6 +30,7 @@ from headrace.broker.security.acls import (
     Acl,
     Entry,
     Pattern,
+    PatternType,
     Permission,
     Question,
 )
@@ -191,6 +192,10 @@ async def test_a_client_uses_its_tenants_names_in_every_version(api):
         if api.key == apis.ADD_PARTITIONS_TO_TXN and version >= 4:
             continue  # sent by brokers
         async with tenants(ALICE, CAROL) as rig:
+            assert rig.node.access is not None
+            users = Pattern(ResourceType.USER, f"User:{KEY}", PatternType.PREFIXED)
+            rule = Entry(str(ALICE), "*", Operation.ALL, Permission.ALLOW)
+            assert await rig.node.access.create([Acl(users, rule)]) == [None]
             topic = rig.node.topics.get(KEY + TOPIC)
             client = Tenant(rig, ALICE)
             answer = await client.ask(api.key, version, made(api, version, topic.id))

@@ -322,11 +322,19 @@ class AclIndex:
         known = self._patterns.get(kind)
         return known is not None and bool(known.find(name))
 
-    def decide(self, principal: str, host: str, kind: ResourceType, name: str) -> tuple[int, int]:
-        """(operations that rules deny, operations that rules allow), as bits."""
+    def decide(
+        self,
+        principal: str,
+        host: str,
+        kind: ResourceType,
+        name: str,
+        everybody: str = ANY_PRINCIPAL,
+    ) -> tuple[int, int]:
+        """(operations that rules deny, operations that rules allow), as bits. `everybody`: whose
+        rules apply, too; empty: those of the principal alone."""
         denied = allowed = 0
         of_kind = self._held[kind]
-        for holder in (principal, ANY_PRINCIPAL):
+        for holder in (principal, everybody):
             held = of_kind.get(holder)
             if held is None:
                 continue
@@ -453,15 +461,17 @@ def _explain(
     if own == NOBODY:
         reason = f"{asked.principal} is in two tenants, or a tenant's stored principals are damaged"
         return Explanation(False, reason, rules)
-    has_own = asked.kind in OF_TENANTS
+    has_own = asked.kind in OF_TENANTS or asked.kind == ResourceType.USER
     is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=tenants.has_any)
     if is_hidden if has_own else own:
         reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
         return Explanation(False, reason, rules)
     if tenants.has_any and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
         return Explanation(False, f"{asked.name} holds what all tenants have", rules)
+    if own and asked.kind == ResourceType.USER:
+        rules = [one for one in rules if one.entry[::3] != (ANY_PRINCIPAL, Permission.ALLOW)]
     denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
-    if own and not denials:
+    if own and not denials and asked.kind in OF_TENANTS:
         return Explanation(True, f"the resource is of {own}, the principal's tenant", rules)
     if rules:
         is_allowed = rules[0].entry.permission == Permission.ALLOW
@@ -469,6 +479,7 @@ def _explain(
     if index.touches(asked.kind, asked.name):
         reason = "rules apply to the resource, but none to this principal, host and operation"
         return Explanation(False, reason, rules)
+    is_open_without_acl = is_open_without_acl and not own
     value = "true" if is_open_without_acl else "false"
     reason = f"no rule applies to the resource, and allow.everyone.if.no.acl.found is {value}"
     return Explanation(is_open_without_acl, reason, rules)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.broker_secret import BROKER_MECHANISM, BrokerSecret
 from headrace.broker.security.failed_logins import FailedLogins
 from headrace.broker.security.issuers import Issuers
+from headrace.broker.security.login_names import LoginNames
 from headrace.broker.security.logins import Logins
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.users import Users
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.logins import Identity
     from headrace.broker.security.principal import Principal
+    from headrace.broker.security.tenants import Tenants
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -134,7 +136,9 @@ class Authentication:
             self._check_reauthentication(session)
         try:
             takes_helpers = session.listener == self._helper_listener
-            session.login = self.logins.begin(mechanism, enabled, takes_helpers=takes_helpers)
+            session.login = self.logins.begin(
+                mechanism, enabled, session.place, takes_helpers=takes_helpers
+            )
         except Exception:
             session.has_failed = True
             raise
@@ -213,12 +217,16 @@ class Authentication:
 
 
 def without_listeners(
-    metadata: MetadataStore, clock: Clock, randomness: Randomness, config: BrokerConfig
+    metadata: MetadataStore,
+    clock: Clock,
+    randomness: Randomness,
+    config: BrokerConfig,
+    tenants: Tenants | None = None,
 ) -> tuple[Authentication, Issuers]:
     """Authentication before any listener is known: of no client, only of other brokers; and what
-    issues credentials."""
+    issues credentials. `tenants`: those that may have users of their own."""
     secret, users = BrokerSecret(metadata, randomness, config.broker_id), Users(metadata)
     issuers = Issuers(metadata, users, secret, clock, randomness, config)
     threads = SlowCalls("headrace-logins")
-    parts = users, secret, issuers.tokens, issuers.keys
+    parts = LoginNames(users, tenants), secret, issuers.tokens, issuers.keys
     return Authentication(Logins(*parts, clock, randomness, threads)), issuers

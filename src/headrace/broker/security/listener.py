@@ -13,6 +13,7 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.principal_rules import mapped_name
 from headrace.broker.security.tenant_ownership import NOBODY
 from headrace.errors import AuthenticationFailed
+from headrace.records.tenant_names import tenant_of
 from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class ListenerSecurity:
             raise AuthenticationFailed(
                 f"no rule of ssl.principal.mapping.rules fits the name of its certificate, {name!r}"
             )
+        if tenant_of(mapped):
+            raise AuthenticationFailed(f"its certificate names a tenant's own user, {mapped!r}")
         return Principal(mapped, mechanism=SSL)
 
 

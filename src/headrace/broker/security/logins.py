@@ -1,9 +1,10 @@
 """Logs clients in: by which mechanisms, against which users, and for how long.
 
-Invariants: no bytes of a protocol but SASL's own, no connections. Password hashes and signatures
-run in a thread; SCRAM costs microseconds and runs at once. Why a login failed is logged and never
-told. A password that was right is remembered as a keyed hash until its credential changes, because
-HTTP clients send it with every request.
+Invariants: no bytes of a protocol but SASL's own, no connections. Which user a name is depends on
+the tenant of the connection (`login_names`); only users in the metadata are a tenant's own.
+Password hashes and signatures run in a thread; SCRAM costs microseconds and runs at once. Why a
+login failed is logged and never told. A password that was right is remembered as a keyed hash until
+its credential changes, because HTTP clients send it with every request.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from headrace.broker.security.oauthbearer import (
 from headrace.broker.security.plain import PLAIN, NamedPassword, read_plain
 from headrace.broker.security.principal import BROKER, Principal
 from headrace.errors import AuthenticationFailed, MechanismUnsupported
+from headrace.records.tenant_names import tenant_of
 from headrace.runtime.scram import (
     HASHES,
     SHA_256,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.broker.security.api_keys import ApiKeys
     from headrace.broker.security.broker_secret import BrokerSecret
     from headrace.broker.security.delegation_tokens import DelegationTokens
+    from headrace.broker.security.listener import TenantPlace
+    from headrace.broker.security.login_names import LoginNames
     from headrace.broker.security.tokens import Tokens
     from headrace.broker.security.users import Users
     from headrace.runtime.clock import Clock
@@ -98,7 +102,7 @@ class Logins:
 
     def __init__(
         self,
-        users: Users,
+        names: LoginNames,
         secret: BrokerSecret,
         delegation: DelegationTokens,
         keys: ApiKeys,
@@ -109,7 +113,8 @@ class Logins:
     ) -> None:
         """Without `tokens`, no bearer token is accepted. `secret` has to be loaded before the
         first login."""
-        self.users = users
+        self._names = names
+        self.users = users = names.users
         self.secret = secret
         self._delegation, self._keys = delegation, keys
         self.clock = clock
@@ -123,17 +128,24 @@ class Logins:
 
     def with_tokens(self, tokens: Tokens) -> Logins:
         """The same, with bearer tokens."""
-        parts = self.users, self.secret, self._delegation, self._keys, self.clock
+        parts = self._names, self.secret, self._delegation, self._keys, self.clock
         return Logins(*parts, self._randomness, self.threads, tokens)
 
     def begin(
-        self, mechanism: str, enabled: Sequence[str], *, takes_helpers: bool = False
+        self,
+        mechanism: str,
+        enabled: Sequence[str],
+        place: TenantPlace | None = None,
+        *,
+        takes_helpers: bool = False,
     ) -> Login:
-        """Start a login. `takes_helpers`: whether commands that a broker runs for a client may log
-        in, even if their mechanism is not enabled for users. Raises MechanismUnsupported."""
+        """Start a login at a connection for one tenant, or any. `takes_helpers`: whether commands
+        that a broker runs for a client may log in, even if their mechanism is not enabled for
+        users. Raises MechanismUnsupported."""
         if mechanism == BROKER_MECHANISM:
             nonce = self._randomness.uuid().hex
-            return Login(self, mechanism, ScramLogin(SHA_256, self.secret.credential, nonce))
+            of_broker = ScramLogin(SHA_256, self.secret.credential, nonce)
+            return Login(self, mechanism, of_broker, place)
         is_enabled = mechanism in enabled
         if not is_enabled and not (takes_helpers and mechanism == HELPER_MECHANISM):
             raise MechanismUnsupported(
@@ -144,13 +156,14 @@ class Logins:
         if mechanism in HASHES:
             nonce = self._randomness.uuid().hex + self._randomness.uuid().hex
 
-            def find(user: str, is_token: bool) -> tuple[ScramCredential, bool]:
+            def find(name: str, is_token: bool) -> tuple[ScramCredential, bool]:
                 if is_token:
-                    return self._credential_of_token(mechanism, user, is_enabled=is_enabled)
+                    return self._credential_of_token(mechanism, name, is_enabled=is_enabled)
+                user = name if is_helper(name) else self._names.user(name, place)
                 return self._credential(mechanism, user, is_enabled=is_enabled)
 
             scram = ScramLogin(mechanism, find, nonce)
-        return Login(self, mechanism, scram)
+        return Login(self, mechanism, scram, place)
 
     def _credential(
         self, mechanism: str, user: str, *, is_enabled: bool
@@ -165,7 +178,7 @@ class Logins:
             absent = absent_credential(mechanism, secret, user)
         elif is_enabled:
             found = self.users.credential(user, mechanism)
-            forms = self.users.forms
+            forms = self.users.forms(user)
             has_user = found is None and self.users.has_user(user)
             absent = (forms.lacking if has_user else forms.absent)(mechanism, secret, user)
         else:
@@ -190,19 +203,23 @@ class Logins:
         """The mechanism and credential against which a user's password is checked; one that no
         password fits, of the same cost, if the user does not exist."""
         found = self.users.any_credential(user)
-        return found or self.users.forms.absent_password(self._absent_secret, user)
+        return found or self.users.forms(user).absent_password(self._absent_secret, user)
 
-    def is_remembered(self, given: NamedPassword) -> bool:
+    def is_remembered(self, given: NamedPassword, place: TenantPlace | None = None) -> bool:
         """Whether the password is known to be right: `check_password` takes microseconds."""
-        found = self.users.any_credential(given.user)
+        user = self._names.user(given.user, place)
+        found = self.users.any_credential(user)
         digest = hmac.digest(self._memory_key, given.password.encode(), "sha256")
-        known, known_digest = self._remembered.get(given.user, (None, b""))
+        known, known_digest = self._remembered.get(user, (None, b""))
         is_current = found is not None and known == found[1]
         return is_current and hmac.compare_digest(digest, known_digest)
 
-    async def check_password(self, given: NamedPassword) -> Identity:
-        """The user whose password this is. Raises AuthenticationFailed."""
-        user, password = given
+    async def check_password(
+        self, given: NamedPassword, place: TenantPlace | None = None
+    ) -> Identity:
+        """The user whose password this is, at a connection for one tenant, or any. Raises
+        AuthenticationFailed."""
+        user, password = self._names.user(given.user, place), given.password
         mechanism, credential = self._of_password(user)
         digest = hmac.digest(self._memory_key, password.encode(), "sha256")
         known, known_digest = self._remembered.get(user, (None, b""))
@@ -220,6 +237,8 @@ class Logins:
         if self._tokens is None:
             raise AuthenticationFailed("no issuer of tokens is configured")
         user, expires_ms = await self._tokens.judge(token.token)
+        if tenant_of(user):
+            raise AuthenticationFailed("the token's subject looks like a tenant's user", user=user)
         if token.authorization_id not in {"", user}:
             raise AuthenticationFailed("the authorization id is not the token's subject", user=user)
         return Identity(Principal(user, mechanism=OAUTHBEARER), expires_ms)
@@ -233,7 +252,7 @@ class Logins:
         """Whether bearer tokens are accepted."""
         return self._tokens is not None
 
-    def proven(self, scram: ScramLogin, mechanism: str) -> Identity:
+    def proven(self, scram: ScramLogin, mechanism: str, place: TenantPlace | None) -> Identity:
         """Who has just proven its credential. Raises AuthenticationFailed if it has changed
         since the login began."""
         if scram.is_token:
@@ -247,7 +266,8 @@ class Logins:
                 principal, client_host, expires_ms, _, of_user = helper
                 return Identity(principal, expires_ms, of_user, client_host)
         else:
-            identity = Identity(Principal(scram.user, mechanism=mechanism), None, scram.credential)
+            principal = Principal(self._names.user(scram.user, place), mechanism=mechanism)
+            identity = Identity(principal, None, scram.credential)
             if self.is_valid(identity):
                 return identity
         raise AuthenticationFailed("the user was changed during the login")
@@ -272,8 +292,15 @@ def _credentials_of(users: Users, user: str) -> Sequence[ScramCredential]:
 class Login:
     """One login by one mechanism: the client's messages in, answers out."""
 
-    def __init__(self, logins: Logins, mechanism: str, scram: ScramLogin | None) -> None:
+    def __init__(
+        self,
+        logins: Logins,
+        mechanism: str,
+        scram: ScramLogin | None,
+        place: TenantPlace | None,
+    ) -> None:
         self._logins = logins
+        self._place = place
         self.mechanism = mechanism
         self._scram = scram
         self._is_begun = False
@@ -303,7 +330,7 @@ class Login:
         if self.mechanism == PLAIN:
             given = read_plain(message)
             self.user = given.user
-            return Answer(b"", await self._logins.check_password(given))
+            return Answer(b"", await self._logins.check_password(given, self._place))
         try:
             return Answer(b"", await self._logins.check_token(read_bearer(message)))
         except AuthenticationFailed as error:
@@ -322,4 +349,4 @@ class Login:
         data = scram.final(message)
         if self.mechanism == BROKER_MECHANISM:
             return Answer(data, Identity(Principal(scram.user, BROKER, mechanism=self.mechanism)))
-        return Answer(data, self._logins.proven(scram, self.mechanism))
+        return Answer(data, self._logins.proven(scram, self.mechanism, self._place))

@@ -9,10 +9,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.authorizer import ResourceType
-from headrace.broker.security.principal import ANONYMOUS, BROKER
+from headrace.broker.security.principal import ANONYMOUS, BROKER, USER
 from headrace.errors import RequestInvalid
 from headrace.records.identifiers import INTERNAL_TOPICS
-from headrace.records.tenant_names import TENANT, tenant_of
+from headrace.records.tenant_names import DEFAULT, OPEN, TENANT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -39,13 +39,20 @@ def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool)
     installation without tenants may have groups and transactional ids that do."""
     if not has_tenants and kind != ResourceType.TOPIC:
         return False
-    return tenant_of(name) != own
+    return (tenant_of_user(name) if kind == ResourceType.USER else tenant_of(name)) != own
+
+
+def tenant_of_user(principal: str) -> str:
+    """The tenant whose own user a principal is, such as `User:«acme»alice`; DEFAULT: none's."""
+    begin = f"{USER}:"
+    return tenant_of(principal[len(begin) :]) if principal.startswith(begin + OPEN) else DEFAULT
 
 
 def is_of_a_client(principal: str) -> bool:
-    """Whether a client can log in as this principal."""
+    """Whether a client can log in as this principal, which is no tenant's own user."""
     kind, _, name = principal.partition(":")
-    return bool(kind and name) and kind != BROKER and name != "*" and principal != str(ANONYMOUS)
+    is_client = kind != BROKER and name != "*" and principal != str(ANONYMOUS)
+    return bool(kind and name) and is_client and tenant_of_user(principal) == DEFAULT
 
 
 def tenants_of(text: str, super_users: Collection[str]) -> Mapping[str, str]:

@@ -13,7 +13,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.security.tenant_ownership import NOBODY, TENANT_NAME, is_of_a_client
+from headrace.broker.security.tenant_ownership import (
+    NOBODY,
+    TENANT_NAME,
+    is_of_a_client,
+    tenant_of_user,
+)
 from headrace.coordination.quotas.tenant_limits import (
     COUNTS,
     RATES,
@@ -156,6 +161,8 @@ class Tenants:
         """The tenant of a principal; NOBODY if that is not certain."""
         if principal in self._super_users:
             return DEFAULT
+        if self.has_any and (tenant := tenant_of_user(principal)):
+            return tenant if self.exists(tenant) else NOBODY
         found = self._tenants_of.get(principal)
         if found is None:
             return NOBODY if self._damaged else DEFAULT
@@ -167,8 +174,12 @@ class Tenants:
         own = self.of(principal)
         if place is None or own == place.tenant or principal in self._super_users:
             return own
-        is_known = place.tenant in self._stored or self.is_configured(place.tenant)
-        return place.tenant if own == DEFAULT and place.is_given and is_known else NOBODY
+        is_given = place.is_given and self.exists(place.tenant)
+        return place.tenant if own == DEFAULT and is_given else NOBODY
+
+    def exists(self, tenant: str) -> bool:
+        """Whether there is such a tenant."""
+        return tenant in self._stored or self.is_configured(tenant)
 
     def names(self) -> Sequence[str]:
         """All tenants, sorted."""
@@ -400,7 +411,7 @@ class Tenants:
         if not is_of_a_client(principal) or len(principal) > PRINCIPAL_LENGTH_MAX:
             raise CredentialInvalid(
                 f"{principal[:60]!r} is not the principal of a client that logs in: write"
-                " Type:name, such as User:alice; nothing was changed"
+                " Type:name, such as User:alice, not a tenant's own user; nothing was changed"
             )
         if principal in self._super_users:
             raise CredentialInvalid(

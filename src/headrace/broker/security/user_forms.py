@@ -1,11 +1,11 @@
 """What a client that begins a login learns of a user, also of users that do not exist.
 
-Invariants: a name that no user has looks like a user chosen by the name among those that exist, in
-the iterations and salts of all mechanisms and in those that it seems to lack: the looks of absent
-users are as frequent as those of users. A user that lacks a mechanism, and a name that looks as if
-it did, are answered alike, by a look chosen among the credentials of that mechanism. The choice is
-the same on every broker that knows the same users; it changes, like a password, for few names when
-users of several looks are added or removed.
+Invariants: of the users of one tenant. A name that no user has looks like a user chosen by the name
+among those that exist, in the iterations and salts of all mechanisms and in those that it seems to
+lack: the looks of absent users are as frequent as those of users. A user that lacks a mechanism,
+and a name that looks as if it did, are answered alike, by a look chosen among the credentials of
+that mechanism. The choice is the same on every broker that knows the same users; it changes, like a
+password, for few names when users of several looks are added or removed.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class UserForms:
     """See the module."""
 
     def __init__(self) -> None:
+        self.user_count = 0
         self._profiles: _Frequencies[Profile] = _Frequencies()
         self._forms: dict[str, _Frequencies[CredentialForm]] = {
             mechanism: _Frequencies() for mechanism in HASHES
@@ -75,6 +76,7 @@ class UserForms:
         """A user with these credentials, if any, is known from now on (1), or no longer (-1)."""
         if not credentials:
             return
+        self.user_count += step
         profile = _profile(credentials)
         self._profiles.count(profile, step)
         for mechanism, form in profile:

@@ -1,5 +1,8 @@
 """The users of a cluster: their SCRAM credentials, as every broker follows them.
 
+A user of a tenant's own is called by the key of its name, `«acme»alice`, as a topic of the tenant
+is: two tenants may each have an alice. Which user a client means is decided in `login_names`.
+
 Invariants: no password reaches this module. A change is stored first, and then known here at once;
 other brokers learn of it by their watch. `on_change` names the users whose credentials changed, so
 that connections which they opened can be closed.
@@ -21,6 +24,7 @@ from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
+from headrace.records.tenant_names import DEFAULT, name_in, tenant_of
 from headrace.runtime.scram import (
     HASHES,
     ITERATIONS_MAX,
@@ -39,6 +43,8 @@ NAME_BYTES_MAX: Final = 100
 """Stored in hexadecimal as the name of a node."""
 SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
+USERS_OF_TENANT_MAX: Final = 10_000
+"""Of a tenant's own: those who administer them may be people of the tenant."""
 RESERVED_PREFIX: Final = "headrace-helper:"
 """Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
 
@@ -53,11 +59,13 @@ class CredentialChange(NamedTuple):
 
 def check_name(user: str) -> None:
     """Raise CredentialInvalid if this cannot be the name of a user."""
-    if not user or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
+    name = name_in(user)
+    if not name or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
         raise CredentialInvalid(
-            f"a user's name has 1 to {NAME_BYTES_MAX} bytes, all of them printable"
+            f"a user's name has 1 to {NAME_BYTES_MAX} bytes, all of them printable (with the"
+            " tenant, if it is a tenant's own user)"
         )
-    if user.startswith(RESERVED_PREFIX):
+    if name.startswith(RESERVED_PREFIX):
         raise CredentialInvalid(
             f"names that begin with {RESERVED_PREFIX!r} are reserved for logins that brokers make:"
             " choose another one"
@@ -87,7 +95,8 @@ class Users:
         self._versions: dict[str, int] = {}
         self._users: dict[str, Credentials] = {}
         self._listeners: list[Callable[[str], None]] = []
-        self.forms = UserForms()
+        self._forms: dict[str, UserForms] = {DEFAULT: UserForms()}
+        """By tenant, of its own users."""
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener(user)` after each change of a user's credentials."""
@@ -116,14 +125,21 @@ class Users:
         before = self._users.get(user, {})
         if credentials == before:
             return
-        self.forms.count(before, -1)
-        self.forms.count(credentials, 1)
+        forms = self._forms.setdefault(tenant_of(user), UserForms())
+        forms.count(before, -1)
+        forms.count(credentials, 1)
         if credentials:
             self._users[user] = credentials
         else:
             self._users.pop(user, None)
         for listener in self._listeners:
             listener(user)
+
+    def forms(self, user: str) -> UserForms:
+        """How a user looks that does not exist, or lacks a mechanism: as its tenant's own users
+        do, or where it has none, as those of the cluster that log in there."""
+        found = self._forms.get(tenant_of(user))
+        return self._forms[DEFAULT] if found is None or not found.user_count else found
 
     def credential(self, user: str, mechanism: str) -> ScramCredential | None:
         """A user's credential; None: there is none."""
@@ -148,9 +164,9 @@ class Users:
             for one in self._users.get(user, {}).values()
         )
 
-    def names(self) -> Sequence[str]:
-        """All users, sorted."""
-        return sorted(self._users)
+    def names(self, prefix: str = "") -> Sequence[str]:
+        """All users, or those whose names begin so, sorted."""
+        return sorted(name for name in self._users if name.startswith(prefix))
 
     def described(self, user: str) -> Mapping[str, int]:
         """The iterations of a user's credentials, by mechanism."""
@@ -175,8 +191,8 @@ class Users:
         """Raises CredentialInvalid, CredentialUnknown, MetadataUnavailable."""
         for change in changes:
             check_change(change)
-        if user not in self._users and len(self._users) >= USERS_MAX:
-            raise CredentialInvalid(f"there are {USERS_MAX} users: remove one first")
+        if user not in self._users:
+            self._check_count(tenant_of(user))
         key = user_key(user)
 
         def changed(entry: MetadataEntry | None) -> bytes:
@@ -192,6 +208,14 @@ class Users:
         stored = await change_fact(self._metadata, key, "the user", changed)
         assert stored is not None, "each change is stored"
         self.apply(key, stored)
+
+    def _check_count(self, tenant: str) -> None:
+        """Raise CredentialInvalid if there can be no further user."""
+        if len(self._users) >= USERS_MAX:
+            raise CredentialInvalid(f"there are {USERS_MAX} users: remove one first")
+        own = self._forms.get(tenant)
+        if tenant and own is not None and own.user_count >= USERS_OF_TENANT_MAX:
+            raise CredentialInvalid(f"there are {USERS_OF_TENANT_MAX} users: remove one first")
 
 
 def _credentials(fact: UserFact) -> Credentials:

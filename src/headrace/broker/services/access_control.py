@@ -33,6 +33,7 @@ from headrace.broker.security.tenant_ownership import (
     OF_ALL_TENANTS,
     OF_TENANTS,
     is_of_another,
+    tenant_of_user,
     tenants_of,
 )
 from headrace.broker.security.tenants import Tenants
@@ -76,6 +77,11 @@ def super_users_of(text: str) -> frozenset[str]:
             raise RequestInvalid(
                 f"{one!r} in super.users is not a principal: write Type:name, such as User:alice,"
                 " and separate several by semicolons"
+            )
+        if tenant_of_user(one):
+            raise RequestInvalid(
+                f"{one} in super.users is a user of a tenant's own, and super users see all"
+                " tenants: name another user; nothing was started"
             )
     return found
 
@@ -316,11 +322,17 @@ class AccessControl:
                 return 0
             if self.has_tenants and kind == ResourceType.TOPIC and name in OF_ALL_TENANTS:
                 return 0
+        elif kind == ResourceType.USER:
+            if is_of_another(kind, name, own, has_tenants=self.has_tenants):
+                return 0
         elif own != DEFAULT:
             return 0
         denied, allowed = self._index.decide(principal, session.client_host, kind, name)
-        if own != DEFAULT:
+        if own != DEFAULT and kind in OF_TENANTS:
             return ALL_OPERATIONS & ~denied
+        if own != DEFAULT:  # a tenant's users: a rule about everybody gives no right to them
+            own_rules = self._index.decide(principal, session.client_host, kind, name, "")
+            return own_rules[1] & ~denied
         if self._is_open_without_acl and not self._index.touches(kind, name):
             return ALL_OPERATIONS
         return allowed & ~denied

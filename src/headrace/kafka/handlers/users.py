@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.broker.security.users import CredentialChange
+from headrace.broker.services.tenant_view import view_of
 from headrace.errors import (
     CredentialDuplicate,
     CredentialInvalid,
@@ -20,6 +21,7 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, code_of, message_of
+from headrace.records.tenant_names import tenant_of
 from headrace.runtime.scram import SHA_256, SHA_512, credential_of
 
 if TYPE_CHECKING:
@@ -42,13 +44,14 @@ _KEY_BYTES: Final[Mapping[str, int]] = {SHA_256: 32, SHA_512: 64}
 
 
 async def describe_user_scram_credentials(
-    node: Node, request: messages.DescribeUserScramCredentialsRequest, _context: Context
+    node: Node, request: messages.DescribeUserScramCredentialsRequest, context: Context
 ) -> Answer:
     """DescribeUserScramCredentials: mechanisms and iterations; all users for an empty list."""
     users = node.services.authentication.users
     asked = Counter(one.name for one in request.users or ())
     results = []
-    for name in asked or users.names():
+    prefix = view_of(node.services.authorizer, context.session).prefix
+    for name in asked or users.names(prefix):
         error: HeadraceError | None = None
         if asked and asked[name] > 1:
             error = CredentialDuplicate(f"the request names user {name!r} twice")
@@ -86,7 +89,9 @@ async def alter_user_scram_credentials(
         try:
             if (item.name, item.mechanism) in changes:
                 raise CredentialDuplicate("a credential cannot be changed twice in one request")
-            changes[item.name, item.mechanism] = _change(item)
+            changes[item.name, item.mechanism] = change = _change(item)
+            if change.credential is not None:
+                _check_tenant(node, item.name)
         except HeadraceError as error:
             results[item.name] = error
     accepted = [one for one in changes.values() if results[one.user] is None]
@@ -101,6 +106,13 @@ async def alter_user_scram_credentials(
             for user, error in results.items()
         ],
     }
+
+
+def _check_tenant(node: Node, user: str) -> None:
+    """Raise CredentialInvalid if this is to be a user of a tenant that does not exist."""
+    access, tenant = node.services.access, tenant_of(user)
+    if tenant and access is not None and not access.tenants.exists(tenant):
+        raise CredentialInvalid(f"there is no tenant {tenant!r}: create it first")
 
 
 def _change(item: _Item) -> CredentialChange:

@@ -1,0 +1,74 @@
+"""Users of a tenant's own over HTTP: by password, browser session and API key, without a prefix."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.unit.http.test_logins import ask, basic, get, served
+
+from headrace.broker.security.listener import ListenerSecurity
+from headrace.broker.security.users import CredentialChange
+from headrace.runtime.scram import SHA_256, new_credential, salt_text
+from headrace.runtime.security_protocols import SASL_PLAINTEXT
+
+if TYPE_CHECKING:
+    from tests.unit.http.test_logins import Address
+
+ACME = ListenerSecurity("HTTP", SASL_PLAINTEXT, tenant="acme")
+KEYS = {"«acme»alice": "of acme", "«beta»alice": "of beta", "root": "of root"}
+
+
+async def prepare(address: Address) -> None:
+    services = address.node.services
+    assert services.access is not None
+    for tenant in ("acme", "beta"):
+        await services.access.tenants.create(tenant, [])
+    for user, password in KEYS.items():
+        change = CredentialChange(user, SHA_256, new_credential(SHA_256, password, salt_text(1)))
+        assert await services.authentication.users.change([change]) == {user: None}
+
+
+def body_of(answer: str) -> Any:
+    return json.loads(answer.partition("\r\n\r\n")[2])
+
+
+async def test_a_tenants_own_user_is_known_by_its_name_in_all_ways_of_logging_in():
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        alice = basic("alice", "of acme")
+        topic = {"name": "orders", "partitions": 1}
+        headers = (f"Authorization: {alice}",)
+        assert (await ask(address, "POST", "/v1/topics", *headers, body=topic))[0] == 201
+        assert "«acme»orders" in address.node.topics.by_name
+        answers = [(await get(address, "/v1/session", alice))[1]]
+        signing_in = {"user": "alice", "password": "of acme"}
+        status, signed_in = await ask(address, "POST", "/v1/session", body=signing_in)
+        assert status == 200
+        answers.append(signed_in)
+        assert {body_of(one)["principal"] for one in answers} == {"User:alice"}
+        new = {"name": "mine", "user": "alice"}
+        status, made = await ask(address, "POST", "/v1/keys", *headers, body=new)
+        assert (status, body_of(made)["principal"]) == (201, "User:alice")
+        bearer = f"Bearer {body_of(made)['key']}"
+        listed = (await get(address, "/v1/topics", bearer))[1]
+        assert [one["name"] for one in body_of(listed)["topics"]] == ["orders"]
+        status, refused = await get(address, "/v1/acls", alice)
+        assert status == 403
+        assert "User:alice may not" in body_of(refused)["detail"]
+        answers += [made, listed, refused, (await get(address, "/v1/keys", alice))[1]]
+        assert not [one for one in answers if "«" in one or "\\u00ab" in one]
+        # Whose password it is elsewhere, or how the name is written, gives nothing.
+        for name, password in (
+            *(("alice", "of beta"), ("«beta»alice", "of beta"), ("beta/alice", "of beta")),
+            *(("«acme»alice", "of acme"), ("alice", "pä:ss")),
+        ):
+            assert (await get(address, "/v1/topics", basic(name, password)))[0] == 401, name
+        status, all_topics = await get(address, "/v1/topics", basic("root", "of root"))
+        assert (status, body_of(all_topics)["topics"][0]["name"]) == (200, "«acme»orders")
+        status, kept = await ask(
+            *(address, "DELETE", "/v1/tenants/beta"),
+            f"Authorization: {basic('root', 'of root')}",
+        )
+        assert (status, "the tenant has 1 users" in kept) == (409, True)
