@@ -138,7 +138,7 @@ class Queues:
     def _begin(self, role, topics, group=None):
         number = 1 if group is None else 2 + list(queue_part.GROUPS).index(group)
         spec = replace(
-            self._spec, name=f"{role}-{number}", kind=f"rocketmq-python-{role}", number=number,
+            self._spec, name=f"{role}-{number}", kind=f"rocketmq-library-{role}", number=number,
             topics=dict(topics), rate_per_s=8, group=group,
         )  # fmt: skip
         return Client(spec, self._folder)
@@ -185,11 +185,12 @@ class Queues:
         self.broker.kill()
 
 
-def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(tmp_path):
+@pytest.mark.parametrize("language", ["python", "java"])
+def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(language, tmp_path):
     """Normal, ordered, delayed and half messages: nothing lost, early, out of order or twice
     decided."""
     pytest.importorskip("grpc")
-    command = find_program("rocketmq-python")
+    command = find_program(f"rocketmq-{language}")
     assert isinstance(command, list), command
     run = Queues(tmp_path, command)
     try:

@@ -75,6 +75,7 @@ LANGUAGES = {
     "java": java.find_command,
     "go": go.find_command,
     "rocketmq-python": rocketmq.find_command,
+    "rocketmq-java": rocketmq.find_java_command,
 }
 
 

@@ -77,10 +77,20 @@ def _role(
     )
 
 
-def _official(name: str, kind: str, rate_per_s: int = 0, group: str | None = None) -> Role:
-    """RocketMQ's own client."""
-    role = _role(name, kind, rate_per_s, group, is_quick=False)
-    return role._replace(language="rocketmq-python")
+def _library(language: str) -> Iterator[Role]:
+    """RocketMQ's official client for a language."""
+    for name, kind, rate_per_s, group in (
+        ("sender", "producer", 20, None),
+        ("shared", "consumer", 0, "shared"),
+        ("ordered", "consumer", 0, "ordered"),
+    ):
+        role = _role(
+            f"rocketmq-{language}-{name}", f"rocketmq-library-{kind}", rate_per_s, group,
+            is_quick=False,
+        )  # fmt: skip
+        if rate_per_s:
+            role = role._replace(topics=ONE_PARTITION)
+        yield role._replace(language=f"rocketmq-{language}")
 
 
 ROLES = (
@@ -95,11 +105,8 @@ ROLES = (
     _role("rocketmq-sender", "rocketmq-producer", 20)._replace(topics=ONE_PARTITION),
     _role("rocketmq-shared", "rocketmq-consumer", group="shared"),
     _role("rocketmq-ordered", "rocketmq-consumer", group="ordered"),
-    _official("rocketmq-python-sender", "rocketmq-python-producer", 20)._replace(
-        topics=ONE_PARTITION
-    ),
-    _official("rocketmq-python-shared", "rocketmq-python-consumer", group="shared"),
-    _official("rocketmq-python-ordered", "rocketmq-python-consumer", group="ordered"),
+    *_library("python"),
+    *_library("java"),
 )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace_verify.blackbox.archive import Archived
     from headrace_verify.blackbox.cluster import Cluster
+    from headrace_verify.blackbox.crew import Client
 
 PROBE_TOPIC = "probe"
 WARM_UP_S = 20.0
@@ -50,6 +51,8 @@ DRAIN_SHARE = 8
 """For groups to read everything, as a fraction of the bound: a killed member is removed after its
 session time-out of 6 s, and a machine's disk may stall for minutes."""
 DRAIN_SHARE_OF_BUGS = 0.75
+LIBRARY_S = 120 * 1.2 + 20
+"""The time within which RocketMQ's own clients must reach a broker that is well."""
 HISTORY = "history.jsonl"
 CRITICAL_KINDS = ("send ok", "poll ok", "commit ok", "committed ok", "offsets ok", "assign ok")
 """If one of these never happened, the run has not tested anything useful."""
@@ -353,11 +356,21 @@ class _Run:
     def _end_producers(self) -> None:
         self._on_progress(1, "producers are finishing")
         producers = self._crew.producers()
+        self._wait_for_libraries([one for one in producers if "-library-" in one.spec.kind])
         for name in self._crew.end(producers, PATIENCE_S + 20):
             self._outcome.violations.append(
                 f"not alive: {name} could not send its remaining records"
             )
         self._acknowledged_since_healing([client.spec.name for client in producers])
+
+    def _wait_for_libraries(self, producers: list[Client]) -> None:
+        """Libraries that connect by gRPC's own schedule wait up to two minutes, plus a fifth,
+        before they try again a broker that was often away."""
+        deadline_ns = self._outcome.healed_ns + int(LIBRARY_S * 1e9)
+        while now_ns() < deadline_ns:
+            if all(self._has_recovered(one.history_path) for one in producers):
+                return
+            time.sleep(1)
 
     def _acknowledged_since_healing(self, names: list[str]) -> None:
         """Check that each producer got an acknowledgement for a record sent after the healing."""

@@ -27,8 +27,8 @@ from headrace_verify.blackbox.languages.java import (
     run_java_producer,
 )
 from headrace_verify.blackbox.languages.rocketmq import (
-    run_rocketmq_python_consumer,
-    run_rocketmq_python_producer,
+    run_rocketmq_library_consumer,
+    run_rocketmq_library_producer,
 )
 from headrace_verify.blackbox.producers import (
     run_aiokafka_producer,
@@ -85,8 +85,8 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "share-consumer": run_share_consumer,
     "rocketmq-producer": run_rocketmq_producer,
     "rocketmq-consumer": run_rocketmq_consumer,
-    "rocketmq-python-producer": run_rocketmq_python_producer,
-    "rocketmq-python-consumer": run_rocketmq_python_consumer,
+    "rocketmq-library-producer": run_rocketmq_library_producer,
+    "rocketmq-library-consumer": run_rocketmq_library_consumer,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.java.installation import find_java_home
 from headrace.java.jars import Jar, cache_folder, ensure_jars
@@ -22,7 +22,7 @@ from headrace_verify.blackbox.transactional_libraries import TIMEOUTS_MS, TRY_S
 if TYPE_CHECKING:
     from headrace_verify.blackbox.context import Context
 
-_SOURCE = Path(__file__).with_name("java_client") / "KafkaClient.java"
+_SOURCE: Final = Path(__file__).with_name("java_client") / "KafkaClient.java"
 _FLAGS = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
@@ -37,17 +37,18 @@ _ASSIGNORS = {
 }
 
 
-def find_command() -> list[str]:
-    """The command that starts the program; downloads its jars first if they are not cached.
+def find_command(source: Path = _SOURCE, *flags: str) -> list[str]:
+    """The command that starts a program, with more flags of Java's; downloads its jars first if
+    they are not cached. The file `jars.txt` beside it lists them.
 
     Raises JavaMissing, JarUnavailable, JarCorrupt.
     """
     java_home = find_java_home(cache_folder())
-    lines = _SOURCE.with_name("jars.txt").read_text().splitlines()
+    lines = source.with_name("jars.txt").read_text().splitlines()
     jars = ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
     classpath = os.pathsep.join(map(str, jars))
-    compiler = ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem]
-    return [str(java_home / "bin" / "java"), *_FLAGS, "-cp", classpath, *compiler]
+    compiler = ["org.codehaus.janino.SimpleCompiler", str(source), source.stem]
+    return [str(java_home / "bin" / "java"), *_FLAGS, *flags, "-cp", classpath, *compiler]
 
 
 def run_java_producer(context: Context) -> None:

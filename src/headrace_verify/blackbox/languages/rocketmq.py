@@ -1,9 +1,10 @@
-"""RocketMQ's official client for Python: how it is installed and started, and what it does.
+"""RocketMQ's official clients for Python and Java: how they are started, and what they do.
 
-Invariants: it runs in a virtual environment of its own, with the versions and checksums of
-`rocketmq_client/requirements.lock`. It finds brokers by itself, and repeats
-what fails as it does for any application: a send may be stored twice, never lost once it has
-succeeded. The rest is as in `rocketmq_clients`, whose messages and decisions it sends.
+Invariants: Python's runs in a virtual environment of its own, with the versions and checksums of
+`rocketmq_client/requirements.lock`; Java's jars are pinned in `jars.txt` beside it. A client finds
+brokers by itself, and repeats what fails as it does for any application: a send may be stored
+twice, never lost once it has succeeded. The rest is as in `rocketmq_clients`, whose messages and
+decisions it sends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from headrace.errors import Retriable
 from headrace.java.jars import cache_folder
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.context import Context, now_ns
+from headrace_verify.blackbox.languages import java
 from headrace_verify.blackbox.languages.child import Child, command_of
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.queue_consumers import (
@@ -93,8 +95,14 @@ def _run(*command: str) -> None:
 
 
 def find_command() -> list[str]:
-    """The command that starts the program. Raises NotInstalled."""
+    """The command that starts Python's program. Raises NotInstalled."""
     return [str(find_python(LOCK.read_text())), str(FOLDER / "client.py")]
+
+
+def find_java_command() -> list[str]:
+    """The command that starts Java's program. Raises as `java.find_command`."""
+    logs = f"-Drocketmq.log.root={cache_folder() / 'logs'}"  # by default in the user's home
+    return java.find_command(FOLDER / "RocketClient.java", logs)
 
 
 def _start(context: Context) -> Child:
@@ -163,7 +171,7 @@ class OfficialFace:
         return results
 
 
-def run_rocketmq_python_consumer(context: Context) -> None:
+def run_rocketmq_library_consumer(context: Context) -> None:
     """Receives as a simple consumer. Raises ChildExited."""
     group = context.spec.group or ""
     with _start(context) as child:
@@ -215,7 +223,7 @@ class _Producer:
         return "", {}
 
 
-def run_rocketmq_python_producer(context: Context) -> None:
+def run_rocketmq_library_producer(context: Context) -> None:
     """Sends messages of every type. Raises ChildExited."""
     with _start(context) as child:
         producer = _Producer(context, child)
