@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from tests.kit.records import append, batch
 
 from headrace.administration import cluster as cluster_admin
 from headrace.administration.cluster import open_admin
@@ -33,8 +34,6 @@ from headrace.metadata.facts import (
 )
 from headrace.metadata.store import ABSENT, ANY
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
-from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
@@ -86,13 +85,6 @@ async def orders(address: str, root: str) -> AsyncIterator[PartitionLog]:
     await store.close()
     await metadata.close()
     await zookeeper.close()
-
-
-async def append(log: PartitionLog) -> None:
-    batch = encode_batch([Record(0, 1, None, b"value", [])])
-    while (appended := log.append(batch, check_batch(batch))) is None:
-        await log.ready.wait()
-    await appended.completion.wait()
 
 
 def test_orphans_awaiting_deletion_are_listed_with_their_origin(shared_cluster, config, tmp_path):
@@ -181,7 +173,7 @@ def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, conf
     async def make() -> int:
         async with orders(address, f"/{tmp_path.name}") as log:
             for _ in range(2):
-                await append(log)
+                await append(log, batch(b"value"))
                 await log.lifecycle_host.roll_now()
         zookeeper = await ZooKeeper.connect(ZooKeeperOptions(address), SystemClock())
         metadata = await ZooKeeperMetadataStore.open(zookeeper, f"/{tmp_path.name}")
@@ -224,7 +216,7 @@ def test_a_ledger_sealed_during_verify_is_no_contradiction(
     async def main() -> list[str]:
         records = BookKeeperLedgerStore.records
         async with orders(address, root) as log:
-            await append(log)
+            await append(log, batch(b"value"))
 
             async def listed(self: BookKeeperLedgerStore) -> object:
                 found = await records(self)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.clocks import HandClock
+from tests.kit.records import append
 
 from headrace.errors import MetadataUnavailable, StorageUnavailable
 from headrace.log.compaction import rounds as compaction
@@ -23,7 +24,7 @@ from headrace.log.log_config import LogConfig
 from headrace.log.partition_log import PartitionLog
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.metadata.memory import MemoryMetadataStore
-from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.batch import iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.records.marker import read_marker
 from headrace.runtime import compiled
@@ -165,10 +166,7 @@ class Bench:
                 await self.store.delete(ledger)
 
     async def put(self, batch: bytes) -> int:
-        while (appended := self.log.append(batch, check_batch(batch))) is None:
-            await asyncio.sleep(0)
-        await appended.completion.wait()
-        return appended.base_offset
+        return await append(self.log, batch)
 
     async def write(self) -> None:
         random = self.random

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 from tests.clocks import HandClock
+from tests.kit.records import append
 
 from headrace.broker.housekeeping import chain_repair
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
@@ -29,7 +30,7 @@ from headrace.log.partition_log import PartitionLog
 from headrace.metadata.facts import PartitionFact, TopicFact, partition_key, topic_key
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.metadata.store import ABSENT, ANY
-from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.batch import iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
 from headrace.runtime.tasks import Tasks
 from headrace.storage.memory import MemoryLedgerStore
@@ -101,10 +102,7 @@ class Owner:
         """Append; in the model if it is acknowledged. Raises HeadraceError."""
         stored = None if value is None else value.encode()
         batch = encode_batch([Record(0, self.world.clock.now_ms(), key.encode(), stored)])
-        while (appended := self.log.append(batch, check_batch(batch))) is None:
-            assert self.log.ready is not None
-            await self.log.ready.wait()
-        await appended.completion.wait()
+        await append(self.log, batch)
         if value is None:
             self.world.model.pop(key, None)
         else:

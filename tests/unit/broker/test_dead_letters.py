@@ -7,10 +7,9 @@ import logging
 
 import pytest
 from tests.kit.broker import broker, metrics_of
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 from tests.unit.broker.test_share_partitions import (
     GROUP,
-    append,
     ask,
     make_topic,
     settle,
@@ -79,7 +78,7 @@ async def test_a_letter_whose_last_records_were_compacted_away_ends():
         topic = await topic_with(rig, batch(b"1"))
         log = topic.partitions[0]
         log.end_offset = 5  # as compaction leaves a log: offsets 1 to 4 hold nothing
-        await append(topic, batch(b"next"))
+        await append(topic.partitions[0], batch(b"next"))
         data = bytes(await log.reader.read(0, 10_000))
         assert [record.offset for record in iterate_records(data)] == [0, 5]
         copying = Copying(rig, topic)
@@ -162,7 +161,7 @@ async def test_a_topic_that_is_not_ready_is_waited_for_without_holding_up_the_br
         topic = await topic_with(rig, batch(b"1"))
         dead = await make_topic(rig, DEAD)
         log = dead.partitions[0]
-        await append(dead, batch(b"first"))
+        await append(dead.partitions[0], batch(b"first"))
         copying = Copying(rig, topic)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(log.lifecycle_host), "require_active", lambda _: None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.kit.broker import broker
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 from tests.unit.broker.test_share_partitions import (
     GROUP,
-    append,
     ask,
     everything,
     make_topic,
@@ -85,7 +84,7 @@ async def test_records_of_any_partition_end_the_wait_and_no_task_waits_for_it():
         await turns()
         assert len(asyncio.all_tasks()) == before + 1
         assert not task.done()
-        await append(waiting[1][0], batch(b"1"))
+        await append(waiting[1][0].partitions[0], batch(b"1"))
         await asyncio.wait_for(task, 20)
         for topic, number, _ in waiting:
             hosted = await rig.node.shares.watched(topic, number)
@@ -96,7 +95,7 @@ async def test_records_of_any_partition_end_the_wait_and_no_task_waits_for_it():
 async def test_records_appended_before_the_wait_are_not_missed():
     async with broker() as rig:
         waiting = await _two_waiting(rig)
-        await append(waiting[0][0], batch(b"1"))
+        await append(waiting[0][0].partitions[0], batch(b"1"))
         await asyncio.wait_for(wait_for_records(rig.node.shares, waiting, 60), 20)
 
 
@@ -117,7 +116,7 @@ async def test_a_settlement_by_another_member_ends_the_wait():
     async with broker() as rig:
         waiting = await _two_waiting(rig)
         topic = waiting[0][0]
-        await append(topic, batch(b"1"))
+        await append(topic.partitions[0], batch(b"1"))
         shares = rig.node.shares
         held = await shares.receive(topic, 0, ask("a"))
         seen = (await shares.receive(topic, 0, ask("b"))).pause

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 from tests.kit.broker import broker
+from tests.kit.records import append
 from tests.unit.broker.test_share_partitions import (
     GROUP,
-    append,
     ask,
     everything,
     make_topic,
@@ -44,7 +44,7 @@ async def topic_of(rig, *batches, topic_configs=None, **configs):
     )
     topic = await make_topic(rig, "jobs", topic_configs or {})
     for data in batches:
-        await append(topic, data)
+        await append(topic.partitions[0], data)
     return topic
 
 

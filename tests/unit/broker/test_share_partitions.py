@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.kit.broker import broker
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.services.long_poll import wait_for_records
@@ -14,7 +14,6 @@ from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RELEASE, Settlement
 from headrace.errors import ConfigInvalid, RecordStateInvalid, TopicUnknown
 from headrace.metadata.facts import partitions_prefix
-from headrace.records.batch import read_header
 from headrace.records.codec import Record, encode_batch, iterate_records
 
 GROUP = "workers"
@@ -30,21 +29,13 @@ async def topic_with(rig, *batches, **configs):
     )
     topic = await make_topic(rig, "jobs")
     for data in batches:
-        await append(topic, data)
+        await append(topic.partitions[0], data)
     return topic
 
 
 async def make_topic(rig, name, configs=None):
     await rig.node.topics.create(name, 1, 1, configs or {})
     return rig.node.topics.get(name)
-
-
-async def append(topic, data):
-    log = topic.partitions[0]
-    await log.wait_loaded()
-    while (appended := log.append(data, read_header(data))) is None:
-        await log.ready.wait()
-    await appended.completion.wait()
 
 
 def values(received):
@@ -113,7 +104,7 @@ async def test_waiters_are_notified_of_new_and_of_released_records():
         empty = await shares.receive(topic, 0, ask())
         waiting = asyncio.create_task(wait_for_records(shares, [(topic, 0, empty.pause)], 30))
         await asyncio.sleep(0)
-        await append(topic, batch(b"1"))
+        await append(topic.partitions[0], batch(b"1"))
         await asyncio.wait_for(waiting, 5)
         received = await shares.receive(topic, 0, ask())
         empty = await shares.receive(topic, 0, ask("b"))
@@ -139,10 +130,10 @@ async def test_a_lock_that_ends_makes_its_record_available_without_anything_new(
 async def test_a_group_begins_at_the_end_by_default():
     async with broker() as rig:
         topic = await make_topic(rig, "jobs")
-        await append(topic, batch(b"old"))
+        await append(topic.partitions[0], batch(b"old"))
         shares = rig.node.shares
         assert not (await shares.receive(topic, 0, ask())).acquired
-        await append(topic, batch(b"new"))
+        await append(topic.partitions[0], batch(b"new"))
         assert values(await shares.receive(topic, 0, ask())) == [b"new"]
 
 
@@ -186,7 +177,7 @@ async def test_a_group_of_committed_records_gets_neither_open_nor_aborted_ones(i
         assert not (await rig.node.shares.receive(topic, 0, ask())).acquired
         await end(topic, 1, is_commit=False)
         await end(topic, 2, is_commit=True)
-        await append(topic, transactional(3, b"open"))
+        await append(topic.partitions[0], transactional(3, b"open"))
         received = await rig.node.shares.receive(topic, 0, ask())
         assert values(received) == [b"committed", b"plain"]
         await settle(rig, topic, everything(received))
@@ -274,7 +265,7 @@ async def test_an_idle_group_of_committed_records_waits_while_a_transaction_is_o
         waiting = asyncio.create_task(
             wait_for_records(rig.node.shares, [(topic, 0, received.pause)], 30)
         )
-        await append(topic, batch(b"behind it"))
+        await append(topic.partitions[0], batch(b"behind it"))
         await asyncio.sleep(0)
         assert not waiting.done()
         await end(topic, 1, is_commit=True)
@@ -285,7 +276,7 @@ async def test_records_appended_between_a_receive_and_its_wait_are_not_missed():
     async with broker() as rig:
         topic = await topic_with(rig)
         received = await rig.node.shares.receive(topic, 0, ask())
-        await append(topic, batch(b"1"))
+        await append(topic.partitions[0], batch(b"1"))
         await asyncio.wait_for(
             wait_for_records(rig.node.shares, [(topic, 0, received.pause)], 30), 5
         )
@@ -316,9 +307,9 @@ async def test_a_gap_of_compaction_longer_than_a_request_is_passed(setting):
         await rig.node.group_configs.change(GROUP, lambda _: settings)
         topic = await make_topic(rig, "jobs", {"cleanup.policy": "compact"})
         again = [Record(i, 1, b"k%d" % (i % 3), b"v", []) for i in range(300)]
-        await append(topic, encode_batch([Record(0, 1, b"first", b"v", [])]))
+        await append(topic.partitions[0], encode_batch([Record(0, 1, b"first", b"v", [])]))
         for records in (again, again[:3]):
-            await append(topic, encode_batch(records))
+            await append(topic.partitions[0], encode_batch(records))
         await topic.partitions[0].lifecycle_host.roll_now()
         await rig.node.compactor.round()
         got = []
@@ -337,7 +328,7 @@ async def test_a_key_with_a_long_backlog_delays_no_other_key_and_keeps_its_order
         batches = [encode_batch(hot) for _ in range(4)]
         topic = await topic_with(rig, *batches, **{"headrace.share.key.order": "true"})
         others = [Record(i, 1, b"k%d" % i, b"other", []) for i in range(20)]
-        await append(topic, encode_batch(others))
+        await append(topic.partitions[0], encode_batch(others))
         first = await rig.node.shares.receive(topic, 0, ask("a", 1))
         assert [tuple(one) for one in first.acquired] == [(0, 0, 1)]
         got = []
@@ -371,7 +362,7 @@ async def test_messages_of_one_message_group_come_one_at_a_time_and_in_order(is_
             Record(1, 1, b"b", b"2", in_group),
             Record(2, 1, b"c", b"other", []),
         ]
-        await append(topic, encode_batch(records))
+        await append(topic.partitions[0], encode_batch(records))
         received = await rig.node.shares.receive(topic, 0, ask())
         assert values(received) == [b"1", b"other"]
         await settle(rig, topic, everything(received))
@@ -393,15 +384,13 @@ async def test_a_partition_that_is_added_later_is_consumed_from_its_start():
     async with broker() as rig:
         topic = await make_topic(rig, "jobs")
         shares = rig.node.shares
-        await append(topic, batch(b"before the group"))
+        await append(topic.partitions[0], batch(b"before the group"))
         assert not (await shares.receive(topic, 0, ask())).acquired, "it resets to latest"
         await rig.node.topics.add_partitions(topic, 2)
         log = topic.partitions[1]
         await log.wait_loaded()
         data = batch(b"new")
-        while (appended := log.append(data, read_header(data))) is None:
-            await log.ready.wait()
-        await appended.completion.wait()
+        await append(log, data)
         assert values(await shares.receive(topic, 1, ask())) == [b"new"]
 
 
@@ -466,7 +455,7 @@ async def test_topics_that_are_each_others_dead_letter_topics_do_not_circulate_r
                 "errors.deadletterqueue.topic.name": letters,
             }
             await rig.node.group_configs.change(group, lambda _, one=settings: one)
-        await append(first, batch(b"1"))
+        await append(first.partitions[0], batch(b"1"))
         for group, topic in (("a", first), ("b", second)):
             asked = ReceiveRequest(group, "m", 10, 1_000_000)
             async with asyncio.timeout(10):

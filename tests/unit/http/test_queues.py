@@ -10,7 +10,7 @@ import os
 import pytest
 from starlette.applications import Starlette
 from tests.kit.broker import broker
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 from tests.unit.broker.test_dead_letters import broken_batch
 from tests.unit.http.http_rig import on_the_web
 from tests.waiting import until
@@ -137,9 +137,7 @@ class Queue:
         log = self.topic.partitions[partition]
         await log.wait_loaded()
         for data in batches:
-            while (appended := log.append(data, read_header(data))) is None:
-                await log.ready.wait()
-            await appended.completion.wait()
+            await append(log, data)
 
     async def ask(self, suffix, body):
         sent = []
@@ -308,9 +306,7 @@ async def test_messages_over_the_response_limit_are_released_without_a_delivery(
     records = [Record(0, 1, None, value) for _ in range(16)]
     log, data = web.node.topics.get("jobs").require_log(0), encode_batch(records, codec=GZIP)
     await log.wait_loaded()
-    while (appended := log.append(data, read_header(data))) is None:
-        await log.ready.wait()
-    await appended.completion.wait()
+    await append(log, data)
     seen = []
     for _ in range(10):
         _, got = await web.ask("POST", f"/v1/queues/jobs/{GROUP}/receive", {"max": 1_000})

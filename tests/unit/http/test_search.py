@@ -14,12 +14,12 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kit.broker import broker
+from tests.kit.records import append
 from tests.unit.http.http_rig import Web, on_the_web, scope
 
 from headrace.cli.records_in import Reading, record_from_json
 from headrace.coordination.quotas import token_bucket
 from headrace.http.exports import PIECE_BYTES
-from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.records.letters import SHARE_FORMAT
 
@@ -228,9 +228,7 @@ async def test_a_batch_that_misstates_its_times_is_searched_all_the_same(web: We
         batch = bytearray(encode_batch(records))
         batch[35:43] = claimed_ms.to_bytes(8, "big", signed=True)
         batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-        while (appended := log.append(bytes(batch), check_batch(bytes(batch)))) is None:
-            await asyncio.sleep(0)
-        await appended.completion.wait()
+        await append(log, bytes(batch))
     assert values(await find(web, key="key-1", since_ms=50)) == ["value 1", "late", "late"]
 
 

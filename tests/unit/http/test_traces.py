@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 from crc32c import crc32c
+from tests.kit.records import append
 from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
@@ -25,7 +26,6 @@ from headrace.coordination.shares.state_records import (
 )
 from headrace.coordination.shares.window import AVAILABLE
 from headrace.log.reading import LogReader
-from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
 QUEUE = "/v1/queues/orders/workers"
@@ -216,13 +216,11 @@ async def test_a_record_of_an_aborted_transaction_is_not_shown(web: Web) -> None
         base_sequence=0,
         is_transactional=True,
     )
-    while (appended := log.append(batch, check_batch(batch))) is None:
-        await asyncio.sleep(0)
-    await appended.completion.wait()
+    offset = await append(log, batch)
     marker = log.append_marker(7, 0, 0, is_commit=False)
     assert marker is not None
     await marker.completion.wait()
-    query = urlencode({"partition": 0, "offset": appended.base_offset})
+    query = urlencode({"partition": 0, "offset": offset})
     assert (await web.ask("GET", f"/v1/topics/orders/trace?{query}"))[0] != 200
 
 
@@ -234,10 +232,8 @@ async def test_a_batch_that_cannot_be_decoded_has_no_records_to_trace(web: Web) 
     batch = bytearray(encode_batch([Record(0, 1, None, b"lost"), Record(1, 1, None, b"lost")]))
     batch[61] = 0x7F  # the length of the first record
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    while (appended := log.append(bytes(batch), check_batch(bytes(batch)))) is None:
-        await asyncio.sleep(0)
-    await appended.completion.wait()
-    query = urlencode({"partition": 0, "offset": appended.base_offset})
+    offset = await append(log, bytes(batch))
+    query = urlencode({"partition": 0, "offset": offset})
     status, answer = await web.ask("GET", f"/v1/topics/orders/trace?{query}")
     assert (status, "cannot be decoded" in str(answer)) == (409, True)
     await send(web, message(1))
@@ -376,9 +372,7 @@ async def test_other_work_is_done_while_a_long_batch_of_a_journal_is_read(web: W
     changes = [ShareGroupOpened(0, "workers", 0), *[ShareGroupChanged(0, (run,))] * 4_999]
     batch = encode_batch([Record(0, 1, *encode(one)) for one in changes])
     log = web.node.topics.get("orders").require_log(0)
-    while (appended := log.append(batch, check_batch(batch))) is None:
-        await asyncio.sleep(0)
-    await appended.completion.wait()
+    await append(log, batch)
     turns = 0
 
     async def work() -> None:

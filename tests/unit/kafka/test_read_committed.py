@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.broker import Rig, broker
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 
 from headrace.kafka import apis
-from headrace.records.batch import iterate_headers, read_header
+from headrace.records.batch import iterate_headers
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
@@ -24,16 +24,8 @@ async def _log(rig: Rig) -> PartitionLog:
     await rig.node.topics.create("t")
     log = rig.node.topics.get("t").partitions[0]
     await log.wait_loaded()
-    await _append(log, batch(b"plain", timestamp_ms=START_MS))
+    await append(log, batch(b"plain", timestamp_ms=START_MS))
     return log
-
-
-async def _append(log: PartitionLog, data: bytes) -> int:
-    while (appended := log.append(data, read_header(data))) is None:
-        assert log.ready is not None
-        await log.ready.wait()
-    await appended.completion.wait()
-    return appended.base_offset
 
 
 async def _send(log: PartitionLog, sequence: int, producer_id: int = PRODUCER) -> int:
@@ -45,7 +37,7 @@ async def _send(log: PartitionLog, sequence: int, producer_id: int = PRODUCER) -
         base_sequence=sequence,
         is_transactional=True,
     )
-    return await _append(log, data)
+    return await append(log, data)
 
 
 async def _end(log: PartitionLog, producer_id: int = PRODUCER, *, is_commit: bool) -> None:
@@ -86,7 +78,7 @@ async def test_a_reader_of_committed_ends_at_the_last_stable_offset(version) -> 
         await _end(log, 9, is_commit=False)
         await _end(log, 8, is_commit=False)
         await _send(log, 0)
-        await _append(log, batch(b"plain"))
+        await append(log, batch(b"plain"))
         client = rig.client()
         answer = await client.ask(apis.FETCH, version, _fetch(rig, version, 0))
         (part,) = answer.responses[0].partitions

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.kit.broker import Rig, on_a_broker
-from tests.kit.records import batch
+from tests.kit.records import append, batch
 
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, Settlement
@@ -17,7 +17,6 @@ from headrace.kafka.error_codes import (
     NON_EMPTY_GROUP,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from headrace.records.batch import read_header
 
 GROUP = "workers"
 
@@ -32,9 +31,7 @@ async def topic_with(rig: Rig, name: str, *values: bytes) -> None:
     await log.wait_loaded()
     for value in values:
         data = batch(value)
-        while (appended := log.append(data, read_header(data))) is None:
-            await log.ready.wait()
-        await appended.completion.wait()
+        await append(log, data)
 
 
 async def consume(rig: Rig, name: str, count: int) -> None:

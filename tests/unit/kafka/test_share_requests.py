@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.kit.broker import broker
-from tests.kit.records import batch
-from tests.unit.broker.test_share_partitions import GROUP, append, topic_with
+from tests.kit.records import append, batch
+from tests.unit.broker.test_share_partitions import GROUP, topic_with
 
 from headrace.coordination.quotas.entities import CONSUMER, USER
 from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
@@ -120,7 +120,7 @@ async def test_a_consumer_whose_connection_ends_while_it_waits_gets_nothing_more
         client.transport.abort()
         while len(rig.node.share_groups.sessions):
             await asyncio.sleep(0)
-        await append(topic, batch(b"1"))
+        await append(topic.partitions[0], batch(b"1"))
         for _ in range(50):
             await asyncio.sleep(0)
         described = await rig.node.shares.describe(topic, 0)

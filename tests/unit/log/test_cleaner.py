@@ -9,6 +9,7 @@ import psutil
 import pytest
 from crc32c import crc32c
 from log_rig import Rig, rig, settle
+from tests.kit.records import append
 from transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
@@ -27,10 +28,7 @@ COMPACTED = LogConfig(is_compacted=True, is_deleted_by_retention=False)
 
 async def put(bench: Rig, key: bytes, value: bytes | None) -> int:
     batch = encode_batch([Record(0, bench.clock.ms, key, value)])
-    while (appended := bench.log.append(batch, check_batch(batch))) is None:
-        await asyncio.sleep(0)
-    await appended.completion.wait()
-    return appended.base_offset
+    return await append(bench.log, batch)
 
 
 def cleaner(bench: Rig, pace=None) -> Cleaner:
@@ -115,9 +113,7 @@ async def test_many_small_records_make_a_round_large():
     async with rig(COMPACTED) as bench:
         records = [Record(0, bench.clock.ms, b"%d" % n, b"") for n in range(300)]
         batch = encode_batch(records, codec=1)
-        while (appended := bench.log.append(batch, check_batch(batch))) is None:
-            await asyncio.sleep(0)
-        await appended.completion.wait()
+        await append(bench.log, batch)
         await bench.log.lifecycle_host.roll_now()
         before = psutil.Process().children()
         children = []
@@ -161,9 +157,7 @@ async def filled_with_megabytes(bench: Rig) -> dict[bytes, int]:
         keys = [b"%d" % ((offset + n * n) % 300) for n in range(40)]
         records = [Record(n, bench.clock.ms, key, b"v" * 3_000) for n, key in enumerate(keys)]
         batch = encode_batch(records)
-        while (appended := bench.log.append(batch, check_batch(batch))) is None:
-            await asyncio.sleep(0)
-        await appended.completion.wait()
+        await append(bench.log, batch)
         latest |= {key: offset + n for n, key in enumerate(keys)}
         offset += len(keys)
     await bench.log.lifecycle_host.roll_now()
@@ -352,9 +346,7 @@ async def test_a_large_batch_lets_others_work_while_it_is_taken_apart():
         batch = encode_batch(
             [Record(number, bench.clock.ms, b"%d" % (number % 10), b"v") for number in range(count)]
         )
-        while (appended := bench.log.append(batch, check_batch(batch))) is None:
-            await asyncio.sleep(0)
-        await appended.completion.wait()
+        await append(bench.log, batch)
         await bench.log.lifecycle_host.roll_now()
         pace = Counting()
         done = await cleaner(bench, pace).run()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from log_rig import Rig, rig
+from tests.kit.records import append
 
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.visibility import READ_COMMITTED
-from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
 
@@ -18,9 +18,7 @@ async def put(bench: Rig, producer_id: int = -1) -> None:
     batch = encode_batch(
         [Record(0, bench.clock.ms, None, b"v")], is_transactional=producer_id >= 0, **given
     )
-    while (appended := bench.log.append(batch, check_batch(batch))) is None:
-        await asyncio.sleep(0)
-    await appended.completion.wait()
+    await append(bench.log, batch)
 
 
 async def test_a_transaction_over_more_indexes_than_are_kept_is_read():
