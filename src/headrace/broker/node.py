@@ -581,7 +581,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
         topic_figures=TopicFigures(calls, topics, node.groups, node.shares, node.clock),
-        lags=GroupLags(calls, topics, node.groups, node.shares, node.clock),
+        lags=GroupLags(calls, topics, node.groups, node.shares, configs, node.clock),
         hot_keys=hot_keys,
         cluster=cluster,
         appends=node.appends,

@@ -58,7 +58,10 @@ def history(session: CliSession, /, group: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    rows = [[iso_time(one["at_ms"]), one["lag_records"]] for one in found["points"]]
+    rows = [
+        [iso_time(one["at_ms"]), f"{'>=' if one['is_partial'] else ''}{one['lag_records']}"]
+        for one in found["points"]
+    ]
     print_table(["time", "lag"], rows, empty="no lag was sampled yet: look again in a minute")
     if found["trend"] is not None:
         rate, span_s = found["trend"]["records_per_s"], found["trend"]["span_ms"] // 1_000

@@ -153,6 +153,7 @@ SHOWN_PROBLEM: Final = Part(
         "cause": "it is full, and records are refused",
         "next_step": "make room on the broker's disk",
         "is_passing": False,
+        "brokers?": [1],
     },
 )
 POINT: Final = Part(

@@ -33,7 +33,7 @@ from headrace.http.logins import AuthenticatedApp
 from headrace.http.monitoring import Monitoring, Rendering
 from headrace.http.openapi import document
 from headrace.http.operations import SLASH, routes
-from headrace.http.overview import OverviewOperations, Verdict
+from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
 from headrace.http.problems import PathRoute, not_found, problem
 from headrace.http.queries import queries
@@ -43,6 +43,7 @@ from headrace.http.records import RecordOperations
 from headrace.http.sessions import SessionOperations
 from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
+from headrace.http.verdict import Verdict
 from headrace.runtime.tls_server import TlsServer
 
 TASKS_MAX = 4096
@@ -140,7 +141,7 @@ class _Api:
         operations += ClusterOperations(
             services, lambda: face.kafka.connections, figures
         ).operations
-        operations += OverviewOperations(services, history).operations
+        operations += OverviewOperations(services, history, figures).operations
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
@@ -201,7 +202,8 @@ def make_servers(face: HttpFace) -> list[uvicorn.Server]:
     services = face.services
     history = History(services.appends.clock, reader(services, face.kafka))
     face.tasks.spawn(history.run(), "history of figures")
-    parts = rendering, history, BrokerFigures(services, history, Verdict(services).problems)
+    figures = BrokerFigures(services, history, Verdict(services).problems, face.tasks)
+    parts = rendering, history, figures
     return [_make_server(face, listener, *parts) for listener in face.listeners]
 
 

@@ -130,7 +130,8 @@ CLUSTER_ANSWERS: Final[dict[str, Any]] = {
         "topics": 4,
         "partitions": 12,
         "lag_records": 1_200,
-        "lags": [Part("GroupLag", {"group": "billing", "records": 1_200})],
+        "lag_is_partial": False,
+        "lags": [Part("LagNow", {"group": "billing", "records": 1_200, "is_partial": False})],
         "dead_letters": {"copied": 4, "failed": 0, "given_up": 0},
         "disk": OrNull(
             Part(
@@ -140,6 +141,7 @@ CLUSTER_ANSWERS: Final[dict[str, Any]] = {
                     "total_bytes": 100_000_000_000,
                     "reserve_bytes": 1_000_000_000,
                     "is_full": False,
+                    "broker": 1,
                 },
             )
         ),
@@ -151,6 +153,7 @@ CLUSTER_ANSWERS: Final[dict[str, Any]] = {
         "interval_ms": 5_000,
         "last_event_id": "19acdeadbeef-12",
         "points": [POINT],
+        "failed?": FAILED_BROKERS,
     },
     "followEvents": STREAM,
 }

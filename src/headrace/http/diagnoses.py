@@ -68,7 +68,11 @@ class DiagnosisOperations:
         return {
             "group": group_id,
             "interval_ms": INTERVAL_MS,
-            "points": [{"at_ms": one.at_ms, "lag_records": one.records} for one in points],
+            "points": [
+                {"at_ms": one.at_ms, "lag_records": one.records, "is_partial": one.is_partial}
+                for one in points
+            ],
+            "lag_is_partial": bool(failed) or any(one.is_partial for one in points),
             "trend": None if trend is None else trend._asdict(),
             **failed_brokers(failed),
         }

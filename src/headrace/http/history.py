@@ -112,6 +112,21 @@ class History:
         found["cpu_percent"] = round(found.pop("cpu_us_per_s") / 10_000, 1)
         return found | {name: getattr(now, name) for name in GAUGES}
 
+    def spans(self, width_ms: int) -> list[tuple[int, Json]]:
+        """(the number of a span since 1970, its point), of each span that is over, so that those of
+        several brokers can be added; a span without a sample has the point of the one before."""
+        found: list[tuple[int, Json]] = []
+        before, span = -1, -1
+        for number in range(self.first, self.taken):
+            now = self._at_ms[number % SAMPLES_MAX] // width_ms
+            if now == span:
+                continue
+            if before >= 0:
+                point = self.point(number, before)
+                found += [(each, point) for each in range(span, min(now, span + SAMPLES_MAX))]
+            before, span = number, now
+        return found
+
     def points(self, count_max: int) -> list[Json]:
         """At most so many points over all samples, each the mean since the one before it."""
         first, last = self.first, self.taken - 1

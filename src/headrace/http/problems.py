@@ -64,14 +64,19 @@ def status_of(error: HeadraceError) -> tuple[int, str]:
     return 409, _SAME
 
 
+def shown_text(text: str) -> str:
+    """The text without paths: where files lie on the broker's machine is for its log alone."""
+    return _PATH.sub("(a path)", text)
+
+
 def details(error: HeadraceError) -> dict[str, Any]:
-    """The problem's members. Where files lie on the broker's machine is for its log alone."""
+    """The problem's members."""
     status, next_step = status_of(error)
     is_login = isinstance(error, errors.AuthenticationFailed)  # its text is for the log alone
     return {
         "type": "about:blank",
         "status": status,
-        "detail": _LOGIN_FAILED if is_login else _PATH.sub("(a path)", str(error)),
+        "detail": _LOGIN_FAILED if is_login else shown_text(str(error)),
         "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,
     }

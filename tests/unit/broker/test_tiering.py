@@ -15,8 +15,9 @@ from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
+from headrace.broker.housekeeping.tiering import PARTITION_REST_MS
 from headrace.broker.topics.topic_checks import check_tiering
-from headrace.errors import ConfigInvalid, StorageUnavailable
+from headrace.errors import ConfigInvalid, DataCorrupt, StorageUnavailable
 from headrace.log.tiering import (
     first_pending_offset,
     last_offloaded_offset,
@@ -235,6 +236,25 @@ async def test_a_removed_copy_is_made_again_before_the_local_one_is_deleted():
         await b.node.tiering.round()
         assert local_start_offset(b.log) == 6
         assert len(await b.log.reader.read(0, 10_000)) > 0
+
+
+async def test_a_damaged_partition_is_a_problem_until_it_is_tried_again_and_succeeds():
+    async with bench() as b:
+        await b.ledgers(2)
+        name, offload = b.log.name, b.tier.offload
+
+        async def damaged(_ledger):
+            raise DataCorrupt("a block is damaged in /var/lib/headrace/segments")
+
+        b.tier.offload = damaged
+        for _ in range(3):  # only the first one tries it
+            await b.node.tiering.round()
+            assert b.node.tiering.figures().problem.startswith(f"{name}: a block is damaged")
+        b.tier.offload = offload
+        b.clock.ms += PARTITION_REST_MS
+        await b.node.tiering.round()
+        figures = b.node.tiering.figures()
+        assert (figures.problem, figures.pending_ledgers) == ("", 0)
 
 
 # --- sweeps --------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from headrace.http.groups import GroupOperations
 from headrace.http.history import History, reader
 from headrace.http.ledgers import LedgerOperations
 from headrace.http.operations import Operation, routes
-from headrace.http.overview import OverviewOperations, Verdict
+from headrace.http.overview import OverviewOperations
 from headrace.http.parked import ParkedOperations
 from headrace.http.queries import queries
 from headrace.http.queues import Queues
@@ -31,6 +31,7 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
+from headrace.http.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -64,11 +65,11 @@ class Web:
         services = rig.node.services
         self.operations += queries(services)
         self.history = History(rig.node.clock, reader(services, rig.face))
-        figures = BrokerFigures(services, self.history, Verdict(services).problems)
+        figures = BrokerFigures(services, self.history, Verdict(services).problems, rig.node.tasks)
         self.operations += ClusterOperations(
             services, lambda: rig.face.connections, figures
         ).operations
-        self.operations += OverviewOperations(services, self.history).operations
+        self.operations += OverviewOperations(services, self.history, figures).operations
         self.app = Starlette(routes=routes(rig.node.services, self.operations, is_local=is_local))
         self.sending: Callable[[], Any] = lambda: None
         """Called before each message of a response."""

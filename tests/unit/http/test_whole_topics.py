@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tracemalloc
 from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 import pytest
+from tests.clocks import HandClock
 from tests.kit.records import append
 from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
 from headrace.broker.ownership.shared_ownership import SharedOwnership
-from headrace.broker.services import group_lags, hot_keys, topic_figures
+from headrace.broker.services import group_figures, group_lags, hot_keys
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import BrokerUnreachable, CoordinatorUnavailable
 from headrace.http.app import path_of_parts
+from headrace.http.history import INTERVAL_S, Sample
+from headrace.kafka.peers import queue_calls
 from headrace.metadata.facts import draining_key
 from headrace.metadata.store import ANY
 from headrace.records.codec import Record, encode_batch
@@ -113,7 +117,7 @@ async def test_lag_in_partitions_of_a_broker_that_does_not_answer_is_not_counted
 
 @with_brokers(2)
 async def test_lags_that_are_cut_are_said_to_be_a_lower_bound(cluster):
-    cluster.patch.setattr(topic_figures, "LAGS_MAX", 3)
+    cluster.patch.setattr(group_figures, "LAGS_MAX", 3)
     webs = await webs_of(cluster)
     await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
     await webs[0].node.services.groups.ensure_offsets_topic()
@@ -159,7 +163,8 @@ async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
     await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
     for web in webs:
         answer = await web.ok("GET", "/v1/overview")
-        assert answer["lags"] == [{"group": "billing", "records": COUNT}]
+        lag = {"group": "billing", "records": COUNT, "is_partial": False}
+        assert answer["lags"] == [lag]
         assert (answer["lag_records"], "failed" in answer) == (COUNT, False)
 
     async def unreachable(_self, _name, _asked):
@@ -170,6 +175,118 @@ async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
     for one in histories:
         await one.take()  # no broker knows the ends of all partitions
     assert [one["lag_records"] for one in await shown()] == [COUNT, 0]
+
+
+async def coordinated_by(cluster, web):
+    """The id of a group that this broker coordinates."""
+    for index in range(100):
+        await until(lambda index=index: coordinator_of(cluster, f"group-{index}") is not None)
+        if coordinator_of(cluster, f"group-{index}") is web.node:
+            return f"group-{index}"
+    raise AssertionError("it coordinates none of many groups")
+
+
+@with_brokers(3)
+async def test_a_frozen_broker_makes_no_other_one_look_unreachable(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    await webs[0].node.services.groups.ensure_offsets_topic()
+    group = await coordinated_by(cluster, webs[1])
+    offsets = [OffsetToCommit(TOPIC, number, 0) for number in range(COUNT)]
+    commit = CommitCommand(group, NO_GENERATION, "", None, offsets)
+    await webs[1].node.services.groups.commit(commit)
+    whole = await webs[0].ok("GET", "/v1/overview")
+    assert (whole["lag_records"], whole["lag_is_partial"], whole["problems"]) == (COUNT, False, [])
+
+    async def frozen(_asked):
+        await asyncio.Event().wait()
+
+    for name in ("groups.ends", "groups.lags", "brokers.state"):
+        webs[2].node.services.calls.offer_of_broker(name, frozen)
+    cluster.patch.setattr(queue_calls, "TIMEOUT_S", 2.0)
+    webs[0].history.take()
+    at_once = await webs[0].ok("GET", "/v1/overview")
+    assert at_once["lags"] == whole["lags"], "nobody waits for the frozen broker"
+    async with asyncio.timeout(60):
+        while "failed" not in (answer := await webs[0].ok("GET", "/v1/overview")):
+            await asyncio.sleep(0.05)
+    assert [one["broker"] for one in answer["failed"]] == [3]
+    assert [(one["what"], one["brokers"]) for one in answer["problems"]] == [("broker 3", [3])]
+    left = COUNT - cluster.owners().count(3)
+    assert answer["lags"] == [{"group": group, "records": left, "is_partial": True}]
+    assert (answer["lag_records"], answer["lag_is_partial"]) == (left, True)
+
+
+@with_brokers(2)
+async def test_the_lag_of_a_share_group_is_a_lower_bound_without_one_of_its_brokers(cluster):
+    webs = await webs_of(cluster)
+    config = {"share.auto.offset.reset": "earliest"}
+    await webs[0].node.group_configs.change("workers", lambda _: config)
+    nodes = [web.node for web in webs]
+    await until(lambda: all(node.group_configs.overrides("workers") == config for node in nodes))
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    queue = f"/v1/queues/{TOPIC}/workers/receive"
+    await webs[0].ok("POST", queue, {"max": 1})
+    await until(lambda: all(node.group_configs.share_topics("workers") for node in nodes))
+    cluster.patch.setattr(group_lags.GroupLags, "_number", lambda _self: 100)
+    for web in webs:
+        await web.node.services.lags.take()
+    shown, left = await webs[0].ok("GET", "/v1/overview"), owned_of(cluster, 1)
+    assert shown["lags"] == [{"group": "workers", "records": COUNT, "is_partial": False}]
+    history = await webs[0].ok("GET", "/v1/groups/workers/lag")
+    (point,) = history["points"]
+    assert (point["lag_records"], history["lag_is_partial"]) == (COUNT, False)
+    await cluster.brokers[2].face.close()
+    history = await webs[0].ok("GET", "/v1/groups/workers/lag")
+    (point,) = history["points"]
+    assert (point["lag_records"], point["is_partial"]) == (len(left), True)
+    assert (history["lag_is_partial"], history["trend"]) == (True, None)
+    webs[0].history.take()
+    async with asyncio.timeout(60):
+        while not (shown := await webs[0].ok("GET", "/v1/overview"))["lag_is_partial"]:
+            await asyncio.sleep(0.05)
+    assert shown["lags"] == [{"group": "workers", "records": len(left), "is_partial": True}]
+
+
+@with_brokers(2)
+async def test_the_overview_shows_problems_letters_and_history_of_all_brokers(cluster):
+    webs = await webs_of(cluster)
+    webs[1].node.topics.damaged_facts["/topics/x"] = "cannot be decoded in /var/lib/x: restore it"
+    webs[1].node.services.dead_letters.copied_total = 3
+    answer = await webs[0].ok("GET", "/v1/overview")
+    (problem,) = answer["problems"]
+    shown = {name: problem[name] for name in ("cause", "next_step", "brokers")}
+    assert shown == {
+        "cause": "cannot be decoded in (a path)",
+        "next_step": "restore it",
+        "brokers": [2],
+    }
+    assert (answer["is_well"], answer["dead_letters"]["copied"]) == (False, 3)
+    webs[0].node.topics.damaged_facts.update(webs[1].node.topics.damaged_facts)
+    webs[0].history.take()
+    (problem,) = (await webs[0].ok("GET", "/v1/overview"))["problems"]
+    assert problem["brokers"] == [1, 2], "one problem of two brokers"
+
+
+@with_brokers(2)
+async def test_the_history_of_all_brokers_adds_what_each_has_counted(cluster):
+    webs = await webs_of(cluster)
+    for phase_ms, web in enumerate(webs):  # samples of brokers are not taken at the same time
+        clock = HandClock(1_000_000 + 3_000 * phase_ms, step_ms=INTERVAL_S * 1_000)
+        cluster.patch.setattr(web.history, "_clock", clock)
+        count = itertools.count(step=50)
+        cluster.patch.setattr(
+            web.history, "_read", lambda count=count: Sample(next(count), connections=4)
+        )
+        for _ in range(25 + 20 * phase_ms):
+            web.history.take()
+    answer = await webs[0].ok("GET", "/v1/history?all_brokers=true&points=180")
+    found = [(one["records_in_per_s"], one["connections"]) for one in answer["points"]]
+    assert (found, "failed" in answer) == ([(20.0, 8)] * 6, False)
+    assert {b["at_ms"] - a["at_ms"] for a, b in itertools.pairwise(answer["points"])} == {20_000}
+    assert answer["points"][0]["disk_free_bytes"] == -1
+    own = await webs[0].ok("GET", "/v1/history")
+    assert {one["records_in_per_s"] for one in own["points"]} == {10.0}
 
 
 @with_brokers(2)

@@ -78,8 +78,8 @@ class Tiering:
         self._ready = ready
         self._failures = 0
         """Consecutive rounds that object storage failed."""
-        self._resting: dict[str, int] = {}
-        """Partitions with a failure of their own, and the end of their pause."""
+        self._resting: dict[str, tuple[int, str]] = {}
+        """Partitions with a failure of their own, the end of their pause, and the failure."""
         self._problem = self._failed_now = ""
         self._sweep_at_ms = 0
         self._unnamed_since_ms: dict[LedgerId, int] = {}
@@ -130,7 +130,8 @@ class Tiering:
                 log.info("object storage is available again after %d failed rounds", self._failures)
             self._failures = 0
         finally:
-            self._problem = self._failed_now
+            resting = (problem for _until_ms, problem in self._resting.values())
+            self._problem = self._failed_now or next(resting, "")
 
     # --- one round -----------------------------------------------------------------------------
 
@@ -139,18 +140,22 @@ class Tiering:
 
         Raises object storage errors.
         """
-        mine: list[PartitionLog] = []
         now_ms = self._clock.now_ms()
-        for topic in list(self._topics.by_name.values()):
-            for number, partition in list(topic.logs):
-                if (
-                    partition.config.is_remote_enabled
-                    and not partition.is_deleted
-                    and self._topics.ownership.is_mine(topic, number)
-                    and self._resting.get(partition.name, 0) <= now_ms
-                    and await self._is_ready(partition)
-                ):
-                    mine.append(partition)
+        tiered = {
+            partition.name: partition
+            for topic in self._topics.by_name.values()
+            for number, partition in topic.logs
+            if partition.config.is_remote_enabled
+            and not partition.is_deleted
+            and self._topics.ownership.is_mine(topic, number)
+        }
+        self._resting = {
+            name: rest
+            for name, rest in self._resting.items()
+            if name in tiered and rest[0] > now_ms
+        }
+        due = [one for name, one in tiered.items() if name not in self._resting]
+        mine = [partition for partition in due if await self._is_ready(partition)]
         for partition in mine:
             try:
                 await drop_local(partition, self._store, self._tier, now_ms)
@@ -207,9 +212,10 @@ class Tiering:
             raise error
         if partition.is_deleted or isinstance(error, LedgerUnknown) or not partition.is_loaded:
             return  # it was deleted, has another owner, or logs its failure elsewhere
-        if isinstance(error, DataCorrupt):
-            self._resting[partition.name] = self._clock.now_ms() + PARTITION_REST_MS
         self._failed_now = f"{partition.name}: {error}"
+        if isinstance(error, DataCorrupt):
+            until_ms = self._clock.now_ms() + PARTITION_REST_MS
+            self._resting[partition.name] = until_ms, self._failed_now
         log.warning("%s: tiering failed: %s", partition.name, error)
 
     # --- orphaned objects ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ Invariants: see `runtime.figures`. What is not in memory is left out.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.log.reading import Miss
@@ -26,10 +26,17 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
 
+_T = TypeVar("_T")
 LAGS_MAX: Final = 5_000
 """Partitions of groups with a lag of their own."""
 AGES_MAX: Final = 1_000
 """Records whose time is looked up for one scrape, at about 10 us each."""
+
+
+def first_of(items: Iterable[_T]) -> tuple[list[_T], bool]:
+    """(LAGS_MAX of the items, whether there are more)."""
+    found = [*islice(items, LAGS_MAX + 1)]
+    return found[:LAGS_MAX], len(found) > LAGS_MAX
 
 
 class Ages:

@@ -2,8 +2,8 @@
 
 Invariants: knows no protocol; loads no log. Each broker samples what it knows: share groups on the
 partitions that it serves, and consumer groups that it coordinates, for which it asks the other
-brokers once where the partitions end. Memory is bounded by GROUPS_MAX. A lag that could not be
-known whole is not kept, rather than kept as less.
+brokers once where the partitions end. Memory is bounded by GROUPS_MAX. A lag in fewer partitions
+than the group has is a lower bound, and said to be one; of a consumer group it is not kept.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import asyncio
 from array import array
 from collections import defaultdict
 from heapq import nlargest
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.group_figures import LAGS_MAX, share_lags
+from headrace.broker.services.group_figures import first_of, share_lags
 from headrace.broker.services.owner_calls import checked, split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+    from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topics import Topics
@@ -34,6 +34,10 @@ GROUPS_MAX: Final = 500
 """On one broker, with 2 KiB each."""
 TREND_MS: Final = 300_000
 UNKNOWN: Final = -1
+OTHERS_S: Final = 6.0
+"""Longer than a broker waits for the answers of others before it gives its own."""
+PARTITIONS_BITS: Final = 16
+"""Of a sample, for the partitions in which a share group's lag was counted: LAGS_MAX at most."""
 Place = tuple[str, int]
 
 
@@ -42,6 +46,32 @@ class LagPoint(NamedTuple):
 
     at_ms: int
     records: int
+    is_partial: bool
+    """It is a lower bound."""
+
+
+class LagNow(NamedTuple):
+    """The lag of a group now."""
+
+    group: str
+    records: int
+    is_partial: bool
+    """It is a lower bound."""
+
+
+class LagPart(NamedTuple):
+    """What one broker knows of the lag of a group."""
+
+    records: int = 0
+    partitions: int = 0
+    """Of a share group: those that are counted. Of a consumer group 0."""
+    is_cut: bool = False
+    """Of a consumer group: where some of its partitions end is not known."""
+
+    def plus(self, other: LagPart) -> LagPart:
+        """The sum, of two brokers."""
+        is_cut = self.is_cut or other.is_cut
+        return LagPart(self.records + other.records, self.partitions + other.partitions, is_cut)
 
 
 class Trend(NamedTuple):
@@ -99,12 +129,15 @@ class GroupLags:
         topics: Topics,
         groups: GroupCoordinator,
         shares: SharePartitions,
+        shared: ConfiguredGroups,
         clock: Clock,
     ) -> None:
+        """`shared`: the share groups of the cluster."""
         self._calls = calls
         self._topics = topics
         self._groups = groups
         self._shares = shares
+        self._shared = shared
         self._clock = clock
         self._samples = LagSamples()
         calls.offer_of_broker("groups.ends", self._ends_here)
@@ -121,27 +154,61 @@ class GroupLags:
     async def take(self) -> None:
         """Take a sample. Costs about 2 us for each partition of a group."""
         number = self._number()
-        self._samples.add(number, await self._lags())
+        parts, _is_cut = await self._parts()
+        self._samples.add(
+            number,
+            {
+                group: part.records << PARTITIONS_BITS | part.partitions
+                for group, part in parts.items()
+                if not part.is_cut
+            },
+        )
 
     async def of(self, group_id: str) -> tuple[list[LagPoint], dict[int, HeadraceError]]:
         """(the lag of a group over the last hour, the brokers whose part is missing)."""
         answers = await self._calls.ask_brokers("groups.lag_history", [group_id])
         found, failed = split(answers)
-        lags: dict[int, int] = defaultdict(int)
-        for part in found.values():
-            for number, records in part:
-                lags[number] += records
-        return [LagPoint(number * INTERVAL_MS, lags[number]) for number in sorted(lags)], failed
+        parts: dict[int, LagPart] = defaultdict(LagPart)
+        for samples in found.values():
+            for number, value in samples:
+                one = LagPart(value >> PARTITIONS_BITS, value & (1 << PARTITIONS_BITS) - 1)
+                parts[number] = parts[number].plus(one)
+        wanted = self._shared_partitions(group_id)
+        points = [
+            LagPoint(number * INTERVAL_MS, part.records, part.partitions < wanted)
+            for number, part in sorted(parts.items())
+        ]
+        return points, failed
 
-    async def now(self) -> tuple[dict[str, int], dict[int, HeadraceError]]:
-        """(the lag of each group now, the largest first, the brokers whose part is missing); of
-        one broker's, those of GROUPS_MAX."""
-        found, failed = split(await self._calls.ask_brokers("groups.lags", []))
-        lags: dict[str, int] = defaultdict(int)
-        for part in found.values():
-            for group, records in part:
-                lags[group] += records
-        return dict(sorted(lags.items(), key=lambda one: (-one[1], one[0]))), failed
+    async def now(self) -> tuple[list[LagNow], bool, dict[int, HeadraceError]]:
+        """(the lag of each group now, the largest first, whether groups are missing, the brokers
+        whose part is missing); of one broker's, those of GROUPS_MAX."""
+        answers = await self._calls.ask_brokers("groups.lags", [], OTHERS_S)
+        found, failed = split(answers)
+        parts: dict[str, LagPart] = defaultdict(LagPart)
+        for rows, _is_cut in found.values():
+            for group, *part in rows:
+                parts[group] = parts[group].plus(LagPart(*part))
+        lags = [
+            LagNow(
+                group, one.records, one.is_cut or one.partitions < self._shared_partitions(group)
+            )
+            for group, one in parts.items()
+        ]
+        lacks_groups = (
+            bool(failed)
+            or any(is_cut for _rows, is_cut in found.values())
+            or any(
+                one not in parts and self._shared_partitions(one)
+                for one in self._shared.share_groups()
+            )
+        )
+        return sorted(lags, key=lambda one: (-one.records, one.group)), lacks_groups, failed
+
+    def _shared_partitions(self, group_id: str) -> int:
+        """How many partitions a share group has; 0: it is a consumer group."""
+        topics = map(self._topics.by_id.get, self._shared.share_topics(group_id))
+        return sum(len(topic.partitions) for topic in topics if topic is not None)
 
     def _number(self) -> int:
         return self._clock.now_ms() // INTERVAL_MS
@@ -151,42 +218,42 @@ class GroupLags:
         return [*self._samples.of(group_id, self._number()).items()]
 
     async def _lags_here(self, asked: Any) -> Any:
+        """[[group, part ...] ..., whether there are more]"""
         checked(asked)
-        return nlargest(GROUPS_MAX, (await self._lags()).items(), key=lambda one: one[1])
+        parts, is_cut = await self._parts()
+        rows = nlargest(GROUPS_MAX, parts.items(), key=lambda one: one[1].records)
+        return [(group, *part) for group, part in rows], is_cut or len(rows) < len(parts)
 
     # --- one sample --------------------------------------------------------------------------
 
-    async def _lags(self) -> dict[str, int]:
-        """Of each group, what this broker answers for, as far as it is known whole."""
-        shares: dict[str, int] = defaultdict(int)
+    async def _parts(self) -> tuple[dict[str, LagPart], bool]:
+        """(of each group, what this broker answers for, whether there is more)."""
+        parts: dict[str, LagPart] = defaultdict(LagPart)
         served = self._topics.by_name.values()
-        for count, lag in enumerate(share_lags(self._shares, served, self._topics.ownership)):
-            if count >= LAGS_MAX:
-                shares.clear()  # any of them may have more
-                break
-            shares[lag.group] += lag.records
-        offsets = self._offsets()
+        shares, is_cut = first_of(share_lags(self._shares, served, self._topics.ownership))
+        for lag in shares:
+            parts[lag.group] = parts[lag.group].plus(LagPart(lag.records, 1))
+        offsets, cut_group = self._offsets()
         ends = await self._ends({place for places in offsets.values() for place in places})
         for group, places in offsets.items():
-            if all(place in ends for place in places):
-                known = ((ends[place], offset) for place, offset in places.items())
-                shares[group] += sum(max(end - max(at, start), 0) for (start, end), at in known)
-        return shares
+            known = [(*ends[place], offset) for place, offset in places.items() if place in ends]
+            records = sum(max(end - max(at, start), 0) for start, end, at in known)
+            parts[group] = LagPart(records, 0, len(known) < len(places) or group == cut_group)
+        return parts, is_cut or cut_group is not None
 
-    def _offsets(self) -> dict[str, dict[Place, int]]:
-        """What consumer groups have committed in topics that exist."""
+    def _offsets(self) -> tuple[dict[str, dict[Place, int]], str | None]:
+        """(what consumer groups have committed in topics that exist, the group that may have more,
+        if there are too many)."""
+        by_name = self._topics.by_name
         found: dict[str, dict[Place, int]] = defaultdict(dict)
-        group_id = ""
-        for count, (group_id, one) in enumerate(
-            islice(self._groups.loaded_offsets(), LAGS_MAX + 1)
-        ):
-            topic = self._topics.by_name.get(one.topic)
-            if topic is None or one.topic_id not in {None, topic.id}:
-                continue  # of a deleted topic
+        known, is_cut = first_of(
+            (group_id, one)
+            for group_id, one in self._groups.loaded_offsets()
+            if (topic := by_name.get(one.topic)) is not None and one.topic_id in {None, topic.id}
+        )
+        for group_id, one in known:
             found[group_id][one.topic, one.partition] = one.offset
-            if count >= LAGS_MAX:
-                del found[group_id]  # it may have more
-        return found
+        return found, known[-1][0] if is_cut else None
 
     async def _ends(self, places: set[Place]) -> dict[Place, tuple[int, int]]:
         """(log start offset, high watermark) of each of these partitions that is loaded."""
@@ -226,9 +293,11 @@ class GroupLags:
 
 
 def trend_of(points: list[LagPoint]) -> Trend | None:
-    """How the lag has changed in the last TREND_MS, by its first and last point; None: it has one
-    point."""
-    recent = [one for one in points if one.at_ms > points[-1].at_ms - TREND_MS]
+    """How the lag has changed in the last TREND_MS, by the first and last point that are whole;
+    None: there is one at most."""
+    recent = [
+        one for one in points if not one.is_partial and one.at_ms > points[-1].at_ms - TREND_MS
+    ]
     if len(recent) < 2:
         return None
     span_ms = recent[-1].at_ms - recent[0].at_ms

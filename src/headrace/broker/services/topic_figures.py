@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.group_figures import LAGS_MAX, share_lags
+from headrace.broker.services.group_figures import first_of, share_lags
 from headrace.broker.services.owner_calls import checked, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
 
-_T = TypeVar("_T")
 SPAN_S: Final = 30
 """A rate is that of the last one to two spans."""
 
@@ -183,19 +181,13 @@ class TopicFigures:
             for group_id, one in self._groups.loaded_offsets()
             if one.topic in wanted and one.topic_id in {None, wanted[one.topic].id}
         )
-        offsets, is_cut = _first(all_offsets)
-        found, is_cut_too = _first(share_lags(self._shares, wanted.values(), topics.ownership))
+        offsets, is_cut = first_of(all_offsets)
+        found, is_cut_too = first_of(share_lags(self._shares, wanted.values(), topics.ownership))
         shares: dict[tuple[str, str], int] = defaultdict(int)
         for lag in found:
             shares[lag.group, lag.topic] += lag.records
         lags = [(*queue, records) for queue, records in shares.items()]
         return partitions, rates, offsets, lags, is_cut or is_cut_too
-
-
-def _first(items: Iterable[_T]) -> tuple[list[_T], bool]:
-    """(LAGS_MAX of the items, whether there are more)."""
-    found = [*islice(items, LAGS_MAX + 1)]
-    return found[:LAGS_MAX], len(found) > LAGS_MAX
 
 
 def _add(lags: dict[str, int], group: str, records: int) -> None:

@@ -19,6 +19,8 @@ function formats() {
 // time after the last one of a Date.
 export const count = (value) => (value == null || typeof value === "object" ? "–" : formats().number.format(value));
 
+export const atLeast = (isPartial, text) => (isPartial ? `≥ ${text}` : text);
+
 export function bytes(value) {
   if (value == null || value < 0) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { bytes, count, visible } from "../format.js";
+import { atLeast, bytes, count, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Empty, Field, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
 import { Topic } from "./topic.js";
@@ -54,8 +54,6 @@ function List({ query }) {
     <${PageForms} cli="headrace topic list --figures" path="/v1/topics?details=true" />
     ${dialog}`;
 }
-
-const atLeast = (isPartial, text) => (isPartial ? `≥ ${text}` : text);
 
 const partly = (one, text) => atLeast(one.is_partial, text);
 
