@@ -241,16 +241,16 @@ async def test_a_removed_copy_is_made_again_before_the_local_one_is_deleted():
 async def test_a_damaged_partition_is_a_problem_until_it_is_tried_again_and_succeeds():
     async with bench() as b:
         await b.ledgers(2)
-        name, offload = b.log.name, b.tier.offload
+        name, offload = b.log.name, b.store.offload
 
         async def damaged(_ledger):
             raise DataCorrupt("a block is damaged in /var/lib/headrace/segments")
 
-        b.tier.offload = damaged
+        b.store.offload = damaged
         for _ in range(3):  # only the first one tries it
             await b.node.tiering.round()
             assert b.node.tiering.figures().problem.startswith(f"{name}: a block is damaged")
-        b.tier.offload = offload
+        b.store.offload = offload
         b.clock.ms += PARTITION_REST_MS
         await b.node.tiering.round()
         figures = b.node.tiering.figures()

@@ -15,7 +15,6 @@ from tests.unit.http.http_rig import Web, followed, on_the_web
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
-from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.broker.services import group_figures, group_lags, hot_keys
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
@@ -212,7 +211,7 @@ async def test_a_frozen_broker_makes_no_other_one_look_unreachable(cluster):
             await asyncio.sleep(0.05)
     assert [one["broker"] for one in answer["failed"]] == [3]
     assert [(one["what"], one["brokers"]) for one in answer["problems"]] == [("broker 3", [3])]
-    left = COUNT - cluster.owners().count(3)
+    left = COUNT - cluster.topic_owners().count(3)
     assert answer["lags"] == [{"group": group, "records": left, "is_partial": True}]
     assert (answer["lag_records"], answer["lag_is_partial"]) == (left, True)
 
@@ -236,7 +235,7 @@ async def test_the_lag_of_a_share_group_is_a_lower_bound_without_one_of_its_brok
     history = await webs[0].ok("GET", "/v1/groups/workers/lag")
     (point,) = history["points"]
     assert (point["lag_records"], history["lag_is_partial"]) == (COUNT, False)
-    await cluster.brokers[2].face.close()
+    await cluster.rigs[2].face.close()
     history = await webs[0].ok("GET", "/v1/groups/workers/lag")
     (point,) = history["points"]
     assert (point["lag_records"], point["is_partial"]) == (len(left), True)
@@ -355,13 +354,14 @@ async def test_a_drain_is_shown_until_its_last_partition_has_moved(cluster):
     webs = await webs_of(cluster)
     await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
     await wait_nothing_moves(webs)  # brokers have joined a moment ago
-    held, hand_over = asyncio.Event(), SharedOwnership._hand_over
+    held, ownership = asyncio.Event(), webs[0].node.ownership
+    hand_over = ownership._hand_over
 
-    async def slow(self, topic, number, target):
+    async def slow(topic, number, target):
         await held.wait()
-        await hand_over(self, topic, number, target)
+        await hand_over(topic, number, target)
 
-    cluster.patch.setattr(SharedOwnership, "_hand_over", slow)
+    cluster.patch.setattr(ownership, "_hand_over", slow)  # others may still balance
     await cluster.brokers[1].node.metadata.put(draining_key(1), b"{}", ANY)
     views = [web.node.ownership.view for web in webs]
     await until(lambda: all(view.draining == {1} for view in views))
