@@ -36,9 +36,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 60, 70  # without the docstring
 
 # --- the ratchet: what is larger than it should be, and how large it may be until it shrinks ----
 
-LONG_CLASSES: dict[str, int] = {
-    "headrace/kafka/connection.py:KafkaConnection": 446,
-}
+LONG_CLASSES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

@@ -1,13 +1,12 @@
-"""One client's connection: splits the stream into frames, sends responses in request order.
+"""One client's connection: has requests handled, and sends responses in request order.
 
-Invariants: knows frames, not their contents. A frame is a memoryview of the received bytes.
-Requests are dispatched as they arrive, so a client may have many in flight; each first gets its
-place in the queue of replies, and replies leave in that order. Replies that are ready at the end of
-a loop turn go out in one write. A response that depends on partition ownership leaves only in the
-term (`Gate`) in which its data was read; later the connection is closed instead, so that the client
-retries at the owner. A client that does not read its responses, or has more than `REPLIES_MAX`
-responses or `OWED_BYTES_MAX` bytes outstanding, is not read from until it catches up, and bytes
-already received wait unparsed.
+Invariants: knows frames (`request_frames`), not their contents. Requests are dispatched as they
+arrive, so a client may have many in flight; each first gets its place in the queue of replies, and
+replies leave in that order. Replies that are ready at the end of a loop turn go out in one write. A
+response that depends on partition ownership leaves only in the term (`Gate`) in which its data was
+read; later the connection is closed instead, so that the client retries at the owner. A client that
+does not read its responses, or has more than `REPLIES_MAX` responses or `OWED_BYTES_MAX` bytes
+outstanding, is not read from until it catches up, and bytes already received wait unparsed.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.errors import AuthenticationFailed
 from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
+from headrace.kafka.request_frames import RequestFrames
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
 from headrace.runtime.security_protocols import PLAINTEXT
@@ -47,12 +47,8 @@ dispatched: a client that requests 50 MiB a thousand times and reads nothing cos
 responses."""
 JOIN_BYTES_MAX: Final = 64 * 1024
 """Up to this size, copying small buffers together is cheaper than sending them one by one."""
-FRAME_BYTES_MIN: Final = 8
 ANY_TERM: Final = -1
 """For a response that may leave at any time."""
-SIZE_BYTES: Final = 4
-TLS_HELLOS: Final = frozenset({0x160300, 0x160301, 0x160302, 0x160303, 0x160304})
-"""The first bytes of a TLS handshake record: its content type and version."""
 _NOT_OPEN: Final = ClientSession(PLAINTEXT, "")
 
 
@@ -156,6 +152,7 @@ class KafkaConnection:
 
     __slots__ = (
         "_dispatcher",
+        "_is_cutting",
         "_is_flushing",
         "_is_half_closed",
         "_is_held",
@@ -164,17 +161,13 @@ class KafkaConnection:
         "_is_write_paused",
         "_loop",
         "_muted",
-        "_need",
         "_owed_bytes",
-        "_partial",
         "_replies",
         "_socket",
-        "_uncut",
         "_unsent_bytes",
         "api_key",
         "certified",
-        "frame_bytes_max",
-        "frame_bytes_min",
+        "frames",
         "last_request_ns",
         "listener",
         "must_be_admitted",
@@ -201,9 +194,9 @@ class KafkaConnection:
         """The principal of the client's certificate, if it has shown one."""
         self.session = _NOT_OPEN
         """The dispatcher opens a session when the client has connected."""
-        self.frame_bytes_min = FRAME_BYTES_MIN
-        self.frame_bytes_max = dispatcher.request_bytes_max
-        """Bounds of the next request's size, which depend on whether the client is known."""
+        self.frames = RequestFrames(dispatcher.request_bytes_max, listener.name)
+        self._is_cutting = False
+        """Whether requests are being handled further up the stack."""
         self.must_be_admitted = True
         """Whether the dispatcher must check admission before it handles a request."""
         self.throttle_ms = 0
@@ -211,11 +204,6 @@ class KafkaConnection:
         self._muted: asyncio.TimerHandle | None = None
         self._loop = loop
         self._replies: deque[Reply] = deque()
-        self._partial = bytearray()
-        """An incomplete frame; `_need` bytes long, once its size is known."""
-        self._need = 0
-        self._uncut = b""
-        """Bytes received before reading was paused, possibly complete requests."""
         self._owed_bytes = 0
         self._unsent_bytes = 0
         """Counted for responses that were passed to the transport, and that the operating system
@@ -263,8 +251,7 @@ class KafkaConnection:
         if self._socket is not None:
             self._socket.detach()  # the transport closes it
             self._socket = None
-        self._partial = bytearray()
-        self._uncut = b""
+        self.frames.clear()
         if self._muted is not None:
             self._muted.cancel()
         self._dispatcher.responses.forget(self)
@@ -295,99 +282,40 @@ class KafkaConnection:
         """See asyncio.Protocol."""
         if self.transport is None:
             return  # data that arrives after an abort is ignored
-        if self._uncut:
-            self._uncut += data
-            return
-        self._take(data)
+        self.frames.add(data)
+        self._handle_requests()
 
-    def _take(self, data: bytes) -> None:
+    def _handle_requests(self) -> None:
+        """Handle the requests that have arrived, until the client must not be read from."""
+        if self._is_cutting:
+            return  # resumed while a request is handled: the next one follows it
+        self._is_cutting = True
+        frames, dispatch = self.frames, self._dispatcher.dispatch
         try:
-            at = self._complete(data) if self._partial else 0
-            if at < len(data):
-                self._cut(data, at)
+            while self.transport is not None and not self._is_paused:
+                frame = frames.next(self.reserved_bytes)
+                if frame is not None:
+                    dispatch(self, frame)
+                    if self.reserved_bytes:  # nothing is left to be done for it
+                        self.release_request()
+                elif not frames.wanted_bytes or not self._may_take(frames.wanted_bytes):
+                    break
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
             self.abort(f"sent a malformed request ({error})")
         except Exception:
             log.exception("internal error in a request from %s: closing the connection", self.peer)
             self.abort("cannot be answered")
-
-    def _complete(self, data: bytes) -> int:
-        """Append to the incomplete frame; returns where in `data` the next one begins.
-
-        Only that frame's bytes are copied: the rest is read in place.
-        """
-        partial = self._partial
-        at = 0
-        if len(partial) < SIZE_BYTES:
-            at = SIZE_BYTES - len(partial)
-            partial += data[:at]
-            if len(partial) < SIZE_BYTES:
-                return at
-            self._need = SIZE_BYTES + self._checked_length(partial, 0)
-        if self._need >= COUNTED_BYTES_MIN and not self._may_take(self._need):
-            self._uncut = data[at:]
-            return len(data)
-        end = at + self._need - len(partial)
-        with memoryview(data) as view:
-            partial += view[at:end]
-        if end <= len(data):
-            self._partial = bytearray()
-            self._dispatcher.dispatch(self, memoryview(partial)[SIZE_BYTES:])
-            if self.reserved_bytes:  # nothing is left to be done for it
-                self.release_request()
-        return end
+        finally:
+            self._is_cutting = False
 
     def _may_take(self, need: int) -> bool:
         """Whether there is memory for a large request; if not, it waits."""
-        if self.reserved_bytes:
-            return True
         if self._is_starved or not self._dispatcher.requests.reserve(self, need):
             self._is_starved = True
             self._pause()
             return False
         self.reserved_bytes = need
         return True
-
-    def _checked_length(self, data: bytes | bytearray, at: int) -> int:
-        length = int.from_bytes(data[at : at + SIZE_BYTES], "big", signed=True)
-        if not self.frame_bytes_min <= length <= self.frame_bytes_max:
-            if length >> 8 in TLS_HELLOS:
-                raise FrameInvalid(
-                    f"it is the start of a TLS handshake, and listener {self.listener.name} is not"
-                    " encrypted: set security.protocol=PLAINTEXT in the client"
-                )
-            raise FrameInvalid(f"a request of {length} bytes exceeds {self._bound()}")
-        return length
-
-    def _bound(self) -> str:
-        """What limits the size of a request, for a message."""
-        if self.frame_bytes_max < self._dispatcher.request_bytes_max:
-            return f"{self.frame_bytes_max}, the limit before authentication"
-        return f"socket.request.max.bytes={self.frame_bytes_max}"
-
-    def _cut(self, data: bytes, at: int) -> None:
-        view = memoryview(data)
-        size = len(data)
-        dispatch = self._dispatcher.dispatch
-        while size - at >= SIZE_BYTES and self.transport is not None and not self._is_paused:
-            start = at + SIZE_BYTES
-            end = start + int.from_bytes(data[at:start])
-            if not self.frame_bytes_min <= end - start <= self.frame_bytes_max:
-                self._checked_length(data, at)  # raises the specific error
-            if end - at >= COUNTED_BYTES_MIN and not self._may_take(end - at):
-                break
-            if end > size:
-                self._need = end - at
-                break
-            dispatch(self, view[start:end])
-            if self.reserved_bytes:  # nothing is left to be done for it
-                self.release_request()
-            at = end
-        if at < size and self.transport is not None:
-            if self._is_paused:
-                self._uncut = data[at:]
-            else:
-                self._partial += view[at:]
 
     # --- dispatcher interface ----------------------------------------------------------------
 
@@ -434,7 +362,7 @@ class KafkaConnection:
 
     def missing_bytes(self) -> int:
         """See connection_memory.Holder: none while the client is not read from."""
-        return 0 if self._is_paused or not self._partial else self._need - len(self._partial)
+        return 0 if self._is_paused else self.frames.missing_bytes
 
     def granted(self, size: int) -> None:
         """See connection_memory.Holder."""
@@ -456,7 +384,7 @@ class KafkaConnection:
     def close(self) -> None:
         """Close the connection, after the responses that were sent if the client reads them."""
         transport, self.transport = self.transport, None
-        self._uncut = b""
+        self.frames.clear()
         if transport is None:
             return
         if self._is_write_paused:
@@ -504,7 +432,7 @@ class KafkaConnection:
             self._write(transport, out, held_bytes)
         if is_withheld:
             self._withhold()
-        elif out and self._is_half_closed and not replies and not self._uncut:
+        elif out and self._is_half_closed and not replies and not self.frames.has_more:
             transport.close()
 
     def mute(self, mute_ms: int) -> None:
@@ -589,8 +517,6 @@ class KafkaConnection:
             and self.transport is not None
         ):
             self._is_paused = False
-            if self._uncut:
-                data, self._uncut = self._uncut, b""
-                self._take(data)
+            self._handle_requests()
             if not self._is_paused and self.transport is not None:
                 self.transport.resume_reading()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import HeadraceError, PolicyViolation
 from headrace.kafka.client.exchange import framed
-from headrace.kafka.connection import FRAME_BYTES_MIN
+from headrace.kafka.request_frames import FRAME_BYTES_MIN
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,7 +70,7 @@ class LoginConnections:
     def opened(self, connection: KafkaConnection) -> None:
         """A client has connected that has to authenticate."""
         is_large = len(self.waiting) < LARGE_REQUESTS_MAX
-        connection.frame_bytes_max = REQUEST_BYTES_MAX if is_large else SMALL_REQUEST_BYTES_MAX
+        connection.frames.bytes_max = REQUEST_BYTES_MAX if is_large else SMALL_REQUEST_BYTES_MAX
         if len(self.waiting) >= UNAUTHENTICATED_MAX:
             oldest = next(iter(self.waiting))
             del self.waiting[oldest]
@@ -102,7 +102,7 @@ class LoginConnections:
             self._cancel_timer(connection)
             self._timers[connection] = self._loop.call_later(LINGER_S, connection.close)
             return
-        connection.frame_bytes_min = 1 if session.has_raw_tokens else FRAME_BYTES_MIN
+        connection.frames.bytes_min = 1 if session.has_raw_tokens else FRAME_BYTES_MIN
         connection.must_be_admitted = session.must_be_admitted
         if not session.must_be_admitted and session.identity is not None:
             self.waiting.pop(connection, None)
@@ -111,7 +111,7 @@ class LoginConnections:
             if exceeded:
                 connection.abort(f"has more connections than allowed ({exceeded})")
                 return
-            connection.frame_bytes_max = self._request_bytes_max
+            connection.frames.bytes_max = self._request_bytes_max
             if session.lifetime_ms:
                 self._timers[connection] = self._loop.call_later(
                     session.lifetime_ms / 1_000, self._expire, connection

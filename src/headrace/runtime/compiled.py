@@ -85,6 +85,7 @@ CORE = (
     "kafka/wire/fetch",
     "kafka/connection_memory",
     "kafka/request_figures",
+    "kafka/request_frames",
     "kafka/connection",
     "kafka/handlers/produce",
     "kafka/handlers/fetch",

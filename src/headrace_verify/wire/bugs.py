@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.services import appends
-from headrace.kafka import connection, connection_memory
+from headrace.kafka import connection_memory
+from headrace.kafka.request_frames import RequestFrames
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression, validation
 from headrace_verify.self_proof import Bug
@@ -36,10 +37,10 @@ class Hole(Bug):
 
 
 def take_frames_of_any_length(patch: Patch) -> None:
-    def length(_self: Any, data: bytes | bytearray, at: int) -> int:
-        return max(8, int.from_bytes(data[at : at + 4], "big", signed=True))
+    def size(_self: Any, data: bytes | bytearray) -> int:
+        return max(8, int.from_bytes(data, "big", signed=True))
 
-    patch(connection.KafkaConnection, "_checked_length", length)
+    patch(RequestFrames, "_checked_size", size)
 
 
 def unfold_whatever_a_batch_claims(patch: Patch) -> None:

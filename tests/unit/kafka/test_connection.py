@@ -151,3 +151,41 @@ async def test_a_client_with_too_many_requests_under_way_is_not_read_from() -> N
         reply.send([frame])
     await asyncio.sleep(0)
     assert transport.pauses == 0
+
+
+async def test_requests_during_which_the_input_was_held_follow_each_other() -> None:
+    """However many: they are not handled one within the other."""
+
+    class Holding(Echo):
+        def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
+            connection.hold_input()
+            self.frames.append(bytes(frame))
+            connection.release_input()
+
+    echo, transport = Holding(), Transport()
+    connection = KafkaConnection(echo, asyncio.get_running_loop())
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    sent = [number.to_bytes(8, "big") for number in range(3_000)]
+    connection.data_received(b"".join((8).to_bytes(4, "big") + frame for frame in sent))
+    assert echo.frames == sent
+    assert transport.pauses == 0
+
+
+async def test_what_arrives_while_a_request_holds_the_input_waits() -> None:
+    class Holding(Echo):
+        def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
+            self.frames.append(bytes(frame))
+            connection.hold_input()
+
+    for chop in (1, 5, 12, 40, 1_000):
+        echo, transport = Holding(), Transport()
+        connection = KafkaConnection(echo, asyncio.get_running_loop())
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        sent = [bytes([number]) * 9 for number in range(20)]
+        stream = b"".join((9).to_bytes(4, "big") + frame for frame in sent)
+        for at in range(0, len(stream), chop):
+            connection.data_received(stream[at : at + chop])
+            assert echo.frames == sent[:1] if at + chop >= 13 else not echo.frames
+        for count in range(2, len(sent) + 1):
+            connection.release_input()
+            assert echo.frames == sent[:count]

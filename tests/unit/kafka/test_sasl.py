@@ -162,7 +162,7 @@ async def test_a_client_logs_in_and_is_served_as_its_user(mechanism):
         assert client.connection.session.principal == Principal("alice", mechanism=mechanism)
         assert await client.topics() == ()
         assert not client.connection.must_be_admitted
-        assert client.connection.frame_bytes_max == rig.face.request_bytes_max
+        assert client.connection.frames.bytes_max == rig.face.request_bytes_max
 
 
 @pytest.mark.parametrize("mechanism", [PLAIN, *HASHES])
