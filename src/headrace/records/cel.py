@@ -500,27 +500,29 @@ class _Compiler:
 
 
 def _decided(parts: Sequence[Part], *, by: bool) -> Part:
-    """|| and &&: a part that is `by` decides; an error counts only where none does."""
+    """|| and &&."""
+    operator = "||" if by else "&&"
+    return lambda frame: _decide(frame, parts, operator, by=by)
 
-    def value(frame: Frame) -> bool:
-        failed: EvaluationFailed | None = None
-        for part in parts:
-            try:
-                found = part(frame)
-            except EvaluationFailed as error:
-                if frame.steps < 0:
-                    raise
-                failed = error
-                continue
-            if type(found) is not bool:
-                failed = _no_overload("||" if by else "&&", found)
-            elif found == by:
-                return by
-        if failed is not None:
-            raise failed
-        return not by
 
-    return value
+def _decide(frame: Frame, parts: Iterable[Part], operator: str, *, by: bool) -> bool:
+    """A part that is `by` decides; an error counts only where none does."""
+    failed: EvaluationFailed | None = None
+    for part in parts:
+        try:
+            found = part(frame)
+        except EvaluationFailed as error:
+            if frame.steps < 0:
+                raise
+            failed = error
+            continue
+        if type(found) is not bool:
+            failed = _no_overload(operator, found)
+        elif found == by:
+            return by
+    if failed is not None:
+        raise failed
+    return not by
 
 
 def _matching(target: Part, pattern: Node) -> Part:
@@ -543,23 +545,10 @@ def _matching(target: Part, pattern: Node) -> Part:
 
 
 def _quantified(*, by: bool) -> Callable[..., Value]:
+    operator = "exists" if by else "all"
+
     def run(frame: Frame, each: Iterable[Value], bodies: Sequence[Part]) -> bool:
-        failed: EvaluationFailed | None = None
-        for _ in each:
-            try:
-                found = bodies[0](frame)
-            except EvaluationFailed as error:
-                if frame.steps < 0:
-                    raise
-                failed = error
-                continue
-            if type(found) is not bool:
-                failed = _no_overload("exists" if by else "all", found)
-            elif found == by:
-                return by
-        if failed is not None:
-            raise failed
-        return not by
+        return _decide(frame, (bodies[0] for _ in each), operator, by=by)
 
     return run
 

@@ -222,13 +222,13 @@ class _Parser:
         terms = [self._term(depth)]
         while self._takes("OR"):
             terms.append(self._term(depth))
-        return terms[0] if len(terms) == 1 else _any_of(terms)
+        return terms[0] if len(terms) == 1 else _decided(terms, by=True)
 
     def _term(self, depth: int) -> Predicate:
         factors = [self._factor(depth)]
         while self._takes("AND"):
             factors.append(self._factor(depth))
-        return factors[0] if len(factors) == 1 else _all_of(factors)
+        return factors[0] if len(factors) == 1 else _decided(factors, by=False)
 
     def _factor(self, depth: int) -> Predicate:
         negations = 0
@@ -255,11 +255,12 @@ class _Parser:
         if self._takes("BETWEEN"):
             low = self._operand()
             self._expect("AND")
-            predicate = _all_of(
+            predicate = _decided(
                 [
                     _comparison(_Token("sign", ">=", token.at), left, low),
                     _comparison(_Token("sign", "<=", token.at), left, self._operand()),
-                ]
+                ],
+                by=False,
             )
         elif self._takes("IN"):
             predicate = self._in(left)
@@ -294,7 +295,7 @@ class _Parser:
         while self._takes("sign", ","):
             options.append(_comparison(equals, left, self._operand()))
         self._expect("sign", ")")
-        return _any_of(options)
+        return _decided(options, by=True)
 
     def _like(self, left: _Operand) -> Predicate:
         pattern = self._expect("text")
@@ -322,27 +323,15 @@ class _Parser:
 # --- predicates --------------------------------------------------------------------------------
 
 
-def _any_of(options: Sequence[Predicate]) -> Predicate:
+def _decided(parts: Sequence[Predicate], *, by: bool) -> Predicate:
+    """OR and AND: a part that is `by` decides; otherwise one that is unknown does."""
+
     def predicate(values: Values) -> Truth:
-        found: Truth = False
-        for option in options:
-            truth = option(values)
-            if truth is True:
-                return True
-            if truth is None:
-                found = None
-        return found
-
-    return predicate
-
-
-def _all_of(conditions: Sequence[Predicate]) -> Predicate:
-    def predicate(values: Values) -> Truth:
-        found: Truth = True
-        for condition in conditions:
-            truth = condition(values)
-            if truth is False:
-                return False
+        found: Truth = not by
+        for part in parts:
+            truth = part(values)
+            if truth is by:
+                return by
             if truth is None:
                 found = None
         return found
