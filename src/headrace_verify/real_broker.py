@@ -168,6 +168,17 @@ class RealBroker:
         """The end of its log."""
         return self.log_path.read_text(errors="replace")[-800:]
 
+    def start_and_die(self, after_s: float) -> None:
+        """Start it and kill it after this time."""
+        early = threading.Timer(after_s, self.kill_if_running)
+        early.start()
+        try:
+            self.start()
+        except Fatal:
+            pass  # as planned, it died before it was ready
+        early.join()
+        self.kill()
+
     def kill_if_running(self) -> None:
         """kill -9 while another thread waits for its start."""
         process = self._process

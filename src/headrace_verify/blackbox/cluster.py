@@ -11,10 +11,8 @@ import os
 import resource
 import shutil
 import signal
-import threading
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.errors import Fatal
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker
 from headrace_verify.self_proof import spoiled_launch
@@ -238,14 +236,7 @@ class SingleBroker:
 
     def start_and_die(self, node: int, after_s: float) -> None:
         """See Cluster."""
-        early = threading.Timer(after_s, self.broker.kill_if_running)
-        early.start()
-        try:
-            self.broker.start()
-        except Fatal:
-            pass  # as planned, it died before it was ready
-        early.join()
-        self.broker.kill()
+        self.broker.start_and_die(after_s)
 
     def stop(self, node: int) -> int:
         """See Cluster."""

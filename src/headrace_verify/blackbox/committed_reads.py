@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.records.codec import decode_batch
+from headrace_verify.blackbox.context import of_batches
 from headrace_verify.blackbox.routing import RETRIABLE, RETRY_S, Connection, Group, Place
 from headrace_verify.history import ASSIGN, COMMITTED, OK, POLL, now_ns
 from headrace_verify.kafka_wire import FETCH, LIST_OFFSETS, OFFSET_FETCH, Refused
@@ -215,7 +216,8 @@ def read_back(context: Context, topics: Mapping[str, int]) -> Iterator[str]:
                 problem = f"cannot be read: {error}"
                 is_over = is_final
             else:
-                _note_final(context, since_ns, place, found)
+                batches = of_batches(place.part, found.headers)
+                _note(context, since_ns, place, found, final=True, **batches)
                 is_over = found.next_offset == position >= found.high_watermark
                 if found.next_offset == position and not is_over:
                     ends = f"{found.last_stable_offset} of {found.high_watermark}"
@@ -232,20 +234,3 @@ def read_back(context: Context, topics: Mapping[str, int]) -> Iterator[str]:
             OK, POLL, since=since_ns, topic=place.topic, recs=[], final=True, upto=upto
         )
     connection.drop()
-
-
-def _note_final(context: Context, since_ns: int, place: Place, found: Fetched) -> None:
-    part, headers = place.part, found.headers
-    _note(
-        context,
-        since_ns,
-        place,
-        found,
-        final=True,
-        epochs=[[part, h.base_offset, h.last_offset + 1, h.leader_epoch] for h in headers],
-        producers=[
-            [part, h.base_offset, h.producer_id, h.producer_epoch, h.base_sequence]
-            for h in headers
-            if h.producer_id >= 0
-        ],
-    )

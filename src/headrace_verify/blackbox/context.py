@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from random import Random  # noqa: TID251 - a type
 
+    from headrace.records.batch import BatchHeader
+
 
 @dataclass(slots=True)
 class Spec:
@@ -100,6 +102,18 @@ class Context:
     def owned(self, parts: Iterable[tuple[str, int]]) -> list[list[Any]]:
         """Partitions in the format of a history."""
         return [[topic, part] for topic, part in sorted(parts)]
+
+
+def of_batches(part: int, headers: Sequence[BatchHeader]) -> dict[str, list[list[int]]]:
+    """What a poll records of the batches that it has read from a partition."""
+    return {
+        "epochs": [[part, h.base_offset, h.last_offset + 1, h.leader_epoch] for h in headers],
+        "producers": [
+            [part, h.base_offset, h.producer_id, h.producer_epoch, h.base_sequence]
+            for h in headers
+            if h.producer_id >= 0
+        ],
+    }
 
 
 class Progress:

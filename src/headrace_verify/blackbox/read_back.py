@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import iterate_records
+from headrace_verify.blackbox.context import of_batches
 from headrace_verify.blackbox.raw_clients import note_ends
 from headrace_verify.blackbox.routing import RETRIABLE, RETRY_S, Connection, Place
 from headrace_verify.history import ASSIGN, OK, POLL, now_ns
@@ -61,12 +62,7 @@ def _read_partition(context: Context, wire: KafkaWire, place: Place) -> Iterator
             topic,
             found,
             final=True,
-            epochs=[[part, h.base_offset, h.last_offset + 1, h.leader_epoch] for h in headers],
-            producers=[
-                [part, h.base_offset, h.producer_id, h.producer_epoch, h.base_sequence]
-                for h in headers
-                if h.producer_id >= 0
-            ],
+            **of_batches(part, headers),
         )
         if headers and headers[-1].last_offset >= position:
             position = headers[-1].last_offset + 1  # a batch may have no records left
