@@ -19,6 +19,8 @@ from headrace.cli.pipeline_looks import backlog, page, trace
 from headrace.cli.pipeline_proof import proof, quality, resend, verify
 from headrace.cli.pipeline_session import (
     MASTER,
+    MEMORY,
+    MODE,
     RESULT_AS_JSON,
     WAREHOUSE,
     job_module,
@@ -89,13 +91,7 @@ OWN_TABLE = click.option(
 @OWN_TABLE
 @WAREHOUSE
 @MASTER
-@click.option(
-    "--mode",
-    type=click.Choice(["append", "upsert"]),
-    default="append",
-    show_default=True,
-    help="upsert: keep the latest record of each key, as a compacted topic does.",
-)
+@MODE
 @click.option(
     "--round-records",
     default=2_000_000,
@@ -117,14 +113,7 @@ OWN_TABLE = click.option(
     show_default=True,
     help="Of the files of a new table.",
 )
-@click.option(
-    "--memory",
-    default=2048,
-    show_default=True,
-    type=click.IntRange(min=512),
-    metavar="MIB",
-    help="Memory of Spark's Java process.",
-)
+@MEMORY
 @click.option(
     "--allow-data-loss",
     is_flag=True,

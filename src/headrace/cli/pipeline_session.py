@@ -70,6 +70,21 @@ def _warehouse_options(*, required: bool) -> Callable[[Command], Command]:
 WAREHOUSE = _warehouse_options(required=True)
 WAREHOUSE_OR_NONE = _warehouse_options(required=False)
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
+MODE = click.option(
+    "--mode",
+    type=click.Choice(["append", "upsert"]),
+    default="append",
+    show_default=True,
+    help="upsert: keep the latest record of each key, as a compacted topic does.",
+)
+MEMORY = click.option(
+    "--memory",
+    default=2048,
+    show_default=True,
+    type=click.IntRange(min=512),
+    metavar="MIB",
+    help="Memory of Spark's Java process.",
+)
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 RESULTS = click.option(
     "--results",

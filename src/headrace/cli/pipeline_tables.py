@@ -13,6 +13,7 @@ import click
 from headrace.cli.output import say
 from headrace.cli.pipeline_session import (
     MASTER,
+    MEMORY,
     WAREHOUSE,
     job_module,
     restarted,
@@ -59,14 +60,7 @@ _LOGIN = {
     type=click.IntRange(min=1, max=64),
     help="Tables that are written at the same time.",
 )
-@click.option(
-    "--memory",
-    default=2048,
-    show_default=True,
-    type=click.IntRange(min=512),
-    metavar="MIB",
-    help="Memory of Spark's Java process.",
-)
+@MEMORY
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line per commit.")
 @click.pass_obj
 def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:

@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.completion import complete_topics
 from headrace.cli.output import AS_JSON, print_json, print_table
-from headrace.cli.pipeline_session import WAREHOUSE, job_module
+from headrace.cli.pipeline_session import MODE, WAREHOUSE, job_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,13 +58,7 @@ def _alter(session: CliSession, topic: str, values: Mapping[str, str | None]) ->
 
 @table.command()
 @TOPIC
-@click.option(
-    "--mode",
-    type=click.Choice(["append", "upsert"]),
-    default="append",
-    show_default=True,
-    help="upsert: keep the latest record of each key, as a compacted topic does.",
-)
+@MODE
 @click.option(
     "--value",
     type=click.Choice(["binary", "avro", "json", "protobuf"]),
