@@ -356,3 +356,22 @@ def watermarks(bootstrap: str, topic: str, partition: int = 0) -> tuple[int, int
         return low, high
     finally:
         consumer.close()
+
+
+def round_trip(bootstrap: str, settings: dict[str, str], topic: str) -> None:
+    """Write and read a record with librdkafka."""
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
+    producer = Producer(common)
+    producer.produce(topic, b"value")
+    assert producer.flush(TIMEOUT_S) == 0
+    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.value() == b"value"
+        consumer.commit(message, asynchronous=False)
+    finally:
+        consumer.close()

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 from tests.integration.broker import Broker
 from tests.integration.certificates import Certificates
+from tests.integration.clients import round_trip
 
 TIMEOUT_S = 30
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
@@ -22,24 +23,11 @@ def ready(broker: Broker) -> dict:
     return json.loads((broker.log_path.parent / "ready.json").read_text())
 
 
-def round_trip(bootstrap: str, topic: str) -> set[str]:
-    """Write and read a record; the addresses that the cluster's metadata names."""
-    from confluent_kafka import Consumer, Producer, TopicPartition
+def addresses_after_round_trip(bootstrap: str, topic: str) -> set[str]:
+    """The addresses that the cluster's metadata names."""
     from confluent_kafka.admin import AdminClient
 
-    producer = Producer({"bootstrap.servers": bootstrap})
-    producer.produce(topic, b"value")
-    assert producer.flush(TIMEOUT_S) == 0
-    group = {"group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = Consumer({"bootstrap.servers": bootstrap, **group})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None
-        assert message.value() == b"value"
-        consumer.commit(message, asynchronous=False)
-    finally:
-        consumer.close()
+    round_trip(bootstrap, {}, topic)
     brokers = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).brokers
     return {f"{one.host}:{one.port}" for one in brokers.values()}
 
@@ -55,9 +43,9 @@ def test_a_client_stays_on_the_listener_that_it_came_through(tmp_path, workers) 
             assert list(listeners) == ["INSIDE", "OUTSIDE"]
             assert listeners["INSIDE"] == broker.kafka
             for name, address in listeners.items():
-                assert round_trip(address, f"by-{name}") == {address}
+                assert addresses_after_round_trip(address, f"by-{name}") == {address}
         else:
-            told = round_trip(broker.kafka, "inside")
+            told = addresses_after_round_trip(broker.kafka, "inside")
             assert told == set(broker.kafka.split(","))
     finally:
         broker.stop()

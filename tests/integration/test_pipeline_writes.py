@@ -105,6 +105,19 @@ def fields_of(message: Any) -> tuple[Any, ...]:
     return message.key(), message.value(), tuple(message.headers() or ())
 
 
+def marks_of(part: list[Any]) -> list[int]:
+    """The numbers of a partition's rows."""
+    return [int(fields_of(each)[2][-1][1][5:]) for each in part]
+
+
+def check_each_once(found: dict[int, list[Any]], count: int) -> None:
+    """Each row is there once, and in its order."""
+    for part in found.values():
+        marks = marks_of(part)
+        assert marks == sorted(set(marks))
+    assert sum(map(len, found.values())) == count
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_field_is_stored_as_librdkafka_reads_it(broker, codec):
     topic = create_topic(broker, "fields", 3)
@@ -117,7 +130,7 @@ def test_every_field_is_stored_as_librdkafka_reads_it(broker, codec):
     )
     assert Counter(fields_of(each) for part in found.values() for each in part) == expected
     for number, part in found.items():
-        marks = [int(fields_of(each)[2][-1][1][5:]) for each in part]
+        marks = marks_of(part)
         assert marks == sorted(marks)
         for mark, message in zip(marks, part, strict=True):
             row = rows[mark]
@@ -173,11 +186,7 @@ def test_a_connection_that_breaks_loses_and_repeats_nothing(broker, monkeypatch,
     monkeypatch.setattr(direct_writer, "_PAUSE_S", 0.01)
     write(writer_of(broker, **{"batch.size": "4000"}), rows)
     assert Cutting.cuts > 5
-    found = stored(broker, topic, 3)
-    for part in found.values():
-        marks = [int(fields_of(each)[2][-1][1][5:]) for each in part]
-        assert marks == sorted(set(marks))
-    assert sum(map(len, found.values())) == len(rows)
+    check_each_once(stored(broker, topic, 3), len(rows))
 
 
 class Answering(BrokerConnection):
@@ -217,11 +226,7 @@ def test_errors_that_pass_lose_and_repeat_nothing(broker, monkeypatch, seed):
     monkeypatch.setattr(direct_writer, "_PAUSE_S", 0.01)
     write(writer_of(broker, **{"batch.size": "3000"}), rows)
     assert Answering.errors > 5
-    found = stored(broker, topic, 3)
-    for part in found.values():
-        marks = [int(fields_of(each)[2][-1][1][5:]) for each in part]
-        assert marks == sorted(set(marks))
-    assert sum(map(len, found.values())) == len(rows)
+    check_each_once(stored(broker, topic, 3), len(rows))
 
 
 def test_a_task_may_pause_for_longer_than_a_delivery_may_take(broker, monkeypatch):

@@ -20,6 +20,7 @@ import urllib.request
 import pytest
 from tests.integration.broker import Broker, free_ports
 from tests.integration.certificates import LOOPBACK, Certificates
+from tests.integration.clients import round_trip
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60
@@ -36,25 +37,6 @@ def tls_broker(tmp_path, certificates, *options, client_auth="required", kafka="
     broker = Broker(tmp_path / "broker", *certificates.options(client_auth), *rights, *options)
     broker.kafka = f"{kafka}://127.0.0.1:0"
     return broker.start()
-
-
-def round_trip(bootstrap: str, settings: dict[str, str], topic: str) -> None:
-    """Write and read a record with librdkafka."""
-    from confluent_kafka import Consumer, Producer, TopicPartition
-
-    common = {"bootstrap.servers": bootstrap, "log_level": 0, **settings}
-    producer = Producer(common)
-    producer.produce(topic, b"value")
-    assert producer.flush(TIMEOUT_S) == 0
-    consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None
-        assert message.value() == b"value"
-        consumer.commit(message, asynchronous=False)
-    finally:
-        consumer.close()
 
 
 def is_refused(bootstrap: str, settings: dict[str, str]) -> bool:

@@ -112,6 +112,16 @@ async def test_delayed_and_half_messages_have_traces(web: Web) -> None:
     assert told["events"][0]["due_ms"] == told["events"][0]["at_ms"]
 
 
+async def compact_journal(web: Web, deliveries: int) -> None:
+    """Fail this many deliveries, and wait until the journal has been compacted."""
+    hosted = await web.node.shares.watched(web.node.topics.get("orders"), 0)
+    hosted.shard.snapshots.bytes_min = hosted.shard.snapshots.due_at_bytes = 0
+    for _ in range(deliveries):
+        await settle(web, nack=[await receive(web)])
+    while hosted.journal.log_start_offset == 0:
+        await asyncio.sleep(0.01)
+
+
 @on_the_web
 async def test_a_trace_reports_deliveries_lost_to_journal_compaction_as_unknown(web: Web) -> None:
     await create(web)
@@ -119,13 +129,7 @@ async def test_a_trace_reports_deliveries_lost_to_journal_compaction_as_unknown(
     await send(web, message(1), message(2), message(3))
     await settle(web, nack=[await receive(web)])
     await settle(web, ack=[await receive(web)])
-    topic = web.node.topics.get("orders")
-    hosted = await web.node.shares.watched(topic, 0)
-    hosted.shard.snapshots.bytes_min = hosted.shard.snapshots.due_at_bytes = 0
-    for _ in range(18):
-        await settle(web, nack=[await receive(web)])
-    while hosted.journal.log_start_offset == 0:
-        await asyncio.sleep(0.01)
+    await compact_journal(web, 18)
     told = await trace(web, message_id="id-1")
     assert any("journal was compacted" in one for one in told["unknown"])
     assert ("acknowledged", 2) not in steps(told)
@@ -290,13 +294,7 @@ async def test_a_compacted_journal_says_where_it_begins(web: Web) -> None:
     await configure(web, **{"share.delivery.count.limit": "10"})
     await send(web, message(1), message(2), message(3))
     await settle(web, ack=[await receive(web)])
-    topic = web.node.topics.get("orders")
-    hosted = await web.node.shares.watched(topic, 0)
-    hosted.shard.snapshots.bytes_min = hosted.shard.snapshots.due_at_bytes = 0
-    for _ in range(9):
-        await settle(web, nack=[await receive(web)])
-    while hosted.journal.log_start_offset == 0:
-        await asyncio.sleep(0.01)
+    await compact_journal(web, 9)
     _, answer = await web.ask("GET", "/v1/topics/orders/journal/0")
     assert answer["first_position"] > 0
     told = await journal(web)
