@@ -106,6 +106,58 @@ def accessibility_violations(page: Any) -> list[str]:
     ]
 
 
+_WALK = """() => {
+  const kinds = "a[href], button, input, select, textarea, summary, [tabindex]";
+  const here = () => [...document.querySelectorAll(kinds)].filter((one) =>
+    one.checkVisibility({ visibilityProperty: true }) && !one.disabled && one.tabIndex >= 0);
+  const shown = (one) => one.outerHTML.slice(0, 200);
+  const wanted = here();
+  const walked = [];
+  const note = ({ target }) => {
+    const at = wanted.indexOf(target);
+    if (at < 0) return; // a box that scrolls
+    walked.push(at);
+    const isSeen = getComputedStyle(target).outlineStyle !== "none";
+    if (!isSeen) walked.push(`no focus is seen: ${shown(target)}`);
+  };
+  addEventListener("focusin", note);
+  wanted[0].focus();
+  window.walk = () => {
+    removeEventListener("focusin", note);
+    const end = walked.indexOf(wanted.length - 1) + 1;
+    const now = here();
+    const isSame = now.length === wanted.length && now.every((one, at) => one === wanted[at]);
+    const reached = walked.slice(0, end || undefined).filter((one) => typeof one === "number");
+    const missed = wanted.filter((_, at) => !reached.includes(at)).map((one) =>
+      `not reached: ${shown(one)}`);
+    const isInOrder = reached.every((one, at) => one === at);
+    const order = isInOrder ? [] : [`not in the order of the page: ${reached}`];
+    return [isSame, [...missed, ...order, ...walked.filter((one) => typeof one === "string")]];
+  };
+  return wanted.length;
+}"""
+
+
+def keyboard_faults(page: Any) -> list[str]:
+    """What cannot be reached by the tab key in the order of the page, or does not show that it has
+    the focus; and whether the palette gives the focus back."""
+    while True:
+        for _ in range(page.evaluate(_WALK) + 10):
+            page.keyboard.press("Tab")
+        is_same, faults = page.evaluate("window.walk()")
+        if is_same:  # else what was loaded meanwhile belongs to the page, too
+            break
+    page.locator("header a").first.focus()
+    page.keyboard.press("Control+k")
+    page.locator("dialog[open] input").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Escape")
+    page.locator("dialog[open]").wait_for(state="detached")
+    if not page.evaluate("document.activeElement.matches('header a')"):
+        faults.append("the palette does not give the focus back")
+    return list(faults)
+
+
 def overflow_px(page: Any) -> int:
     """By how much the page is wider than its window."""
     root = "document.documentElement"

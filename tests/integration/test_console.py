@@ -14,6 +14,7 @@ from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
     browser_of,
+    keyboard_faults,
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -49,6 +50,7 @@ PAGES = [
     "dead-letters/orders.dead",
     "cluster",
     "connections",
+    "jobs",
 ]
 DEAD = [
     ("__dlq.errors.topic", b"orders"),
@@ -137,6 +139,8 @@ def test_pages_are_accessible_in_light_and_dark_and_fit_a_small_screen(browser, 
         page.wait_for_load_state("load")
         page.wait_for_selector("main :is(table, .note, form)")
         assert accessibility_violations(page) == []
+        if scheme == "light":
+            assert keyboard_faults(page) == []
         page.set_viewport_size({"width": 360, "height": 740})
         assert overflow_px(page) <= 0
 
@@ -166,6 +170,15 @@ def test_pages_speak_chinese(browser, path):
         assert "概览" in page.locator("header nav").inner_text()
         page.get_by_role("button", name="English").click()
         page.get_by_role("link", name="Overview").wait_for()
+
+
+def test_what_a_broker_says_is_shown_in_chinese(browser):
+    with browser.page("groups/billing/slow", locale="zh-CN") as page:
+        page.get_by_text("该组没有成员").wait_for()
+        page.get_by_text("启动该组的消费者").wait_for()
+    with browser.page("topics/none", locale="zh-CN") as page:
+        page.get_by_text("主题不存在").wait_for()
+        page.get_by_text("或检查其名称").wait_for()
 
 
 def test_live_values_update_without_a_reload(browser, console_broker):

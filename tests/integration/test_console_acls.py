@@ -11,6 +11,7 @@ from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
     browser_of,
+    keyboard_faults,
     overflow_px,
 )
 from tests.integration.clients import create_topic
@@ -127,6 +128,8 @@ def test_pages_are_accessible_fit_a_small_screen_and_speak_chinese(browser, path
         with browser.page(path, color_scheme=scheme) as page:
             page.wait_for_selector("main :is(table, .note, form)")
             assert accessibility_violations(page) == [], scheme
+            if scheme == "light":
+                assert keyboard_faults(page) == []
             page.set_viewport_size({"width": 360, "height": 740})
             assert overflow_px(page) <= 0
             assert page.title() != "owned"

@@ -19,6 +19,7 @@ PROBLEM: Final = Part(
     {
         "type": "about:blank",
         "status": 404,
+        "code?": "TopicUnknown",
         "detail": "the topic orders does not exist",
         "retriable": False,
         "next_step": "create the topic, or check its name",
@@ -149,10 +150,12 @@ PROBLEM_TEXT: Final[Json] = {"error?": "the receipt is not valid", "retriable?":
 SHOWN_PROBLEM: Final = Part(
     "HealthProblem",
     {
+        "code": "disk_full",
         "what": "the disk",
         "cause": "it is full, and records are refused",
         "next_step": "make room on the broker's disk",
         "is_passing": False,
+        "values": {},
         "brokers?": [1],
     },
 )

@@ -331,6 +331,7 @@ ANSWERS: Final[dict[str, Any]] = {
                     "sentence": "The consumers are slower than the producers.",
                     "evidence": {},
                     "next_step": "add consumers",
+                    "values": {},
                 },
             )
         ],

@@ -10,7 +10,6 @@ not answer delays nobody by more than WAIT_S once there was a measurement.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
@@ -48,21 +47,18 @@ class ClusterState(NamedTuple):
 
     def problems(self, here: int, own: Sequence[Json]) -> list[Json]:
         """Of all brokers, each once, with those that have it; `own`: those of this broker now."""
-        found: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-        names = [*problem_of("", "", "")]
+        found: list[tuple[int, Json]] = []
         for broker, state in sorted({**self.states, here: {"problems": own}}.items()):
-            for one in state["problems"]:
-                found[tuple(one[name] for name in names)].append(broker)
+            found += [(broker, one) for one in state["problems"]]
         for broker, error in sorted(self.failed.items()):
             if not isinstance(error, Retriable):
                 continue  # of another version, or it has no HTTP listener
-            step = "see whether it runs: headrace cluster status"
-            problem = problem_of(f"broker {broker}", str(error), step, is_passing=True)
-            found[tuple(problem.values())].append(broker)
-        return [
-            {**dict(zip(names, values, strict=True)), "brokers": brokers}
-            for values, brokers in found.items()
-        ]
+            found.append((broker, problem_of("broker_unreachable", id=broker, cause=str(error))))
+        merged: dict[tuple[str, ...], Json] = {}
+        for broker, one in found:
+            key = one["code"], one["what"], one["cause"]
+            merged.setdefault(key, {**one, "brokers": []})["brokers"].append(broker)
+        return [*merged.values()]
 
     def dead_letters(self) -> Json:
         """How many, since the start of each broker."""

@@ -64,6 +64,11 @@ def status_of(error: HeadraceError) -> tuple[int, str]:
     return 409, _SAME
 
 
+def next_steps() -> set[str]:
+    """All that `details` may name."""
+    return {_SAME, *(step for _kinds, _status, step in _STATUS)}
+
+
 def shown_text(text: str) -> str:
     """The text without paths: where files lie on the broker's machine is for its log alone."""
     return _PATH.sub("(a path)", text)
@@ -76,6 +81,7 @@ def details(error: HeadraceError) -> dict[str, Any]:
     return {
         "type": "about:blank",
         "status": status,
+        "code": type(error).__name__,
         "detail": _LOGIN_FAILED if is_login else shown_text(str(error)),
         "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,

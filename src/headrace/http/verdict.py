@@ -6,15 +6,47 @@ and what to do next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.http.problems import shown_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.broker.services.services import Services
     from headrace.http.operations import Json
 
 PROBLEMS_MAX: Final = 100
+LOG: Final = "see the broker's log"
+_CLUSTER: Final = "headrace cluster status"
+PROBLEMS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "disk_unreadable": ("the disk", "its free space cannot be read", "check the disk"),
+    "disk_full": (
+        "the disk",
+        "it is full, and records are refused",
+        "make room on the broker's disk, or shorten the retention of large topics",
+    ),
+    "storage_unavailable": (
+        "storage",
+        "{cause}",
+        f"check ZooKeeper and the bookies: {_CLUSTER}",
+    ),
+    "partitions_offline": (
+        "{what}",
+        "no live broker serves {count} of the cluster's partitions",
+        f"start the brokers that are down: {_CLUSTER}",
+    ),
+    "copies_missing": (
+        "copies",
+        "{count} copies of entries of this broker's partitions are missing",
+        "wait for BookKeeper's AutoRecovery, or start the bookies that are down",
+    ),
+    "broker_unreachable": ("broker {id}", "{cause}", f"see whether it runs: {_CLUSTER}"),
+    "unavailable": ("{what}", "{cause}", "{next_step}"),
+    "damaged": ("{what}", "{cause}", "{next_step}"),
+}
+"""By code: what is affected, why, the next step."""
+_PASSING: Final = frozenset({"copies_missing", "broker_unreachable", "unavailable"})
 
 
 class Verdict:
@@ -28,7 +60,9 @@ class Verdict:
         found = [*self._storage(), *self._partitions()]
         for one in self._services.health.problems()[:PROBLEMS_MAX]:
             cause, _, step = one.reason.rpartition(": ")
-            found.append(problem_of(one.what, cause or one.reason, step, is_passing=one.is_passing))
+            code = "unavailable" if one.is_passing else "damaged"
+            step = step if cause else LOG
+            found.append(problem_of(code, what=one.what, cause=cause or one.reason, next_step=step))
         return found[:PROBLEMS_MAX]
 
     def _storage(self) -> list[Json]:
@@ -38,29 +72,24 @@ class Verdict:
             is_full = disk is not None and disk.space().is_full
         except OSError:
             is_full = False
-            found.append(problem_of("the disk", "its free space cannot be read", "check the disk"))
+            found.append(problem_of("disk_unreadable"))
         if is_full:
-            step = "make room on the broker's disk, or shorten the retention of large topics"
-            found.append(problem_of("the disk", "it is full, and records are refused", step))
+            found.append(problem_of("disk_full"))
         obstacle = None if replication is None else replication.obstacle()
         if obstacle is not None:
-            step = "check ZooKeeper and the bookies: headrace cluster status"
-            found.append(problem_of("storage", obstacle, step))
+            found.append(problem_of("storage_unavailable", cause=obstacle))
         return found
 
     def _partitions(self) -> list[Json]:
         offline = self._offline()
         found = []
         if offline:
-            step = "start the brokers that are down: headrace cluster status"
-            cause = f"no live broker serves {len(offline)} of the cluster's partitions"
-            found.append(problem_of(", ".join(offline[:3]), cause, step))
+            what = ", ".join(offline[:3])
+            found.append(problem_of("partitions_offline", what=what, count=len(offline)))
         replication = self._services.replication
         missing = 0 if replication is None else sum(replication.lacking.values())
         if missing:
-            step = "wait for BookKeeper's AutoRecovery, or start the bookies that are down"
-            cause = f"{missing} copies of entries of this broker's partitions are missing"
-            found.append(problem_of("copies", cause, step, is_passing=True))
+            found.append(problem_of("copies_missing", count=missing))
         return found
 
     def _offline(self) -> list[str]:
@@ -74,11 +103,18 @@ class Verdict:
         ]
 
 
-def problem_of(what: str, cause: str, step: str, *, is_passing: bool = False) -> Json:
+def problem_of(code: str, **values: Any) -> Json:
     """A problem, for an answer. Where files lie on the broker's machine is for its log alone."""
+    shown = {
+        name: shown_text(value) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
+    what, cause, step = (one.format(**shown) for one in PROBLEMS[code])
     return {
+        "code": code,
         "what": what,
-        "cause": shown_text(cause),
-        "next_step": shown_text(step) or "see the broker's log",
-        "is_passing": is_passing,
+        "cause": cause,
+        "next_step": step,
+        "is_passing": code in _PASSING,
+        "values": shown,
     }

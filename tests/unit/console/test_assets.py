@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import pkgutil
 import re
+from importlib import import_module
 from importlib.resources import files
 
 import pytest
 from starlette.applications import Starlette
 from tests.unit.http.http_rig import scope
 
+from headrace import broker, http, schemas
+from headrace.broker.services.group_diagnosis import SENTENCES
 from headrace.console.assets import load_assets
+from headrace.errors import HeadraceError
 from headrace.http.console import POLICY, console_routes
+from headrace.http.problems import next_steps
+from headrace.http.verdict import PROBLEMS
 
 STATIC = files("headrace.console") / "static"
 OWN = [path for path in load_assets().by_path if not path.startswith("vendor/")]
@@ -114,6 +121,39 @@ def test_every_text_has_its_words_in_the_table_and_the_same_gaps():
         assert gaps[0] == gaps[1], english
 
 
+def said_in_chinese(kind: str) -> dict[str, list[str]]:
+    """Code -> what `zh_broker.js` has for it."""
+    said = rf"(?ms)^export const {kind} = {{$(.*?)^}};$"
+    (block,) = re.findall(said, text("zh_broker.js"))
+    pairs = re.findall(rf"{STRING}: (\[[^\]]*\]|{STRING})", block)
+    return {code: re.findall(STRING, found) for code, found, _ in pairs}
+
+
+def test_every_code_of_a_broker_has_a_chinese_sentence_with_the_same_gaps():
+    for kind, english in (("findings", SENTENCES), ("problems", PROBLEMS)):
+        chinese = said_in_chinese(kind)
+        assert {*chinese} == {*english}, kind
+        for code, sentences in english.items():
+            for one, other in zip(sentences, chinese[code], strict=True):
+                gaps = [sorted(re.findall(r"\{\w+\}", each)) for each in (one, other)]
+                assert gaps[0] == gaps[1], code
+    assert {*said_in_chinese("steps")} == next_steps()
+
+
+def test_every_kind_of_refusal_has_a_chinese_name():
+    for room in (broker, http, schemas):
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            import_module(module.name)
+    known, kinds = {HeadraceError}, [HeadraceError]
+    while kinds:
+        new = {*kinds.pop().__subclasses__()} - known
+        known |= new
+        kinds += new
+    rooms = ("headrace.errors", "headrace.broker.", "headrace.http.", "headrace.schemas.")
+    names = {one.__name__ for one in known if one.__module__.startswith(rooms)}
+    assert names - {*said_in_chinese("errors")} == set()
+
+
 SAID = r"(?:label|title|placeholder|text|name|note|kind|problem|verb|detail)"
 NAMES = re.compile(
     r"headrace |https?:|[a-z.]+=|User:|Ctrl K"
@@ -124,7 +164,7 @@ NAMES = re.compile(
 def test_no_text_is_written_past_the_table():
     """What a template or an attribute says in English is said by `t`, but for names."""
     for path in OWN:
-        if not path.endswith(".js") or path == "zh.js":
+        if not path.endswith(".js") or path in {"zh.js", "zh_broker.js"}:
             continue
         source = re.sub(r"^\s*//.*$|\s// .*$", "", text(path), flags=re.MULTILINE)
         plain = re.findall(rf"\b{SAID}[=:] ?{STRING}", source)

@@ -64,6 +64,66 @@ class Finding(NamedTuple):
     sentence: str
     evidence: dict[str, Any]
     next_step: str
+    values: dict[str, Any]
+    """The gaps of the sentence, for those who say it in another language."""
+
+
+SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
+    "no_lag": (
+        "The group has no lag: it has finished all records.",
+        "nothing needs to be done",
+    ),
+    "no_members": (
+        "The group has no members: its {lag} records are not consumed.",
+        "start the group's consumers",
+    ),
+    "rebalancing": (
+        "The group is rebalancing: its members wait for partitions.",
+        "look again in a minute; if it goes on, see which members leave and join (restarts)",
+    ),
+    "idle_members": (
+        "{idle} of {members} members have nothing to do.",
+        "use at most {partitions} members, or add partitions",
+    ),
+    "in_flight_at_limit": (
+        "{in_flight} messages are in flight, as many as may be: no more are sent.",
+        "acknowledge earlier, or raise share.partition.max.record.locks",
+    ),
+    "locks_expire": (
+        "{timed_out} locks expired: consumers take longer than a lock lasts.",
+        "raise share.record.lock.duration.ms, extend locks, or receive fewer at once",
+    ),
+    "redelivered": (
+        "Consumers gave {released} of {delivered} messages back.",
+        "see why they fail: the consumer's log, and the reasons of its dead letters",
+    ),
+    "hot_partition": (
+        "{percent} % of the lag is in {partition}.",
+        "see whether one key has most records there, or its consumer is slower than others",
+    ),
+    "stopped_partitions": (
+        "Nothing was committed in {count} partitions, while others move on.",
+        "see whether their consumer is blocked by one message, or is not running",
+    ),
+    "stopped": (
+        "Nothing was committed meanwhile; {lag} records wait.",
+        "see the consumer's log, or look again over a longer time if it commits rarely",
+    ),
+    "catching_up": (
+        "The group catches up: it will have finished in about {seconds} s.",
+        "wait",
+    ),
+    "too_slow": (
+        "{produced} records a second come, {consumed} are finished.",
+        "add consumers (up to the number of partitions), or make processing faster",
+    ),
+}
+"""By kind: the sentence and the next step."""
+
+
+def _finding(kind: str, evidence: dict[str, Any], **values: Any) -> Finding:
+    sentence, step = (one.format(**values) for one in SENTENCES[kind])
+    return Finding(kind, sentence, evidence, step, values)
 
 
 def diagnose(before: Look, now: Look) -> list[Finding]:
@@ -71,8 +131,7 @@ def diagnose(before: Look, now: Look) -> list[Finding]:
     span_s = max((now.at_ms - before.at_ms) / 1_000, 0.001)
     produced, consumed = _rates(before, now, span_s)
     if now.lag == 0:
-        sentence = "The group has no lag: it has finished all records."
-        return [Finding("no_lag", sentence, {"lag": 0}, "nothing needs to be done")]
+        return [_finding("no_lag", {"lag": 0})]
     found = [*_membership(now), *_deliveries(before, now), *_places(before, now)]
     found.append(_pace(now, produced, consumed))
     return found
@@ -94,18 +153,13 @@ def _membership(now: Look) -> list[Finding]:
     count = len(now.members)
     evidence = {"members": count, "state": now.state, "lag": now.lag}
     if count == 0 and (now.group_type != SHARE or not now.in_flight):  # HTTP's are members briefly
-        sentence = f"The group has no members: its {now.lag} records are not consumed."
-        return [Finding("no_members", sentence, evidence, "start the group's consumers")]
+        return [_finding("no_members", evidence, lag=now.lag)]
     if now.state in _REBALANCING:
-        sentence = "The group is rebalancing: its members wait for partitions."
-        step = "look again in a minute; if it goes on, see which members leave and join (restarts)"
-        return [Finding("rebalancing", sentence, evidence, step)]
+        return [_finding("rebalancing", evidence)]
     partitions = len(now.positions)
     if now.group_type != SHARE and count > partitions:
-        sentence = f"{count - partitions} of {count} members have nothing to do."
-        step = f"use at most {partitions} members, or add partitions"
         evidence = {"members": count, "partitions": partitions}
-        return [Finding("idle_members", sentence, evidence, step)]
+        return [_finding("idle_members", evidence, idle=count - partitions, **evidence)]
     return []
 
 
@@ -114,19 +168,14 @@ def _deliveries(before: Look, now: Look) -> list[Finding]:
     found = []
     grown = {name: count - before.counts.get(name, 0) for name, count in now.counts.items()}
     if now.in_flight_max and now.in_flight >= now.in_flight_max:
-        sentence = f"{now.in_flight} messages are in flight, as many as may be: no more are sent."
         evidence = {"in_flight": now.in_flight, "limit": now.in_flight_max}
-        step = "acknowledge earlier, or raise share.partition.max.record.locks"
-        found.append(Finding("in_flight_at_limit", sentence, evidence, step))
+        found.append(_finding("in_flight_at_limit", evidence, in_flight=now.in_flight))
     if grown.get("timed_out", 0) > 0:
-        sentence = f"{grown['timed_out']} locks expired: consumers take longer than a lock lasts."
-        step = "raise share.record.lock.duration.ms, extend locks, or receive fewer at once"
-        found.append(Finding("locks_expire", sentence, grown, step))
+        found.append(_finding("locks_expire", grown, timed_out=grown["timed_out"]))
     delivered = grown.get("delivered", 0)
     if delivered and grown.get("released", 0) * 2 > delivered:
-        sentence = f"Consumers gave {grown['released']} of {delivered} messages back."
-        step = "see why they fail: the consumer's log, and the reasons of its dead letters"
-        found.append(Finding("redelivered", sentence, grown, step))
+        released = grown["released"]
+        found.append(_finding("redelivered", grown, released=released, delivered=delivered))
     return found
 
 
@@ -136,10 +185,9 @@ def _places(before: Look, now: Look) -> list[Finding]:
     place = max(sorted(lags), key=lambda one: lags[one])
     title, found = f"{place[0]}-{place[1]}", []
     if len(lags) > 1 and lags[place] > max(HOT_SHARE, 2 / len(lags)) * now.lag:
-        sentence = f"{round(100 * lags[place] / now.lag)} % of the lag is in {title}."
         evidence = {"partition": title, "lag": lags[place], "group_lag": now.lag}
-        step = "see whether one key has most records there, or its consumer is slower than others"
-        found.append(Finding("hot_partition", sentence, evidence, step))
+        percent = round(100 * lags[place] / now.lag)
+        found.append(_finding("hot_partition", evidence, percent=percent, partition=title))
     if not now.members or now.group_type == SHARE:
         return found
     stopped = [
@@ -148,10 +196,8 @@ def _places(before: Look, now: Look) -> list[Finding]:
         if one.lag and one.offset == before.positions.get((name, number), one).offset
     ]
     if stopped and len(stopped) < sum(1 for lag in lags.values() if lag):
-        sentence = f"Nothing was committed in {len(stopped)} partitions, while others move on."
         evidence = {"partitions": stopped[:20], "span_ms": now.at_ms - before.at_ms}
-        step = "see whether their consumer is blocked by one message, or is not running"
-        found.append(Finding("stopped_partitions", sentence, evidence, step))
+        found.append(_finding("stopped_partitions", evidence, count=len(stopped)))
     return found
 
 
@@ -162,13 +208,8 @@ def _pace(now: Look, produced: float, consumed: float) -> Finding:
         "consumed_per_s": round(consumed, 1),
     }
     if consumed == 0:
-        sentence = f"Nothing was committed meanwhile; {now.lag} records wait."
-        step = "see the consumer's log, or look again over a longer time if it commits rarely"
-        return Finding("stopped", sentence, evidence, step)
+        return _finding("stopped", evidence, lag=now.lag)
     if consumed > produced:
         evidence["caught_up_in_s"] = seconds = round(now.lag / (consumed - produced))
-        sentence = f"The group catches up: it will have finished in about {seconds} s."
-        return Finding("catching_up", sentence, evidence, "wait")
-    sentence = f"{round(produced)} records a second come, {round(consumed)} are finished."
-    step = "add consumers (up to the number of partitions), or make processing faster"
-    return Finding("too_slow", sentence, evidence, step)
+        return _finding("catching_up", evidence, seconds=seconds)
+    return _finding("too_slow", evidence, produced=round(produced), consumed=round(consumed))

@@ -1,6 +1,6 @@
 // Requests to the broker's HTTP API, and how each is made elsewhere: curl, Python.
 import { useEffect, useState } from "./vendor/preact.js";
-import { t } from "./words.js";
+import { nextStep, refusal, t } from "./words.js";
 
 export class Problem extends Error {
   constructor(status, detail, nextStep) {
@@ -47,7 +47,7 @@ export async function ask(method, path, { query, body, signal } = {}) {
   }
   if (answer.status === 401) credentials.ended();
   if (!answer.ok) {
-    throw new Problem(answer.status, data?.detail ?? answer.statusText, data?.next_step ?? "");
+    throw new Problem(answer.status, data?.detail ? refusal(data) : answer.statusText, nextStep(data?.next_step ?? ""));
   }
   return data;
 }

@@ -4,7 +4,7 @@ import { ask, at, quoted, words } from "./api.js";
 import { count, visible } from "./format.js";
 import { runTask } from "./task.js";
 import { Table } from "./ui.js";
-import { t } from "./words.js";
+import { refusal, t } from "./words.js";
 
 export const LETTERS_MAX = 500;
 const TAKEN_AT_ONCE = 1000;
@@ -91,6 +91,6 @@ function Taken({ results }) {
     { name: t("Letter"), cell: (one) => one.letter },
     { name: t("Sent to"), cell: (one) => html`<bdi>${one.to}</bdi>` },
     { name: t("Taken back"), cell: (one) => (one.taken_back ? t("yes") : t("no")) },
-    { name: t("Why not"), cell: (one) => html`<bdi>${visible(one.reason ?? one.error?.detail ?? "–", 300)}</bdi>` },
+    { name: t("Why not"), cell: (one) => html`<bdi>${visible(one.reason ?? (one.error ? refusal(one.error) : "–"), 300)}</bdi>` },
   ]} />`;
 }

@@ -1,4 +1,5 @@
 // Runs a task of the broker to its end.
+import { nextStep, refusal } from "./words.js";
 import { Problem, ask, get } from "./api.js";
 
 const POLL_MS = 400;
@@ -12,7 +13,7 @@ export async function runTask(path, body, started = () => {}) {
     await new Promise((done) => setTimeout(done, POLL_MS));
     task = await get(`${path}/${encodeURIComponent(task.id)}`);
   }
-  if (task.state !== "done") throw new Problem(409, task.error?.detail ?? task.state, task.error?.next_step ?? "");
+  if (task.state !== "done") throw new Problem(409, task.error ? refusal(task.error) : task.state, nextStep(task.error?.next_step ?? ""));
   return get(`${path}/${encodeURIComponent(task.id)}`);
 }
 

@@ -3,6 +3,7 @@ import { signal } from "./vendor/preact.js";
 
 export const language = signal("en");
 let table = {};
+let broker = {};
 
 function chosen() {
   const kept = localStorage.getItem("headrace-language");
@@ -15,7 +16,9 @@ export async function startWords() {
 }
 
 export async function speak(name) {
-  table = name === "zh" ? (await import("./zh.js")).words : {};
+  const files = name === "zh" ? [import("./zh.js"), import("./zh_broker.js")] : [];
+  const [own, said] = await Promise.all(files);
+  [table, broker] = [own?.words ?? {}, said ?? {}];
   document.documentElement.lang = name === "zh" ? "zh-CN" : "en";
   language.value = name;
 }
@@ -28,6 +31,23 @@ export async function toggleLanguage() {
 
 // The text in the chosen language, with {name} replaced by values.name.
 export function t(text, values) {
-  const found = (language.value === "zh" && table[text]) || text;
-  return values ? found.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole)) : found;
+  return filled((language.value === "zh" && table[text]) || text, values);
+}
+
+const filled = (text, values) => (values ? text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole)) : text);
+
+// What a broker says, by its code, or in English as it came: a code of a newer broker is not known.
+function said(kind, code, values) {
+  const found = language.value === "zh" && broker[kind]?.[code];
+  return found && [found].flat().map((one) => filled(one, values));
+}
+
+export const finding = (one) => said("findings", one.kind, one.values) || [one.sentence, one.next_step];
+export const problem = (one) => said("problems", one.code, one.values) || [one.what, one.cause, one.next_step];
+export const nextStep = (text) => said("steps", text)?.[0] ?? text;
+
+// A refusal: of which kind in the chosen language, and what exactly as the broker says it.
+export function refusal({ code, detail }) {
+  const [kind] = said("errors", code) || [];
+  return kind ? `${kind}（${detail}）` : detail;
 }

@@ -7,7 +7,7 @@ import { go, link, setQuery } from "../route.js";
 import { Empty, Field, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
 import { Lag } from "./lag.js";
 import { Settings } from "./settings.js";
-import { t } from "../words.js";
+import { finding, refusal, t } from "../words.js";
 
 export const Page = ({ path, query }) => (path.length
   ? html`<${Group} name=${path[0]} tab=${path[1] ?? "lag"} query=${query} />`
@@ -81,9 +81,9 @@ function Diagnosis({ name }) {
   return html`${state.isLoading && html`<p class="quiet" role="status">${t("Looking at the group for six seconds")} …</p>`}
     ${!state.isLoading && html`<${Loaded} state=${state}>${({ findings, lag }) => html`
       <p class="quiet">${t("Lag")}: ${count(lag)}</p>
-      ${findings.map((one, index) => html`<section class=${`note ${one.kind === "no_lag" || one.kind === "catching_up" ? "good" : index === 0 ? "bad" : ""}`}>
-        <strong>${one.sentence}</strong>
-        <p>${t("Next")}: ${one.next_step}</p>
+      ${findings.map((one) => [one, ...finding(one)]).map(([one, sentence, step], index) => html`<section class=${`note ${one.kind === "no_lag" || one.kind === "catching_up" ? "good" : index === 0 ? "bad" : ""}`}>
+        <strong>${sentence}</strong>
+        <p>${t("Next")}: ${step}</p>
         <p class="quiet">${t("Evidence")}: ${Object.entries(one.evidence).map(([key, value]) => `${key} ${value}`).join(", ")}</p>
       </section>`)}
       <button onClick=${state.again}>${t("Look again")}</button>
@@ -134,5 +134,5 @@ function Moves({ before, results }) {
   const back = moved.reduce((sum, one) => sum + Math.max((from.get(one.partition) ?? 0) - one.offset, 0), 0);
   const ahead = moved.reduce((sum, one) => sum + Math.max(one.offset - (from.get(one.partition) ?? 0), 0), 0);
   return html`<p>${t("{again} records are consumed again, {skipped} are skipped.", { again: count(back), skipped: count(ahead) })}</p>
-    <ul>${results.map((one) => html`<li>${one.topic}-${one.partition}: ${one.ok ? `${count(from.get(one.partition))} → ${count(one.offset)}` : one.error.detail}</li>`)}</ul>`;
+    <ul>${results.map((one) => html`<li>${one.topic}-${one.partition}: ${one.ok ? `${count(from.get(one.partition))} → ${count(one.offset)}` : refusal(one.error)}</li>`)}</ul>`;
 }

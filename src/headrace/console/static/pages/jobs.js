@@ -9,7 +9,7 @@ import { resultsOf } from "../task.js";
 import { Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
 import { searchAction } from "./messages.js";
 import { Result, Results } from "./results.js";
-import { t } from "../words.js";
+import { refusal, t } from "../words.js";
 
 const POLL_MS = 1000;
 const SHOWN_MAX = 500;
@@ -98,7 +98,7 @@ function Job({ kind, id }) {
       <button onClick=${state.again}>${t("Read again")}</button><//>
     <${Loaded} state=${state}>${(task) => html`
       <dl class="figures">
-        <${Figure} name=${t("State")} value=${stateName(task.state)} note=${task.error && visible(task.error.detail, 500)} />
+        <${Figure} name=${t("State")} value=${stateName(task.state)} note=${task.error && visible(refusal(task.error), 500)} />
         <${Figure} name=${t("Progress")} value=${progressOf(task)} />
         <${Figure} name=${t("Started")} value=${time(task.started_ms)} note=${task.ended_ms && t("took {time}", { time: span(task.ended_ms - task.started_ms) })} />
         <${Figure} name=${t("Results")} value=${count(task.result_count)} />

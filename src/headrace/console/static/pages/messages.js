@@ -9,7 +9,7 @@ import { go, link, setQuery } from "../route.js";
 import { openStream } from "../stream.js";
 import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
 import { lifeOf } from "./life.js";
-import { t } from "../words.js";
+import { nextStep, refusal, t } from "../words.js";
 
 const ROWS = 50;
 const TAIL_ROWS = 200;
@@ -142,7 +142,7 @@ function Progress({ found: { searched: done, failed, after } }) {
   return html`<p class="quiet" role="status">${t("{n} records searched", { n: count(done.records) })}${after && ` · ${t("There is more to search.")}`}</p>
     ${done.not_evaluated > 0 && html`<p class="quiet">${t("The expression has no value for {n} records; the first", { n: count(done.not_evaluated) })}: ${visible(done.not_evaluated_because, 300)}</p>`}
     ${failed?.length > 0 && html`<div class="note bad"><strong>${t("Partitions that could not be searched")}</strong>
-      <ul>${failed.map((one) => html`<li>${one.topic} ${one.partition}: ${visible(one.error.detail ?? "", 300)}</li>`)}</ul></div>`}`;
+      <ul>${failed.map((one) => html`<li>${one.topic} ${one.partition}: ${visible(refusal(one.error), 300)}</li>`)}</ul></div>`}`;
 }
 
 // What the export of this page asks for; null: nothing was chosen to export.
@@ -206,7 +206,7 @@ function Tail({ topic, partition, open }) {
     };
     const end = openStream(() => address(at("topics", topic.name, "tail"), { partition, after: place }), take, (isBack, refused) => {
       if (!isBack && place) total.current = totalThere;
-      setState({ isOpen: isBack, problem: refused && { message: refused.detail, nextStep: refused.next_step } });
+      setState({ isOpen: isBack, problem: refused && { message: refusal(refused), nextStep: nextStep(refused.next_step) } });
     });
     const timer = setInterval(() => {
       if (waiting.current.length === 0) return;

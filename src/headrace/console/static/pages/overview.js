@@ -6,7 +6,7 @@ import { atLeast, bytes, count, visible } from "../format.js";
 import { health, points } from "../live.js";
 import { link } from "../route.js";
 import { Chart, Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
-import { t } from "../words.js";
+import { problem, t } from "../words.js";
 
 const REFRESH_MS = 10_000;
 
@@ -26,8 +26,8 @@ function Health({ data }) {
     return html`<div class="note good" role="status"><strong>${t("All is well")}</strong> ${isCluster ? t("The brokers serve their partitions and can store records.") : t("This broker serves its partitions and can store records.")}</div>`;
   }
   return html`<section class="note bad" role="alert"><strong>${t("{n} problems", { n: problems.length })}</strong>
-    <ul>${problems.map((one) => html`<li><b>${visible(one.what, 200)}</b>: ${visible(one.cause, 500)}
-      <br />${t("Next")}: ${visible(one.next_step, 300)}${isCluster && html`<br /><span class="quiet">${t("Brokers")}: ${one.brokers.join(", ")}</span>`}</li>`)}</ul></section>`;
+    <ul>${problems.map((one) => [one, ...problem(one)]).map(([one, what, cause, step]) => html`<li><b>${visible(what, 200)}</b>: ${visible(cause, 500)}
+      <br />${t("Next")}: ${visible(step, 300)}${isCluster && html`<br /><span class="quiet">${t("Brokers")}: ${one.brokers.join(", ")}</span>`}</li>`)}</ul></section>`;
 }
 
 // One broker: its live values. Several: theirs added, as of the last look.

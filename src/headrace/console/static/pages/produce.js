@@ -5,7 +5,7 @@ import { visible } from "../format.js";
 import { isSecret } from "../contents.js";
 import { link } from "../route.js";
 import { Field, Refusal, Select } from "../ui.js";
-import { t } from "../words.js";
+import { refusal, t } from "../words.js";
 
 // `kept`: headers that are sent as they are, since their values are hidden.
 const NEW = { kept: [], key: "", keyEncoding: "text", value: "", encoding: "text", partition: "", headers: "" };
@@ -71,7 +71,7 @@ export function Produce({ topic, query, start }) {
       preview: () => t("Appends one message to {name}.", { name: topic.name }),
       done: ({ results: [one] }) => (one.ok
         ? html`<a href=${link(["topics", topic.name], { from: "offset", partition: one.partition, offset: one.offset })}>${topic.name} ${one.partition}:${one.offset ?? one.state}</a>`
-        : html`<p>${one.error.detail}</p>`),
+        : html`<p>${refusal(one.error)}</p>`),
     });
   };
   const encodings = [["text", t("Text")], ["json", "JSON"], ["base64", "base64"]];
