@@ -17,15 +17,13 @@ import sys
 import time
 import urllib.request
 from contextlib import ExitStack, suppress
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 import psutil
 
 from headrace.inspection.check import check
 from headrace.inspection.findings import Severity
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 READY_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 120
@@ -175,6 +173,12 @@ class Broker:
         """Resident memory."""
         assert self.process is not None
         return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def peak_memory_bytes(self) -> int:
+        """The most resident memory that it has had."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
     def get(self, path: str) -> tuple[int, str]:
         """(status, body) of a GET over HTTP."""

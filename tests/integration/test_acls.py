@@ -303,6 +303,43 @@ def test_librdkafka_creates_describes_and_deletes_rules():
     assert admin.describe_acls(wanted).result(TIMEOUT_S) == []
 
 
+def test_rules_that_are_deleted_are_named_in_the_audit_log(served):
+    run("acl", "add", "--principal", "User:audited", "--role", "producer", "--topic", "audited")
+    run("acl", "remove", "--principal", "User:audited", "--topic", "audited")
+    lines = [json.loads(line[line.index("{") :]) for line in audit_lines(served, "DeleteAcls")]
+    (found,) = [one for one in lines if "audited" in str(one["resources"])]
+    assert found["event"] == "changed"
+    assert found["resources"] == ["audited User:audited"]
+    assert found["principal"] == "User:ANONYMOUS"
+
+
+def audit_lines(served: Broker, request: str) -> list[str]:
+    lines = served.log_path.read_text().splitlines()
+    return [line for line in lines if "headrace.audit" in line and f'"{request}"' in line]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_user_that_rotates_its_own_password_is_told_the_new_one():
+    add_user("rita")
+    run("acl", "add", "--principal", "User:rita", "--operation", "ALTER", "--cluster")
+    run("acl", "add", "--principal", "User:rita", "--operation", "DESCRIBE", "--cluster")
+    wait_until(lambda: "rita" in as_user("rita", PASSWORD, "user", "list").stdout, LONG_S)
+    done = as_user("rita", PASSWORD, "user", "rotate", "rita", "--generate", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["mechanisms"] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert as_user("rita", told["password"], "user", "list").exit_code == 0
+    refused = as_user("rita", PASSWORD, "user", "list")
+    assert refused.exit_code == 1
+    assert "invalid credentials" in refused.output
+
+
+def as_user(user: str, password: str, *command: str) -> Any:
+    settings = settings_of(user, **{"sasl.password": password})
+    options = [part for pair in settings.items() for part in ("-X", "=".join(pair))]
+    return CliRunner().invoke(cli, ["--bootstrap", ADDRESSES[1], *options, *command])
+
+
 def test_a_user_without_the_right_may_not_change_rules(served):
     add_user("mallory")
     admin = AdminClient(settings_of("mallory"))

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from confluent_kafka import Producer
 from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.integration.raw import (
@@ -371,6 +372,23 @@ def test_a_flood_of_records_takes_bounded_memory(own_broker, acks):
         with Raw(own_broker.address) as other:
             assert error_codes(other.call(18, 0)) == [0]
     assert grown < 500 * MIB, f"{grown // MIB} MiB"
+
+
+def test_messages_of_64_mib_pass_where_a_topic_allows_them_in_bounded_memory(own_broker):
+    count, size = 4, 64 * MIB
+    create_topic(own_broker.kafka, "huge", max_message_bytes=size + 1_000)
+    value = random.Random(4).randbytes(MIB) * 64
+    producer = Producer({"bootstrap.servers": own_broker.kafka, "message.max.bytes": size + 1_000})
+    before, errors = own_broker.memory_bytes(), []
+    for number in range(count):
+        key = f"{number}"
+        producer.produce("huge", value, key, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(TIMEOUT_S * 4) == 0
+    assert errors == [None] * count
+    wanted = [Rec(b"%d" % number, value) for number in range(count)]
+    assert Confluent.consume(own_broker.kafka, "huge", count) == wanted
+    grown = own_broker.peak_memory_bytes() - before
+    assert grown < (count - 1) * size, f"{grown // MIB} MiB"
 
 
 def test_consumers_that_read_nothing_take_bounded_memory_and_slow_no_other_client(own_broker):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import time
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from headrace_verify.kafka_wire import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
     PRODUCE,
+    answer_of,
 )
 from headrace_verify.security.access_keys import Signature, status_of
 from headrace_verify.security.asking import DESCRIBE_CONFIGS, DESCRIBE_GROUPS, TOPIC, request
@@ -39,6 +41,7 @@ INIT_PRODUCER_ID, END_TXN, HEARTBEAT, DESCRIBE_TRANSACTIONS = 22, 26, 12, 65
 _BURST: Final = 10
 """Requests that are measured together, where a connection takes several at once."""
 _REFUSED: Final = frozenset({403, 404})
+_HOLD_ATTEMPTS, _HOLD_WAIT_S = 100, 0.3
 
 
 class Ask(NamedTuple):
@@ -139,13 +142,23 @@ def hold(abuse: Abuse, secured: Secured, name: str) -> None:
         "group_id": name, "generation_id_or_member_epoch": -1, "retention_time": -1,
         "topics": [{"name": name, "partitions": [part]}],
     }  # fmt: skip
-    with secured.logged_in(ADMIN) as peer:
-        for sent in (
-            request(OFFSET_COMMIT, 2, **group),
-            request(INIT_PRODUCER_ID, 1, transactional_id=name, transaction_timeout=60_000),
-        ):
-            peer.send(sent)
-            abuse.expect(peer.answer() is not None, f"an operator cannot make {name}")
+    made = {"transactional_id": name, "transaction_timeout": 60_000}
+    for api, version, values in ((OFFSET_COMMIT, 2, group), (INIT_PRODUCER_ID, 1, made)):
+        codes: list[int | None] = []
+        while len(codes) < _HOLD_ATTEMPTS and codes[-1:] != [0]:  # a coordinator may be loading
+            time.sleep(_HOLD_WAIT_S if codes else 0)
+            with secured.logged_in(ADMIN) as peer:
+                peer.send(request(api, version, **values))
+                codes.append(_code(api, version, peer.answer()))
+        abuse.expect(codes[-1] == 0, f"an operator cannot make {name} by API {api}: {codes[-1]}")
+
+
+def _code(api: int, version: int, answer: bytes | None) -> int | None:
+    """The error of an answer about one thing."""
+    if answer is None:
+        return None
+    found = answer_of(api, version, answer, 1)
+    return int((found.topics[0].partitions[0] if api == OFFSET_COMMIT else found).error_code)
 
 
 # --- RocketMQ's protocol ---------------------------------------------------------------------

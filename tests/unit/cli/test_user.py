@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.administration.stored_users import open_users
+from headrace.cli.failures import CommandFailed
 from headrace.cli.main import cli
+from headrace.cli.user_places import StoredUsers
 from headrace.runtime.scram import HASHES, ScramCredential
 
 if TYPE_CHECKING:
@@ -51,8 +53,24 @@ def test_a_password_is_set_again_only_if_something_differs(
     assert stored(tmp_path) != before, "with a new salt"
 
 
+def test_a_generated_password_that_may_have_been_set_is_not_lost(tmp_path, monkeypatch) -> None:
+    """The change was stored, and its answer was lost."""
+    set_password = StoredUsers.set_password
+
+    def unanswered(place: StoredUsers, *arguments: Any) -> None:
+        set_password(place, *arguments)
+        raise CommandFailed("no answer")
+
+    user("add", tmp_path, "first")
+    monkeypatch.setattr(StoredUsers, "set_password", unanswered)
+    arguments = ["user", "rotate", "admin", "--data-dir", str(tmp_path), "--generate"]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 1
+    password = done.stderr.partition("if it was set all the same: ")[2].split()[0]
+    assert StoredUsers(tmp_path).is_password("admin", password)
+
+
 def test_a_broker_does_not_show_what_it_stores(tmp_path) -> None:
-    from headrace.cli.failures import CommandFailed
     from headrace.cli.session import CliSession
     from headrace.cli.user_places import BrokerUsers
 

@@ -13,6 +13,7 @@ a prefix of this principal has.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
@@ -193,7 +194,13 @@ class _Rules(NamedTuple):
 
     denied: int
     allowed: int
-    of_hosts: Mapping[str, tuple[int, int]]
+    of_hosts: Mapping[str, tuple[int, int]] | None
+
+
+@cache
+def _of_all_hosts(denied: int, allowed: int) -> _Rules:
+    """One value for all that say the same: what stays in the processor's cache."""
+    return _Rules(denied, allowed, None)
 
 
 def _rules(entries: Iterable[Entry]) -> _Rules:
@@ -209,7 +216,7 @@ def _rules(entries: Iterable[Entry]) -> _Rules:
             of_hosts[entry.host] = (
                 (known[0] | bits, known[1]) if is_denial else (known[0], known[1] | bits)
             )
-    return _Rules(denied, allowed, of_hosts)
+    return _Rules(denied, allowed, of_hosts) if of_hosts else _of_all_hosts(denied, allowed)
 
 
 class _Held:
@@ -296,7 +303,7 @@ class AclIndex:
         known = self._patterns.setdefault(pattern.kind, _Held())
         if kept:
             self._entries[pattern] = kept
-            known.put(pattern, _Rules(0, 0, {}))
+            known.put(pattern, _of_all_hosts(0, 0))
         elif before:
             known.put(pattern, None)
 
@@ -381,7 +388,7 @@ class AclIndex:
                 (PatternType.PREFIXED, held.prefixed),
             ):
                 for name, rules in known.items():
-                    of_host = rules.of_hosts.get(host, (0, 0))
+                    of_host = (rules.of_hosts or {}).get(host, (0, 0))
                     if (rules.denied | of_host[0]) & bit:
                         denied.append(Pattern(kind, name, pattern_type))
                     if (rules.allowed | of_host[1]) & bit:
