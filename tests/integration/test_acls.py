@@ -197,6 +197,21 @@ def test_produce_does_not_take_a_lost_connection_for_a_login_that_was_refused():
     wait_until(lambda: producer.poll(0.1) or delivery.is_hopeless, LONG_S)
 
 
+def test_produce_goes_on_while_a_token_cannot_be_renewed():
+    delivery, errors = Delivery(), []
+    tokens = iter([("token", time.time() + 1)])
+
+    def note(error: KafkaError) -> None:
+        errors.append(error.name())
+        delivery.note(error)
+
+    client = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_PLAINTEXT"}
+    oauth = {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: next(tokens)}
+    producer = Producer({**client, **oauth, "error_cb": note, "log_level": 0})
+    wait_until(lambda: producer.poll(0.1) or "_AUTHENTICATION" in errors, LONG_S)
+    assert not delivery.is_hopeless
+
+
 @pytest.mark.usefixtures("served")
 def test_a_user_may_do_what_the_rules_allow_and_nothing_else():
     for topic in ("orders", "secret"):

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 PRODUCER_ID_LOOK_MS = 20
 PRODUCER_ID_WAIT_S = 2.0
+_NOT_REFUSED = ": Local: ", "Failed to acquire "
+"""A lost connection has ended the login; a token was not renewed, and is asked for again."""
 POLL_EVERY = 512  # records between two checks of deliveries and the clock
 OF_ONE_RECORD = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP"}
 """Errors that do not affect the next record."""
@@ -81,8 +83,9 @@ class Delivery:
 
     def note(self, error: KafkaError) -> None:
         """Called by the client for errors of its own. It would repeat a login that was refused
-        until all records are too late; one that a lost connection has ended has the same name."""
-        if error.name() == "_AUTHENTICATION" and ": Local: " not in error.str():
+        until all records are too late; what `_NOT_REFUSED` says has the same name."""
+        said = error.str()
+        if error.name() == "_AUTHENTICATION" and not any(one in said for one in _NOT_REFUSED):
             self.first_error = self.first_error or error
             self.is_hopeless = True
 
