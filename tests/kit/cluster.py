@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.kit.broker import Rig
 from tests.kit.records import append, batch
@@ -84,7 +84,10 @@ class Cluster:
         finally:
             await self.stop(broker_id)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         for broker_id in list(self.rigs):
             await self.kill(broker_id)
 

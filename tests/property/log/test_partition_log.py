@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clocks import HandClock
+from tests.kit.records import append
+from tests.unit.log.log_rig import Rig, settle
 
 from headrace.errors import HeadraceError, OffsetOutOfRange, OutOfOrderSequence, StorageUnavailable
-from headrace.log.environment import Environment
 from headrace.log.log_config import LogConfig
-from headrace.log.partition_log import PartitionLog
-from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, decode_batch, encode_batch
-from headrace.runtime.tasks import Tasks
 from headrace.storage.memory import MemoryLedgerStore
-
-TOPIC_ID = UUID(int=7)
 
 
 class FailingStore(MemoryLedgerStore):
@@ -57,23 +51,14 @@ class Model:
         return self.records[-1][0] + 1 if self.records else self.start
 
 
-class Bench:
+class Bench(Rig):
     """One log, its stores and its model."""
 
     def __init__(self, segment_bytes: int) -> None:
-        self.store = FailingStore()
-        self.metadata = MemoryMetadataStore()
-        self.clock = HandClock(1_700_000_000_000)
-        self.tasks = Tasks()
-        self.config = LogConfig(segment_bytes=segment_bytes)
+        super().__init__(LogConfig(segment_bytes=segment_bytes), store=FailingStore())
         self.model = Model()
         self.sequence = 0
         self.counter = 0
-        self.log = self._open()
-
-    def _open(self) -> PartitionLog:
-        environment = Environment(self.store, self.metadata, self.clock, self.tasks)
-        return PartitionLog("t-0", TOPIC_ID, 0, self.config, environment)
 
     def batch(self, count: int, size: int, *, sequence: int = -1) -> tuple[bytes, list[bytes]]:
         values = []
@@ -89,36 +74,14 @@ class Bench:
             values,
         )
 
-    async def append(self, batch: bytes) -> int:
-        """Append and wait; the base offset. Raises what the log raises."""
-        for _ in range(20):
-            appended = self.log.append(batch, check_batch(batch))
-            if appended is not None:
-                await appended.completion.wait()
-                return appended.base_offset
-            assert self.log.ready is not None
-            await self.log.ready.wait()
-        raise AssertionError("the log never became ready")
-
     async def append_acknowledged(self, batch: bytes, values: list[bytes]) -> None:
         try:
-            base = await self.append(batch)
+            base = await append(self.log, batch)
         except StorageUnavailable:
             return
         assert base == self.model.end
         for i, value in enumerate(values):
             self.model.records.append((base + i, value, self.clock.ms + i))
-
-    async def reload(self) -> None:
-        await self.settle()
-        self.log = self._open()
-        self.log.load()
-        if self.log.ready is not None:
-            await self.log.ready.wait()
-
-    async def settle(self) -> None:
-        for _ in range(30):
-            await asyncio.sleep(0)
 
     async def check(self) -> None:
         """All that is acknowledged is there, once, in order, byte for byte; nothing else."""
@@ -161,7 +124,7 @@ async def _burst(bench: Bench, count: int, size: int) -> None:
     """Appends that are under way together: they fail or succeed in order."""
     batches = [bench.batch(1, size) for _ in range(count)]
     outcomes = await asyncio.gather(
-        *(bench.append(batch) for batch, _values in batches), return_exceptions=True
+        *(append(bench.log, batch) for batch, _values in batches), return_exceptions=True
     )
     for (_batch, values), outcome in zip(batches, outcomes, strict=True):
         if isinstance(outcome, StorageUnavailable):
@@ -179,10 +142,10 @@ async def _idempotent(bench: Bench, count: int, *, is_retried: bool) -> None:
         return  # it failed: the sequence is still to come
     bench.sequence += count
     if is_retried:
-        assert await bench.append(batch) == before, "a retry gets the offset it already has"
+        assert await append(bench.log, batch) == before, "a retry gets the offset it already has"
     gap, _values = bench.batch(1, 1, sequence=bench.sequence + 3)
     with pytest.raises((OutOfOrderSequence, StorageUnavailable)):
-        await bench.append(gap)
+        await append(bench.log, gap)
 
 
 async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> None:
@@ -205,7 +168,7 @@ async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> No
                 bench.model.start = target
             case "roll":
                 bench.store.failures = 0
-                await bench.settle()
+                await settle()
                 await bench.log.lifecycle_host.roll_now()
             case "reload":
                 await bench.reload()
@@ -251,7 +214,7 @@ async def test_damaged_bytes_are_reported_not_served() -> None:
         await bench.append_acknowledged(batch, values)
     ledger = bench.store._ledgers[1]
     ledger.data[200] ^= 1
-    bench.log = bench._open()
+    bench.log = bench.open()
     bench.log.load()
     assert bench.log.ready is not None
     with pytest.raises(HeadraceError, match="corrupt at byte"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +25,9 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.randomness import SystemRandomness
 from headrace.runtime.tasks import Tasks
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 
 async def _endless(_task: BackgroundTask) -> None:
     await asyncio.Event().wait()
@@ -36,15 +41,13 @@ async def _failing(_task: BackgroundTask) -> None:
     raise RequestInvalid("it cannot be")
 
 
-def _run(scenario) -> None:
-    async def run() -> None:
-        owner = Tasks()
-        try:
-            await scenario(BackgroundTasks(owner, SystemClock(), SystemRandomness()))
-        finally:
-            await owner.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[BackgroundTasks]:
+    owner = Tasks()
+    try:
+        yield BackgroundTasks(owner, SystemClock(), SystemRandomness())
+    finally:
+        await owner.close()
 
 
 async def _ended(tasks: BackgroundTasks, task: BackgroundTask) -> BackgroundTask:
@@ -53,19 +56,17 @@ async def _ended(tasks: BackgroundTasks, task: BackgroundTask) -> BackgroundTask
     return tasks.get(task.kind, task.id)
 
 
-def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room() -> None:
-    async def scenario(tasks: BackgroundTasks) -> None:
+async def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room() -> None:
+    async with background_tasks() as tasks:
         running = [tasks.start("search", {}, _endless) for _ in range(RUNNING_MAX)]
         with pytest.raises(TooManyTasks):
             tasks.start("search", {}, _endless)
         assert (await tasks.cancel("search", running[0].id)).state == CANCELLED
         assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
 
-    _run(scenario)
 
-
-def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
-    async def scenario(tasks: BackgroundTasks) -> None:
+async def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
+    async with background_tasks() as tasks:
         task = tasks.start("search", {}, _endless)
         await asyncio.sleep(0)
         await tasks.cancel("search", task.id)
@@ -74,20 +75,16 @@ def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
         with pytest.raises(TaskUnknown):
             tasks.get("search", task.id)
 
-    _run(scenario)
 
-
-def test_a_task_that_is_cancelled_before_it_began_is_cancelled() -> None:
-    async def scenario(tasks: BackgroundTasks) -> None:
+async def test_a_task_that_is_cancelled_before_it_began_is_cancelled() -> None:
+    async with background_tasks() as tasks:
         task = tasks.start("search", {}, _endless)
         assert (await tasks.cancel("search", task.id)).state == CANCELLED
         assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
 
-    _run(scenario)
 
-
-def test_a_failure_is_kept_and_the_oldest_are_forgotten() -> None:
-    async def scenario(tasks: BackgroundTasks) -> None:
+async def test_a_failure_is_kept_and_the_oldest_are_forgotten() -> None:
+    async with background_tasks() as tasks:
         failed = await _ended(tasks, tasks.start("search", {}, _failing))
         assert (failed.state, str(failed.error)) == (FAILED, "it cannot be")
         with pytest.raises(TaskUnknown):
@@ -98,8 +95,6 @@ def test_a_failure_is_kept_and_the_oldest_are_forgotten() -> None:
         with pytest.raises(TaskUnknown):
             tasks.get("search", failed.id)
 
-    _run(scenario)
-
 
 def test_results_are_bounded() -> None:
     task = BackgroundTask("1", "search", {}, 0)
@@ -109,10 +104,10 @@ def test_results_are_bounded() -> None:
     assert task.is_full
 
 
-def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled() -> None:
+async def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled() -> None:
     """Its state is seen before the callback that notes its end has run."""
 
-    async def scenario(tasks: BackgroundTasks) -> None:
+    async with background_tasks() as tasks:
         task = tasks.start("search", {}, _nothing)
         while task.state != DONE:
             await asyncio.sleep(0)
@@ -120,5 +115,3 @@ def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled() -> 
         assert (await tasks.cancel("search", task.id)).state == DONE
         with pytest.raises(TaskUnknown):
             tasks.get("search", task.id)
-
-    _run(scenario)

@@ -86,13 +86,10 @@ class Balanced:
 
 @asynccontextmanager
 async def balanced() -> AsyncIterator[Balanced]:
-    cluster = Cluster()
-    made = Balanced(cluster)
-    try:
+    async with Cluster() as cluster:
+        made = Balanced(cluster)
         await made.start()
         yield made
-    finally:
-        await cluster.close()
 
 
 async def test_of_two_hot_partitions_of_one_broker_one_moves_and_then_nothing_does() -> None:

@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from tests.kit.broker import Rig
 from tests.kit.cluster import Cluster, append_at
-from tests.unit.broker.test_shared_ownership import run
 from tests.waiting import until
 
 from headrace.broker.coordinators import groups_configured
@@ -157,18 +156,18 @@ async def repair(cluster: Cluster, *, accept_loss: bool = False):
     return plan, done
 
 
-def test_an_owner_whose_chain_is_deleted_takes_no_more_records() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_owner_whose_chain_is_deleted_takes_no_more_records() -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         await filled(cluster)
         await lose(cluster, chain_key(cluster))
         assert "deleted while" in str(await refused(cluster))
 
-    run(scenario)
 
-
-def test_an_owner_without_the_notification_notices_when_it_changes_the_chain(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_owner_without_the_notification_notices_when_it_changes_the_chain(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         log = owner_log(cluster)
@@ -180,14 +179,12 @@ def test_an_owner_without_the_notification_notices_when_it_changes_the_chain(mon
         await log.lifecycle_host.roll_now()
         await refused(cluster)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_of_an_earlier_version", [False, True])
-def test_after_a_restart_a_partition_without_its_chain_is_refused_and_can_be_rebuilt(
+async def test_after_a_restart_a_partition_without_its_chain_is_refused_and_can_be_rebuilt(
     is_of_an_earlier_version,
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster)
         if is_of_an_earlier_version:
@@ -205,11 +202,9 @@ def test_after_a_restart_a_partition_without_its_chain_is_refused_and_can_be_reb
         assert await cluster.append("t", 0, b"next") == len(values), "no offset is given twice"
         assert await cluster.values("t", 0) == [*values, b"next"]
 
-    run(scenario)
 
-
-def test_a_chain_that_is_lost_while_its_owner_serves_is_rebuilt_with_all_it_acknowledged() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_chain_that_is_lost_while_its_owner_serves_is_rebuilt_with_all_it_acknowledged():
+    async with Cluster() as cluster:
         await cluster.start(1)
         await cluster.start(2)
         values = await filled(cluster)
@@ -219,14 +214,14 @@ def test_a_chain_that_is_lost_while_its_owner_serves_is_rebuilt_with_all_it_ackn
         await until(lambda: cluster.agree("t", {1, 2}))
         assert await cluster.values("t", 0) == values
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_journal_lost", [False, True])
-def test_a_chain_that_is_rebuilt_names_the_companion_logs_of_its_partition(is_journal_lost) -> None:
+async def test_a_chain_that_is_rebuilt_names_the_companion_logs_of_its_partition(
+    is_journal_lost,
+) -> None:
     """Otherwise delayed and half messages would wait until a client used the companion again."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         topic = node.topics.get("t")
@@ -243,13 +238,13 @@ def test_a_chain_that_is_rebuilt_names_the_companion_logs_of_its_partition(is_jo
         after = PartitionFact.decode(cluster.metadata.entries[chain_key(cluster)].value)
         assert after.companions == before.companions
 
-    run(scenario)
 
-
-def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(monkeypatch) -> None:
+async def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(
+    monkeypatch,
+) -> None:
     """It heard of both before it had lost anything: nothing more comes to tell it."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster)
         log = owner_log(cluster)
@@ -269,8 +264,6 @@ def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(m
         await until(lambda: owner_log(cluster) is not log and owner_log(cluster).is_loaded)
         assert await cluster.values("t", 0) == values
 
-    run(scenario)
-
 
 async def go_back(cluster: Cluster, *, with_ledger: bool) -> int:
     """The metadata lose their last changes, among them a ledger with a record; its offset."""
@@ -287,8 +280,8 @@ async def go_back(cluster: Cluster, *, with_ledger: bool) -> int:
     return offset
 
 
-def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         await go_back(cluster, with_ledger=False)
         assert "was changed back while the partition was served" in caplog.text
@@ -302,13 +295,11 @@ def test_a_chain_that_has_gone_back_is_no_longer_served(caplog) -> None:
         await until(lambda: cluster.agree("t", {1}) and owner_log(cluster).is_loaded)
         assert (await cluster.values("t", 0))[-1] == b"late"
 
-    run(scenario)
 
-
-def test_a_broker_does_not_serve_a_log_that_lacks_acknowledged_records() -> None:
+async def test_a_broker_does_not_serve_a_log_that_lacks_acknowledged_records() -> None:
     """The ledger is lost as well: nothing in the metadata shows that there was more."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         offset = await go_back(cluster, with_ledger=True)
         text = f"does not reach offset {offset + 1}, up to which this broker has acknowledged"
@@ -320,8 +311,6 @@ def test_a_broker_does_not_serve_a_log_that_lacks_acknowledged_records() -> None
             node.ownership._step_up(has_survived=False)
             await until(lambda log=log: owner_fails(cluster, "t") and owner_log(cluster) is not log)
             assert text in str(owner_log(cluster).failure)
-
-    run(scenario)
 
 
 def test_the_start_of_a_ledger_created_ahead_is_preliminary_and_no_sign_of_a_loss() -> None:
@@ -343,10 +332,10 @@ def test_the_start_of_a_ledger_created_ahead_is_preliminary_and_no_sign_of_a_los
         asyncio.run(claimed(28))
 
 
-def test_a_ledger_that_has_lost_acknowledged_records_is_not_continued() -> None:
+async def test_a_ledger_that_has_lost_acknowledged_records_is_not_continued() -> None:
     """Its chain is as it was: only reading it shows that."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster)
         log = owner_log(cluster)
@@ -357,11 +346,9 @@ def test_a_ledger_that_has_lost_acknowledged_records_is_not_continued() -> None:
         failure = await refused(cluster)
         assert f"does not reach offset {len(values)}" in str(failure)
 
-    run(scenario)
 
-
-def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         await lose(cluster, chain_key(cluster))
@@ -373,11 +360,9 @@ def test_the_sweep_keeps_the_ledgers_of_a_living_topic_whose_chain_is_missing() 
         assert await node.store.all_ledgers() == before
         assert list(node.ledger_garbage.found.missing) == [(node.topics.get("t").id, 0)]
 
-    run(scenario)
 
-
-def test_a_partition_that_an_earlier_version_never_wrote_to_is_served() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_partition_that_an_earlier_version_never_wrote_to_is_served() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         topic = node.topics.get("t")
@@ -387,11 +372,9 @@ def test_a_partition_that_an_earlier_version_never_wrote_to_is_served() -> None:
         await restart(cluster)
         assert await cluster.append("t", 0, b"first") == 0
 
-    run(scenario)
 
-
-def test_a_missing_chain_of_which_no_ledger_is_left_is_refused_too() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_missing_chain_of_which_no_ledger_is_left_is_refused_too() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         await lose(cluster, chain_key(cluster))
@@ -403,11 +386,9 @@ def test_a_missing_chain_of_which_no_ledger_is_left_is_refused_too() -> None:
         assert done.chains[0].fact.ledgers == []
         await until(lambda: cluster.agree("t", {1}))
 
-    run(scenario)
 
-
-def test_a_gap_between_ledgers_is_not_passed_over_in_silence() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_gap_between_ledgers_is_not_passed_over_in_silence() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster)
         middle = owner_log(cluster).segments[1]
@@ -423,11 +404,9 @@ def test_a_gap_between_ledgers_is_not_passed_over_in_silence() -> None:
         await until(lambda: cluster.agree("t", {1}))
         assert await cluster.values("t", 0) == values[start:]
 
-    run(scenario)
 
-
-def test_partitions_that_are_added_have_chains_that_must_be_there() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_partitions_that_are_added_have_chains_that_must_be_there() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         await node.topics.add_partitions(node.topics.get("t"), 3)
@@ -437,11 +416,9 @@ def test_partitions_that_are_added_have_chains_that_must_be_there() -> None:
         await lose(cluster, partition_key(topic.id, 2))
         await until(lambda: isinstance(topic.partitions[2].failure, ChainMissing))
 
-    run(scenario)
 
-
-def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster, count=3)
         key = chain_key(cluster)
@@ -464,12 +441,10 @@ def test_a_chain_that_is_older_than_its_ledgers_is_refused_and_completed() -> No
         await until(lambda: cluster.agree("t", {1}))
         assert await cluster.values("t", 0) == [*values, b"a", b"b"]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster)
         fact = node.topics.get("t").fact
@@ -494,11 +469,9 @@ def test_a_topic_whose_fact_is_lost_is_neither_new_nor_deleted(is_restarted) -> 
         await node.services.topics.delete("t")
         await node.topics.create("t", 1)
 
-    run(scenario)
 
-
-def test_a_lost_topic_keeps_the_progress_of_its_groups() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_lost_topic_keeps_the_progress_of_its_groups() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         forgotten: list[str] = []
@@ -514,11 +487,9 @@ def test_a_lost_topic_keeps_the_progress_of_its_groups() -> None:
         await until(lambda: "u" in forgotten)
         assert "t" not in forgotten
 
-    run(scenario)
 
-
-def test_an_owner_fact_that_is_lost_costs_no_record_and_no_epoch_is_given_again() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_owner_fact_that_is_lost_costs_no_record_and_no_epoch_is_given_again() -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         values = await filled(cluster)
         for _ in range(3):
@@ -531,12 +502,10 @@ def test_an_owner_fact_that_is_lost_costs_no_record_and_no_epoch_is_given_again(
         assert await cluster.append("t", 0, b"next") == len(values)
         assert await cluster.values("t", 0) == [*values, b"next"]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("key", ["pins", "draining", "moves"])
-def test_wishes_that_are_lost_cost_no_record(key) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_wishes_that_are_lost_cost_no_record(key) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await cluster.start(2)
         values = await filled(cluster)
@@ -552,8 +521,6 @@ def test_wishes_that_are_lost_cost_no_record(key) -> None:
         await lose(cluster, wish)
         await until(lambda: cluster.agree("t", {1, 2}))
         assert await cluster.append("t", 0, b"next") == len(values)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize("how", ["lost", "restored from an old back-up"])
@@ -604,10 +571,10 @@ async def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
             await append_at(node, node.topics.get("t"), 0, b"b")
 
 
-def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
+async def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
     """Its epoch is not in the chain before the move; without the mark, or later, it is damage."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         topic = node.topics.get("t")
@@ -626,14 +593,12 @@ def test_a_ledger_that_a_next_owner_created_ahead_proves_no_loss() -> None:
         assert await is_verified(epoch=b"2", ahead=b"1")
         await store.close()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_a_topic_that_comes_or_goes_while_facts_are_read_has_lost_nothing(
+async def test_a_topic_that_comes_or_goes_while_facts_are_read_has_lost_nothing(
     monkeypatch, is_made
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster, "goes")
         ledgers = await records(node)
@@ -654,8 +619,6 @@ def test_a_topic_that_comes_or_goes_while_facts_are_read_has_lost_nothing(
         assert (found.missing, found.lost_topics) == ({}, {})
         assert ("t" in node.topics.by_name) is is_made
         await store.close()
-
-    run(scenario)
 
 
 def is_deletion_over(cluster: Cluster) -> bool:
@@ -689,8 +652,8 @@ async def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_mis
 
 
 @pytest.mark.parametrize("value", [b"\x00 not JSON", b'{"v":1}'])
-def test_an_undecodable_chain_is_damage_of_its_partition_alone(value) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_undecodable_chain_is_damage_of_its_partition_alone(value) -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         values = await filled(cluster)
         others = await filled(cluster, "other")
@@ -713,11 +676,9 @@ def test_an_undecodable_chain_is_damage_of_its_partition_alone(value) -> None:
         assert await cluster.values("t", 0) == values
         await until(lambda: not node.health.problems())
 
-    run(scenario)
 
-
-def test_undecodable_facts_of_a_topic_and_an_owner_stop_nothing_else() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_undecodable_facts_of_a_topic_and_an_owner_stop_nothing_else() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         others = await filled(cluster, "other")
@@ -739,11 +700,9 @@ def test_undecodable_facts_of_a_topic_and_an_owner_stop_nothing_else() -> None:
         assert len(await cluster.values("t", 0)) == 5
         await until(lambda: not node.health.problems())
 
-    run(scenario)
 
-
-def test_a_companion_that_is_lost_while_served_is_reported_and_opened_again() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_companion_that_is_lost_while_served_is_reported_and_opened_again() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         topic = node.topics.get("t")
@@ -765,14 +724,14 @@ def test_a_companion_that_is_lost_while_served_is_reported_and_opened_again() ->
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.05)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(is_restarted) -> None:
+async def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(
+    is_restarted,
+) -> None:
     """With the defaults it would lose its key order, or drop its dead letters."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         await node.topics.ensure_internal(OFFSETS_TOPIC)
@@ -803,11 +762,9 @@ def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_can(is_r
         assert node.group_configs.overrides("workers")["headrace.share.key.order"] == "true"
         node.share_groups.heartbeat(beat)
 
-    run(scenario)
 
-
-def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not() -> None:
+    async with Cluster() as cluster:
         first, second = await cluster.start(1), await cluster.start(2)
         key = group_key("workers")
         await first.services.configurations.replace_group(
@@ -829,13 +786,11 @@ def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not
         assert not first.health.problems()
         assert not second.health.problems()
 
-    run(scenario)
 
-
-def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
+async def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
     monkeypatch.setattr(groups_configured, "EMPTY_KEPT_S", 0.05)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         key = group_key("workers")
         await node.services.configurations.replace_group(
@@ -846,13 +801,13 @@ def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
         await until(lambda: key not in cluster.metadata.entries)
         assert not node.health.problems()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("which", ["middle", "newest sealed"])
-def test_one_lost_ledger_is_named_and_its_offsets_can_be_given_up(which, is_restarted) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_one_lost_ledger_is_named_and_its_offsets_can_be_given_up(
+    which, is_restarted
+) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         values = await filled(cluster, count=7)
         segments = owner_log(cluster).segments
@@ -896,11 +851,9 @@ def test_one_lost_ledger_is_named_and_its_offsets_can_be_given_up(which, is_rest
         plan, _ = await repair(cluster)
         assert not plan.chains
 
-    run(scenario)
 
-
-def test_an_owner_of_an_unknown_topic_waits_for_what_cannot_be_decoded_only() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_owner_of_an_unknown_topic_waits_for_what_cannot_be_decoded_only() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await filled(cluster)
         await filled(cluster, "other")
@@ -913,5 +866,3 @@ def test_an_owner_of_an_unknown_topic_waits_for_what_cannot_be_decoded_only() ->
         orphans._waiting[UUID(int=7), 0] = None
         with pytest.raises(DataCorrupt, match=topic_key("other")):
             await orphans._give_up()
-
-    run(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.waiting import until
@@ -14,7 +15,7 @@ from headrace.metadata.store import ANY
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from headrace.metadata.store import MetadataEntry
 
@@ -57,25 +58,22 @@ class Picture:
         self.settled = list(self.told)
 
 
-def run(scenario: Callable[[SlowStore, Picture], Awaitable[None]]) -> None:
-    async def main() -> None:
-        store, picture, tasks = SlowStore(), Picture(), Tasks()
-        try:
-            cache = MetadataCache(store, FOLDER, picture.changed, picture.settle, tasks)
-            await cache.start()
-            await scenario(store, picture)
-        finally:
-            await tasks.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def following() -> AsyncIterator[tuple[SlowStore, Picture]]:
+    store, picture, tasks = SlowStore(), Picture(), Tasks()
+    try:
+        await MetadataCache(store, FOLDER, picture.changed, picture.settle, tasks).start()
+        yield store, picture
+    finally:
+        await tasks.close()
 
 
 async def put(store: SlowStore, name: str, value: bytes) -> None:
     await store.put(FOLDER + name, value, ANY)
 
 
-def test_a_change_is_acted_upon_while_the_read_of_another_is_slow() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_a_change_is_acted_upon_while_the_read_of_another_is_slow() -> None:
+    async with following() as (store, picture):
         store.held[FOLDER + "slow"] = asyncio.Event()
         await put(store, "slow", b"1")
         await until(lambda: FOLDER + "slow" in store.reads)
@@ -85,22 +83,18 @@ def test_a_change_is_acted_upon_while_the_read_of_another_is_slow() -> None:
         store.held[FOLDER + "slow"].set()
         await until(lambda: (FOLDER + "slow", b"1") in picture.settled)
 
-    run(scenario)
 
-
-def test_a_change_is_acted_upon_while_more_changes_come() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_a_change_is_acted_upon_while_more_changes_come() -> None:
+    async with following() as (store, picture):
         store.held[FOLDER + "next"] = asyncio.Event()
         await put(store, "first", b"1")
         await until(lambda: FOLDER + "first" in store.reads)
         await put(store, "next", b"2")
         await until(lambda: picture.settled == [(FOLDER + "first", b"1")])
 
-    run(scenario)
 
-
-def test_the_newest_entry_of_a_key_is_notified_last() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_the_newest_entry_of_a_key_is_notified_last() -> None:
+    async with following() as (store, picture):
         held = store.held[FOLDER + "one"] = asyncio.Event()
         await put(store, "one", b"old")
         await until(lambda: store.reads == [FOLDER + "one"])
@@ -111,11 +105,9 @@ def test_the_newest_entry_of_a_key_is_notified_last() -> None:
         await until(lambda: picture.settled[-1:] == [(FOLDER + "one", b"new")])
         assert picture.told == [(FOLDER + "one", b"old"), (FOLDER + "one", b"new")]
 
-    run(scenario)
 
-
-def test_an_unreadable_key_is_retried_and_delays_no_other() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_an_unreadable_key_is_retried_and_delays_no_other() -> None:
+    async with following() as (store, picture):
         store.failing.add(FOLDER + "bad")
         await put(store, "bad", b"1")
         await until(lambda: FOLDER + "bad" in store.reads)
@@ -125,25 +117,19 @@ def test_an_unreadable_key_is_retried_and_delays_no_other() -> None:
         await asyncio.sleep(RETRY_S)
         await until(lambda: (FOLDER + "bad", b"1") in picture.settled)
 
-    run(scenario)
 
-
-def test_an_entry_that_cannot_be_taken_hides_no_other() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_an_entry_that_cannot_be_taken_hides_no_other() -> None:
+    async with following() as (store, picture):
         picture.refused = b"odd"
         await put(store, "odd", b"odd")
         await put(store, "even", b"even")
         await until(lambda: picture.settled == [(FOLDER + "even", b"even")])
 
-    run(scenario)
 
-
-def test_thousands_of_changes_cost_few_turns_each_and_all_are_notified() -> None:
-    async def scenario(store: SlowStore, picture: Picture) -> None:
+async def test_thousands_of_changes_cost_few_turns_each_and_all_are_notified() -> None:
+    async with following() as (store, picture):
         names = [f"n{number}" for number in range(3_000)]
         for name in names:
             await put(store, name, name.encode())
         await until(lambda: len(picture.settled) >= len(names))
         assert sorted(picture.settled) == sorted((FOLDER + name, name.encode()) for name in names)
-
-    run(scenario)

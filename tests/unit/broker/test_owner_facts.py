@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from headrace.metadata.store import ABSENT, MultiOperation
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 TOPIC = UUID(int=1)
 
@@ -39,35 +40,31 @@ class Counting(MemoryMetadataStore):
         return await super().multi(operations)
 
 
-def run(scenario: Callable[[OwnerFacts, Counting, ClusterView], Awaitable[None]]) -> None:
-    async def main() -> None:
-        tasks, store = Tasks(), Counting(MemoryMetadata())
-        view = ClusterView(store, tasks, lambda: None)
-        try:
-            await scenario(OwnerFacts(view, store, tasks), store, view)
-        finally:
-            await tasks.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def owner_facts() -> AsyncIterator[tuple[OwnerFacts, Counting, ClusterView]]:
+    tasks, store = Tasks(), Counting(MemoryMetadata())
+    view = ClusterView(store, tasks, lambda: None)
+    try:
+        yield OwnerFacts(view, store, tasks), store, view
+    finally:
+        await tasks.close()
 
 
 def fact(epoch: int = 0) -> OwnerFact:
     return OwnerFact(1, "life", epoch)
 
 
-def test_a_thousand_owners_cost_a_few_transactions() -> None:
-    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+async def test_a_thousand_owners_cost_a_few_transactions() -> None:
+    async with owner_facts() as (facts, store, view):
         writes = (facts.write((TOPIC, number), fact(), None) for number in range(1_000))
         assert all(await asyncio.gather(*writes))
         assert sum(store.sizes) == 1_000
         assert len(store.sizes) == -(-1_000 // BUNDLE_MAX)
         assert len(view.owners) == 1_000
 
-    run(scenario)
 
-
-def test_no_transaction_of_long_chains_is_larger_than_zookeeper_takes() -> None:
-    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+async def test_no_transaction_of_long_chains_is_larger_than_zookeeper_takes() -> None:
+    async with owner_facts() as (facts, store, view):
         large = BUNDLE_BYTES_MAX + 1  # travels alone
         sizes = [100_000] * 20 + [large] + [100] * 50
         writes = [
@@ -84,11 +81,9 @@ def test_no_transaction_of_long_chains_is_larger_than_zookeeper_takes() -> None:
         assert sum(size > BUNDLE_BYTES_MAX for size in store.sizes_bytes) == 1
         assert store.sizes == [4] * 10 + [2, 100]
 
-    run(scenario)
 
-
-def test_a_rival_keeps_its_partition_and_no_other() -> None:
-    async def scenario(facts: OwnerFacts, store: Counting, view: ClusterView) -> None:
+async def test_a_rival_keeps_its_partition_and_no_other() -> None:
+    async with owner_facts() as (facts, store, view):
         rival = OwnerFact(2, "another", 0)
         await store.put(owner_key(TOPIC, 3), rival.encode(), ABSENT)
         writes = (facts.write((TOPIC, number), fact(), None) for number in range(8))
@@ -97,11 +92,9 @@ def test_a_rival_keeps_its_partition_and_no_other() -> None:
         assert view.owners[TOPIC, 3].fact == rival
         assert view.owners[TOPIC, 4].fact == fact()
 
-    run(scenario)
 
-
-def test_without_an_answer_each_write_fails_as_in_doubt() -> None:
-    async def scenario(facts: OwnerFacts, store: Counting, _view: ClusterView) -> None:
+async def test_without_an_answer_each_write_fails_as_in_doubt() -> None:
+    async with owner_facts() as (facts, store, _view):
         store.is_away = True
         writes = [
             asyncio.ensure_future(facts.write((TOPIC, number), fact(), None)) for number in (1, 2)
@@ -110,5 +103,3 @@ def test_without_an_answer_each_write_fails_as_in_doubt() -> None:
             with pytest.raises(MetadataUnavailable) as raised:
                 await write
             assert raised.value.fields["is_in_doubt"]
-
-    run(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from headrace.metadata.facts import BrokerFact
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 TWO = BrokerFact(2, "127.0.0.1", 9093, "127.0.0.1", 0, 0, incarnation="two")
 
@@ -94,20 +95,18 @@ class World:
         return loop.time() - began
 
 
-def run(scenario) -> None:
-    async def main() -> None:
-        world = World()
-        try:
-            await scenario(world)
-        finally:
-            await world.tasks.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def watching() -> AsyncIterator[World]:
+    world = World()
+    try:
+        yield world
+    finally:
+        await world.tasks.close()
 
 
 @pytest.mark.parametrize("resets", [0, 1, 10])
-def test_a_killed_broker_is_doubtful_although_its_system_still_accepts(resets):
-    async def scenario(world: World) -> None:
+async def test_a_killed_broker_is_doubtful_although_its_system_still_accepts(resets):
+    async with watching() as world:
         await world.start()
         world.peer.die(resets)
         assert world.departures.doubtful == {"two"}
@@ -116,14 +115,12 @@ def test_a_killed_broker_is_doubtful_although_its_system_still_accepts(resets):
         world.departures.left(TWO)
         assert not world.departures.doubtful
 
-    run(scenario)
 
-
-def test_a_broker_whose_address_refuses_is_trusted_again_while_it_is_registered(monkeypatch):
+async def test_a_broker_whose_address_refuses_is_trusted_again_while_it_is_registered(monkeypatch):
     """A firewall or a proxy on the way refuses as well: the broker may serve its clients."""
     monkeypatch.setattr(peers, "RETRY_S", 0.05)
 
-    async def scenario(world: World) -> None:
+    async with watching() as world:
         await world.start()
         world.peer.die()
         assert world.departures.doubtful == {"two"}
@@ -131,11 +128,9 @@ def test_a_broker_whose_address_refuses_is_trusted_again_while_it_is_registered(
         await asyncio.sleep(0.2)
         assert not world.departures.doubtful
 
-    run(scenario)
 
-
-def test_clients_wait_until_the_partitions_of_a_killed_broker_have_other_owners():
-    async def scenario(world: World) -> None:
+async def test_clients_wait_until_the_partitions_of_a_killed_broker_have_other_owners():
+    async with watching() as world:
         await world.start()
         assert await world.waited_s() < 0.1
         world.peer.die()
@@ -147,24 +142,20 @@ def test_clients_wait_until_the_partitions_of_a_killed_broker_have_other_owners(
         world.departures.owner_changed("two", "one")
         assert 0.15 < await waiting < departures.SETTLE_S
 
-    run(scenario)
 
-
-def test_clients_wait_only_so_long(monkeypatch):
+async def test_clients_wait_only_so_long(monkeypatch):
     monkeypatch.setattr(departures, "SETTLE_S", 0.2)
 
-    async def scenario(world: World) -> None:
+    async with watching() as world:
         await world.start()
         world.peer.die()
         assert 0.15 < await world.waited_s() < 0.8
 
-    run(scenario)
 
-
-def test_a_broker_that_closes_a_line_and_responds_is_trusted(monkeypatch):
+async def test_a_broker_that_closes_a_line_and_responds_is_trusted(monkeypatch):
     monkeypatch.setattr(peers, "HELD_S", 0.0)
 
-    async def scenario(world: World) -> None:
+    async with watching() as world:
         await world.start()
         world.peer.lines[-1].end()
         assert world.departures.doubtful == {"two"}
@@ -176,11 +167,9 @@ def test_a_broker_that_closes_a_line_and_responds_is_trusted(monkeypatch):
         await until(lambda: not world.departures.doubtful)
         assert await world.waited_s() < 0.1
 
-    run(scenario)
 
-
-def test_the_end_of_the_other_brokers_line_is_the_first_sign_of_its_death():
-    async def scenario(world: World) -> None:
+async def test_the_end_of_the_other_brokers_line_is_the_first_sign_of_its_death():
+    async with watching() as world:
         await world.start()
         world.peer.lives = False  # what it had open is being closed
         world.peers.line_ended("two")
@@ -190,13 +179,11 @@ def test_the_end_of_the_other_brokers_line_is_the_first_sign_of_its_death():
         await asyncio.sleep(0.1)
         assert world.departures.doubtful == {"two"}
 
-    run(scenario)
 
-
-def test_a_broker_that_only_this_one_cannot_reach_is_left_to_its_session(monkeypatch):
+async def test_a_broker_that_only_this_one_cannot_reach_is_left_to_its_session(monkeypatch):
     monkeypatch.setattr(peers, "RETRY_S", 0.05)
 
-    async def scenario(world: World) -> None:
+    async with watching() as world:
         await world.start()
         world.peer.is_reached = False
         world.peer.lines[-1].end()
@@ -204,33 +191,27 @@ def test_a_broker_that_only_this_one_cannot_reach_is_left_to_its_session(monkeyp
         await asyncio.sleep(0.2)
         assert not world.departures.doubtful
 
-    run(scenario)
 
-
-def test_a_line_of_an_unknown_broker_means_nothing():
-    async def scenario(world: World) -> None:
+async def test_a_line_of_an_unknown_broker_means_nothing():
+    async with watching() as world:
         await world.start()
         world.peers.line_ended("unknown")
         assert not world.departures.doubtful
 
-    run(scenario)
 
-
-def test_no_client_waits_for_a_broker_that_handed_over_everything():
-    async def scenario(world: World) -> None:
+async def test_no_client_waits_for_a_broker_that_handed_over_everything():
+    async with watching() as world:
         await world.start()
         world.departures.owner_changed("two", "one")
         world.departures.left(TWO)
         world.peer.die()
         assert await world.waited_s() < 0.1
 
-    run(scenario)
 
-
-def test_a_broker_stays_listed_for_a_moment(monkeypatch):
+async def test_a_broker_stays_listed_for_a_moment(monkeypatch):
     monkeypatch.setattr(departures, "LISTED_S", 0.1)
 
-    async def scenario(world: World) -> None:
+    async with watching() as world:
         one = BrokerFact(1, "127.0.0.1", 9092, "127.0.0.1", 0, 0, incarnation="one")
         world.departures.left(TWO)
         assert [fact.id for fact in world.departures.listed([one])] == [1, 2]
@@ -239,5 +220,3 @@ def test_a_broker_stays_listed_for_a_moment(monkeypatch):
         assert [(fact.id, fact.kafka_port) for fact in listed] == [(1, 9092), (2, 9999)]
         await asyncio.sleep(0.15)
         assert [fact.id for fact in world.departures.listed([one])] == [1]
-
-    run(scenario)

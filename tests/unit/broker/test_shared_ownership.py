@@ -72,7 +72,7 @@ from headrace.runtime.randomness import SystemRandomness
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace.broker.node import Node
     from headrace.metadata.facts import PartitionKey
@@ -80,19 +80,8 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerId, LedgerInfo
 
 
-def run(scenario: Callable[[Cluster], object]) -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        try:
-            await scenario(cluster)
-        finally:
-            await cluster.close()
-
-    asyncio.run(main())
-
-
-def test_a_new_topic_is_served_by_all_brokers_alike_when_its_creation_is_answered() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_new_topic_is_served_by_all_brokers_alike_when_its_creation_is_answered() -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         await cluster.nodes[2].topics.create("t", 6)
@@ -101,11 +90,9 @@ def test_a_new_topic_is_served_by_all_brokers_alike_when_its_creation_is_answere
         for number in range(6):
             assert await cluster.append("t", number, b"x") == 0
 
-    run(scenario)
 
-
-def test_when_a_broker_dies_others_serve_its_partitions_and_nothing_is_lost() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_when_a_broker_dies_others_serve_its_partitions_and_nothing_is_lost() -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         await cluster.nodes[1].topics.create("t", 6)
@@ -117,11 +104,9 @@ def test_when_a_broker_dies_others_serve_its_partitions_and_nothing_is_lost() ->
             assert await cluster.append("t", number, b"after") == 1
             assert await cluster.values("t", number) == [b"before", b"after"]
 
-    run(scenario)
 
-
-def test_a_broker_whose_session_ended_can_write_nothing_more_once_another_serves() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_broker_whose_session_ended_can_write_nothing_more_once_another_serves() -> None:
+    async with Cluster() as cluster:
         zombie = await cluster.start(1)
         await zombie.topics.create("t", 1)
         topic = zombie.topics.get("t")
@@ -137,11 +122,9 @@ def test_a_broker_whose_session_ended_can_write_nothing_more_once_another_serves
             log.append(batch, check_batch(batch))
         assert await cluster.values("t", 0) == [b"a", b"b"]
 
-    run(scenario)
 
-
-def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_mend() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_mend() -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2):
             await cluster.start(broker_id)
         await cluster.nodes[1].topics.create("t", 4)
@@ -160,10 +143,8 @@ def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does_not_m
             assert leader.leader_epoch == epochs[number].leader_epoch + moved
             assert await cluster.append("t", number, b"b") == 1
 
-    run(scenario)
 
-
-def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
+async def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
     monkeypatch,
 ) -> None:
     """librdkafka drops a broker that an answer does not list, and with it the leaders it was told
@@ -171,7 +152,7 @@ def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
     second."""
     monkeypatch.setattr(shared_ownership, "LEFT_PAUSE_S", 0.2)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         for number in range(4):
@@ -188,24 +169,22 @@ def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
         assert asyncio.get_running_loop().time() - began >= 0.2
         await until(lambda: {fact.id for fact in two.cluster.brokers()} == {2})
 
-    run(scenario)
 
-
-def test_a_stopping_broker_that_has_nothing_to_hand_over_leaves_at_once(monkeypatch) -> None:
+async def test_a_stopping_broker_that_has_nothing_to_hand_over_leaves_at_once(monkeypatch) -> None:
     monkeypatch.setattr(shared_ownership, "LEFT_PAUSE_S", 1_000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1)
         await one.topics.create("t", 4)
         await cluster.append("t", 0, b"a")
         async with asyncio.timeout(60):
             await one.leave()
 
-    run(scenario)
 
-
-def test_partitions_handed_over_by_a_stopping_broker_are_not_returned_to_it(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_partitions_handed_over_by_a_stopping_broker_are_not_returned_to_it(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         for number in range(4):
@@ -229,13 +208,11 @@ def test_partitions_handed_over_by_a_stopping_broker_are_not_returned_to_it(monk
         may_leave.set()
         await stopping
 
-    run(scenario)
 
-
-def test_a_move_of_what_is_in_use_is_done_while_other_partitions_cannot_be_read(
+async def test_a_move_of_what_is_in_use_is_done_while_other_partitions_cannot_be_read(
     monkeypatch,
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(tenures, "LOADS_AT_ONCE", 1)
         owner, other, topic = await two_brokers(cluster)
         async with other.ownership._tenures._loads:  # as of a partition whose bookies are away
@@ -246,11 +223,9 @@ def test_a_move_of_what_is_in_use_is_done_while_other_partitions_cannot_be_read(
             seen = other.topics.get("t").partitions[0]
             await until(lambda: seen.active is not None)
 
-    run(scenario)
 
-
-def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         await cluster.nodes[1].topics.create("t", 6)
         for number in range(6):
@@ -263,11 +238,9 @@ def test_a_broker_that_joins_gets_its_share_and_no_data_is_copied() -> None:
             assert await cluster.append("t", number, b"b") == 1
             assert await cluster.values("t", number) == [b"a", b"b"]
 
-    run(scenario)
 
-
-def test_partitions_served_by_another_broker_take_little_memory() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_partitions_served_by_another_broker_take_little_memory() -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1)
         fact = TopicFact("large", SystemRandomness().uuid(), 10_000, 1, {}, 0)
         gc.collect()
@@ -286,11 +259,9 @@ def test_partitions_served_by_another_broker_take_little_memory() -> None:
         assert topic.log(7) is None
         assert not list(topic.logs)
 
-    run(scenario)
 
-
-def test_an_assignment_is_a_placement_on_any_live_brokers() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_assignment_is_a_placement_on_any_live_brokers() -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         admin = cluster.nodes[2].services.topics
@@ -316,11 +287,9 @@ def test_an_assignment_is_a_placement_on_any_live_brokers() -> None:
         with pytest.raises(AssignmentInvalid, match="1 assignments for 2 new partitions"):
             await admin.add_partitions("t", 8, [(0, (2,))])
 
-    run(scenario)
 
-
-def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2):
             await cluster.start(broker_id)
         metadata = cluster.nodes[1].metadata
@@ -334,11 +303,9 @@ def test_a_pin_moves_a_partition_and_draining_empties_a_broker() -> None:
         await metadata.delete(draining_key(2), ANY)
         await until(lambda: cluster.agree("t", {2}))
 
-    run(scenario)
 
-
-def test_a_reassignment_moves_a_partition_and_can_be_cancelled_while_it_is_under_way() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_reassignment_moves_a_partition_and_can_be_cancelled_while_it_is_under_way():
+    async with Cluster() as cluster:
         nodes = [await cluster.start(broker_id) for broker_id in (1, 2)]
         await nodes[0].topics.create("t", 4)
         topics = [node.topics.get("t") for node in nodes]
@@ -379,11 +346,9 @@ def test_a_reassignment_moves_a_partition_and_can_be_cancelled_while_it_is_under
         assert PinFact.decode(entry.value).broker == 2
         assert cluster.owners("t")[number] == 2
 
-    run(scenario)
 
-
-def test_a_reassignment_to_a_broker_that_gets_no_partitions_is_refused() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_reassignment_to_a_broker_that_gets_no_partitions_is_refused() -> None:
+    async with Cluster() as cluster:
         nodes = [await cluster.start(broker_id) for broker_id in (1, 2)]
         await nodes[0].topics.create("t", 2)
         await nodes[0].metadata.put(draining_key(2), b"{}", ANY)
@@ -393,11 +358,9 @@ def test_a_reassignment_to_a_broker_that_gets_no_partitions_is_refused() -> None
             assert isinstance(error, AssignmentInvalid)
         assert cluster.nodes[1].services.reassignments.under_way([nodes[0].topics.get("t")]) == []
 
-    run(scenario)
 
-
-def test_workers_keep_their_partitions_and_say_so() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_workers_keep_their_partitions_and_say_so() -> None:
+    async with Cluster() as cluster:
         nodes = [await cluster.start(broker_id, (1, 2)) for broker_id in (1, 2)]
         await nodes[0].topics.create("t", 2)
         await until(lambda: set(cluster.owners("t")) == {1, 2})
@@ -408,20 +371,16 @@ def test_workers_keep_their_partitions_and_say_so() -> None:
         assert isinstance(error, AssignmentInvalid)
         assert "BookKeeper" in str(error)
 
-    run(scenario)
 
-
-def test_a_second_broker_with_the_same_id_is_refused() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_second_broker_with_the_same_id_is_refused() -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         with pytest.raises(BrokerIdInUse):
             await cluster.start(1)
 
-    run(scenario)
 
-
-def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 1, configs={"retention.ms": "1000"})
         await until(lambda: "t" in two.topics.by_name)
@@ -441,20 +400,18 @@ def test_topics_made_changed_and_deleted_elsewhere_are_seen() -> None:
         await until(lambda: cluster.agree("t", {1, 2}))
         assert await cluster.append("t", 0, b"new") == 0
 
-    run(scenario)
-
 
 def deaf_to_topics(node: Node) -> None:
     """As if the news of topics that are changed from now on took very long to come."""
     node.topics.apply = lambda _key, _entry: None  # type: ignore[method-assign]
 
 
-def test_a_broker_that_has_not_seen_a_deletion_takes_no_record_once_it_is_answered(
+async def test_a_broker_that_has_not_seen_a_deletion_takes_no_record_once_it_is_answered(
     monkeypatch,
 ) -> None:
     """Clients that name topics (Produce before v13) may be led to it for the next topic's sake."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -472,13 +429,11 @@ def test_a_broker_that_has_not_seen_a_deletion_takes_no_record_once_it_is_answer
                 with pytest.raises(HeadraceError):
                     await append_at(two, topic, number, b"late")
 
-    run(scenario)
 
-
-def test_a_broker_that_has_not_seen_a_deletion_cannot_take_over_what_was_deleted(
+async def test_a_broker_that_has_not_seen_a_deletion_cannot_take_over_what_was_deleted(
     monkeypatch,
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         one, two = cluster.nodes[1], cluster.nodes[2]
@@ -495,13 +450,11 @@ def test_a_broker_that_has_not_seen_a_deletion_cannot_take_over_what_was_deleted
             with pytest.raises(HeadraceError):
                 await append_at(two, topic, number, b"late")
 
-    run(scenario)
 
-
-def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_seen_it() -> None:
+async def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_seen_it() -> None:
     """Ledgers of its own can be taken from it by nobody."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1, slots=(1, 2)), await cluster.start(2, slots=(1, 2))
         await one.topics.create("t", 4)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -522,16 +475,14 @@ def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_seen_i
         with pytest.raises(HeadraceError):
             await append_at(two, topic, served, b"late")
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("slots", [(), (1, 2)], ids=["shared ledgers", "workers"])
-def test_an_owner_that_does_not_know_a_topic_does_not_delay_its_deletion(
+async def test_an_owner_that_does_not_know_a_topic_does_not_delay_its_deletion(
     slots, monkeypatch
 ) -> None:
     """Made and deleted before it looked: its owners are in the metadata, and it does not know."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.05)
         one, two = await cluster.start(1, slots=slots), await cluster.start(2, slots=slots)
         await one.topics.create("kept", 4)
@@ -554,11 +505,9 @@ def test_an_owner_that_does_not_know_a_topic_does_not_delay_its_deletion(
         assert {partition_of_key(entry.key)[0] for entry in owners} == left
         assert cluster.agree("kept", {1, 2})
 
-    run(scenario)
 
-
-def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1, slots=(1, 2))
         await one.topics.create("t", 4)
         gone = SystemRandomness().uuid()
@@ -570,11 +519,9 @@ def test_a_worker_that_starts_lets_go_of_what_was_deleted_in_its_former_life() -
         assert {key for key in left if key[0] == gone} == {(gone, 1)}, "the other's is the other's"
         await until(lambda: cluster.agree("t", {1, 2}))
 
-    run(scenario)
 
-
-def test_an_owner_that_learns_late_of_a_topic_serves_it(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_owner_that_learns_late_of_a_topic_serves_it(monkeypatch) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(orphaned_ownerships, "WAIT_S", 0.01)
         one, two = await cluster.start(1), await cluster.start(2)
         news: list[tuple[str, MetadataEntry | None]] = []
@@ -588,11 +535,9 @@ def test_an_owner_that_learns_late_of_a_topic_serves_it(monkeypatch) -> None:
             hear(*told)
         await until(lambda: cluster.agree("t", {1, 2}))
 
-    run(scenario)
 
-
-def test_an_uncertain_deletion_is_reported_as_uncertain(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_uncertain_deletion_is_reported_as_uncertain(monkeypatch) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(deletion, "END_WAIT_S", 0.2)
         one, _two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 2)
@@ -614,16 +559,14 @@ def test_an_uncertain_deletion_is_reported_as_uncertain(monkeypatch) -> None:
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
 
-    run(scenario)
 
-
-def test_recreating_a_topic_finishes_its_deletion_begun_by_a_dead_broker(
+async def test_recreating_a_topic_finishes_its_deletion_begun_by_a_dead_broker(
     monkeypatch,
 ) -> None:
     """And until then a broker that has not heard of it may take records, of a topic that nobody
     can make again."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         one, two, three = (cluster.nodes[broker_id] for broker_id in (1, 2, 3))
@@ -647,16 +590,14 @@ def test_recreating_a_topic_finishes_its_deletion_begun_by_a_dead_broker(
             with pytest.raises(HeadraceError):
                 await append_at(two, topic, number, b"late")
 
-    run(scenario)
-
 
 async def stuck(*_: object) -> None:
     await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("slots", [(), (1, 2)])
-def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1, slots=slots)
         await one.topics.create("t", 2)
         one.topics.deletions.finish = stuck  # type: ignore[method-assign]
@@ -671,11 +612,9 @@ def test_a_deletion_that_was_cut_short_is_finished_by_the_next_start(slots) -> N
         assert entry is not None
         assert TopicFact.decode(entry.value).is_ended
 
-    run(scenario)
 
-
-def test_news_from_before_a_deletion_do_not_bring_the_topic_back() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_news_from_before_a_deletion_do_not_bring_the_topic_back() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         before = await node.metadata.get(topic_key("t"))
@@ -686,11 +625,9 @@ def test_news_from_before_a_deletion_do_not_bring_the_topic_back() -> None:
         assert "t" not in node.topics.by_name
         deleting.cancel()
 
-    run(scenario)
 
-
-def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         forgotten: list[tuple[str, UUID]] = []
@@ -707,10 +644,8 @@ def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_progress()
         await until(lambda: node.topics.get("t").id == fact.id)
         await until(lambda: forgotten == [("t", old)])
 
-    run(scenario)
 
-
-def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> None:
+async def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> None:
     """What a group did in a topic is known by the topic's id, whoever looks, and whenever."""
 
     async def committed(node: Node) -> int:
@@ -723,7 +658,7 @@ def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> 
         command = CommitCommand("g", -1, "", None, [OffsetToCommit("t", 0, offset)])
         return (await node.groups.submit(command)).results[0].error
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1)
         await one.topics.ensure_internal(OFFSETS_TOPIC)
         await one.topics.create("t", 1)
@@ -746,11 +681,9 @@ def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> 
         assert await commit(two, 3) is None
         assert await committed(two) == 3
 
-    run(scenario)
 
-
-def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.ensure_internal(OFFSETS_TOPIC)
         await one.topics.create("t", 1)
@@ -766,8 +699,6 @@ def test_a_new_owner_of_groups_progress_reads_it_before_a_client_asks() -> None:
         await cluster.kill(owner.config.broker_id)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
 
-    run(scenario)
-
 
 async def group_owners(cluster: Cluster) -> tuple[Node, Node]:
     """Two new brokers with a topic `t`: the coordinator of the group `g`, and the other one."""
@@ -781,10 +712,12 @@ async def group_owners(cluster: Cluster) -> tuple[Node, Node]:
     return owner, other
 
 
-def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monkeypatch) -> None:
+async def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(shard_snapshot, "SHRINK_BYTES_MIN", 2_000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         owner, other = await group_owners(cluster)
         number = owner.groups.partition_for("g")
         topic = owner.topics.get(OFFSETS_TOPIC)
@@ -800,13 +733,11 @@ def test_a_coordinators_log_that_is_handed_over_is_no_longer_than_its_state(monk
         fetch = FetchOffsetsCommand("g", [("t", 0)])
         assert [row.offset for row in (await other.groups.submit(fetch)).offsets] == [99]
 
-    run(scenario)
 
-
-def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) -> None:
+async def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) -> None:
     """One that is redirected before looks for the coordinator in vain, and backs off."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         owner, other = await group_owners(cluster)
         number = owner.groups.partition_for("g")
         topic = owner.topics.get(OFFSETS_TOPIC)
@@ -836,13 +767,11 @@ def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeypatch) 
         assert isinstance((await commit).results[0].error, NotCoordinator)
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
 
-    run(scenario)
 
-
-def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
+async def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
     """A new owner's news of topics may be behind a commit that the former owner took."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.ensure_internal(OFFSETS_TOPIC)
         await node.topics.create("t", 1)
@@ -857,11 +786,9 @@ def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
         reply = await node.groups.submit(FetchOffsetsCommand("g"))
         assert [found.offset for found in reply.offsets] == [7]
 
-    run(scenario)
 
-
-def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.ensure_internal(OFFSETS_TOPIC)
         await node.topics.create("t", 1)
@@ -870,11 +797,9 @@ def test_a_commit_for_a_topic_that_went_on_the_way_is_refused() -> None:
         reply = await node.groups.submit(CommitCommand("g", -1, "", None, offsets))
         assert [type(r.error) for r in reply.results] == [TopicUnknown, TopicUnknown]
 
-    run(scenario)
 
-
-def test_a_partition_of_a_dead_broker_has_no_leader_until_another_takes_over() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_partition_of_a_dead_broker_has_no_leader_until_another_takes_over() -> None:
+    async with Cluster() as cluster:
         await cluster.start(1)
         await cluster.nodes[1].topics.create("t", 1)
         await cluster.kill(1)
@@ -883,11 +808,9 @@ def test_a_partition_of_a_dead_broker_has_no_leader_until_another_takes_over() -
         await until(lambda: node.ownership.leader(topic, 0).broker != NO_LEADER)
         assert node.ownership.leader(topic, 0) == (2, 1)
 
-    run(scenario)
 
-
-def test_orphaned_ledgers_and_metadata_are_deleted_after_the_grace_period() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_orphaned_ledgers_and_metadata_are_deleted_after_the_grace_period() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("kept", 1)
         await node.topics.create("gone", 1)
@@ -906,15 +829,11 @@ def test_orphaned_ledgers_and_metadata_are_deleted_after_the_grace_period() -> N
         assert dead not in left
         assert await cluster.values("kept", 0) == [b"a"]
 
-    run(scenario)
 
-
-def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_claimed_again() -> (
-    None
-):
+async def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_claimed_again():
     """An operator can do that, or a broker of an earlier version; others may claim at once."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -930,11 +849,9 @@ def test_a_broker_whose_registration_was_removed_serves_nothing_until_it_has_cla
         for number in range(4):
             assert await cluster.append("t", number, b"a") == 0
 
-    run(scenario)
 
-
-def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_stale() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_stale() -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 4)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -951,11 +868,9 @@ def test_a_partition_is_not_claimed_because_the_view_of_the_brokers_is_stale() -
         await cluster.kill(1)
         await until(lambda: cluster.owners("t") == [2] * 4)
 
-    run(scenario)
 
-
-def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes_no_owner() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes_no_owner():
+    async with Cluster() as cluster:
         cluster.has_ports = True
         for broker_id in (1, 2):
             await cluster.start(broker_id)
@@ -978,11 +893,9 @@ def test_the_death_of_a_process_is_suspected_before_its_session_ends_and_changes
         assert cluster.owners("t") == [2] * 4, "clients are told the new leaders at once"
         assert [fact.id for fact in survivor.listed_brokers()] == [1, 2]
 
-    run(scenario)
 
-
-def test_an_overtaken_hand_over_names_no_broker(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_overtaken_hand_over_names_no_broker(monkeypatch) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -1005,8 +918,6 @@ def test_an_overtaken_hand_over_names_no_broker(monkeypatch) -> None:
         fact = OwnerFact.decode(entry.value)
         assert (fact.broker, fact.leader_epoch) != (other, 1), "two owners of one epoch"
 
-    run(scenario)
-
 
 def hold_the_answer_that_names(former: Node, topic: Topic, next_owner: int) -> asyncio.Event:
     """The write that hands partition 0 over is done; its author gets no answer until the event."""
@@ -1027,10 +938,10 @@ def hold_the_answer_that_names(former: Node, topic: Topic, next_owner: int) -> a
     return is_told
 
 
-def test_a_former_owner_that_does_not_know_that_its_hand_over_is_done_shows_no_old_end() -> None:
+async def test_a_former_owner_that_does_not_know_that_its_hand_over_is_done_shows_no_old_end():
     """The answer of the metadata may come late, or never: the next owner goes ahead without it."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -1052,8 +963,6 @@ def test_a_former_owner_that_does_not_know_that_its_hand_over_is_done_shows_no_o
         is_told.set()
         await until(lambda: not former.ownership.is_mine(topic, 0))
 
-    run(scenario)
-
 
 # --- warm hand-overs -------------------------------------------------------------------------
 
@@ -1073,8 +982,10 @@ async def pin(owner: Node, topic: Topic, broker_id: int) -> None:
     await owner.metadata.put(pin_key(topic.id, 0), PinFact(broker_id).encode(), ANY)
 
 
-def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         settle, seen = LogTenure.settle_and_seal, []
 
@@ -1092,11 +1003,9 @@ def test_the_next_owner_is_ready_before_the_former_one_takes_no_more_records(mon
         await cluster.append("t", 0, b"c")
         assert await cluster.values("t", 0) == [b"a", b"b", b"c"]
 
-    run(scenario)
 
-
-def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         settle, may_go = LogTenure.settle_and_seal, asyncio.Event()
 
@@ -1115,11 +1024,9 @@ def test_a_client_that_comes_to_the_next_owner_too_early_waits_there(monkeypatch
         assert await early == 1
         assert await cluster.values("t", 0) == [b"a", b"b"]
 
-    run(scenario)
 
-
-def test_a_silent_next_owner_is_waited_for_within_reason(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_silent_next_owner_is_waited_for_within_reason(monkeypatch) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         monkeypatch.setattr(hand_over, "READY_WAIT_S", 0.05)
         monkeypatch.setattr(other.ownership._next, "owner_changed", lambda *_: None)
@@ -1127,24 +1034,20 @@ def test_a_silent_next_owner_is_waited_for_within_reason(monkeypatch) -> None:
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_a_broker_that_stops_does_not_wait_longer_than_until_the_next_owner_is_ready(
+async def test_a_broker_that_stops_does_not_wait_longer_than_until_the_next_owner_is_ready(
     monkeypatch,
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(hand_over, "READY_WAIT_S", 60)
         owner, other, _topic = await two_brokers(cluster)
         await asyncio.wait_for(cluster.stop(owner.config.broker_id), 5)
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_brokers_that_stop_at_once_hand_over_to_those_that_stay(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_brokers_that_stop_at_once_hand_over_to_those_that_stay(monkeypatch) -> None:
+    async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
             await cluster.start(broker_id)
         monkeypatch.setattr(hand_over, "READY_WAIT_S", 60)
@@ -1167,11 +1070,11 @@ def test_brokers_that_stop_at_once_hand_over_to_those_that_stay(monkeypatch) -> 
         for number in range(12):
             assert await cluster.append("t", number, b"b") == 1
 
-    run(scenario)
 
-
-def test_a_ledger_that_a_former_life_of_the_next_owner_made_is_not_entered(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_ledger_that_a_former_life_of_the_next_owner_made_is_not_entered(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         other_id, key = other.config.broker_id, (topic.id, 0)
         is_dead = asyncio.Event()
@@ -1196,11 +1099,9 @@ def test_a_ledger_that_a_former_life_of_the_next_owner_made_is_not_entered(monke
         assert ahead not in [link.ledger for link in PartitionFact.decode(chain.value).ledgers]
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_a_broker_of_a_version_that_does_not_get_ready_is_not_asked_to(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_broker_of_a_version_that_does_not_get_ready_is_not_asked_to(monkeypatch) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         owner.ownership.view.brokers[other.config.broker_id].warm_version = None
         asked = []
@@ -1210,11 +1111,11 @@ def test_a_broker_of_a_version_that_does_not_get_ready_is_not_asked_to(monkeypat
         assert not asked
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
 
         async def never(*_: object) -> None:
@@ -1229,11 +1130,9 @@ def test_a_next_owner_takes_over_from_an_owner_that_died_after_announcing_it(mon
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_an_announced_hand_over_that_stalls_sends_clients_back(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_announced_hand_over_that_stalls_sends_clients_back(monkeypatch) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         may_go = asyncio.Event()
 
@@ -1257,11 +1156,11 @@ def test_an_announced_hand_over_that_stalls_sends_clients_back(monkeypatch) -> N
         may_go.set()
         await until(lambda: other.ownership.is_mine(seen, 0))
 
-    run(scenario)
 
-
-def test_while_it_is_handed_over_clients_are_sent_to_the_next_owner_at_once(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_while_it_is_handed_over_clients_are_sent_to_the_next_owner_at_once(
+    monkeypatch,
+) -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         log, may_go, is_shut = topic.partitions[0], asyncio.Event(), asyncio.Event()
         settled = log.settled
@@ -1283,8 +1182,6 @@ def test_while_it_is_handed_over_clients_are_sent_to_the_next_owner_at_once(monk
         await until(lambda: cluster.agree("t", {other.config.broker_id}))
         assert await cluster.append("t", 0, b"b") == 1
 
-    run(scenario)
-
 
 def named_with(owner: Node, topic: Topic, seen: list[set[str]]) -> None:
     """Note the keys that are written together with the next owner of partition 0."""
@@ -1300,8 +1197,8 @@ def named_with(owner: Node, topic: Topic, seen: list[set[str]]) -> None:
     owner.metadata.multi = noted  # type: ignore[method-assign, assignment]
 
 
-def test_the_next_owner_is_named_together_with_the_chain_of_its_epoch() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_next_owner_is_named_together_with_the_chain_of_its_epoch() -> None:
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         seen: list[set[str]] = []
         named_with(owner, topic, seen)
@@ -1311,11 +1208,9 @@ def test_the_next_owner_is_named_together_with_the_chain_of_its_epoch() -> None:
         assert await cluster.append("t", 0, b"b") == 1
         assert await cluster.values("t", 0) == [b"a", b"b"]
 
-    run(scenario)
 
-
-def test_a_seal_that_waits_for_its_bookies_holds_up_no_other_move(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_seal_that_waits_for_its_bookies_holds_up_no_other_move(monkeypatch) -> None:
+    async with Cluster() as cluster:
         monkeypatch.setattr(hand_over, "IN_MOTION_MAX_S", 0.1)
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 8)
@@ -1339,11 +1234,9 @@ def test_a_seal_that_waits_for_its_bookies_holds_up_no_other_move(monkeypatch) -
             await holder.metadata.put(pin_key(topic.id, number), PinFact(other).encode(), ANY)
         await until(lambda: all(cluster.owners("t")[number] == other for number in mine[3:]))
 
-    run(scenario)
 
-
-def test_where_the_chain_has_changed_the_next_owner_is_named_and_enters_its_epoch_itself() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_where_the_chain_has_changed_the_next_owner_is_named_and_enters_its_epoch_itself():
+    async with Cluster() as cluster:
         owner, other, topic = await two_brokers(cluster)
         seen: list[set[str]] = []
         named_with(owner, topic, seen)
@@ -1357,11 +1250,9 @@ def test_where_the_chain_has_changed_the_next_owner_is_named_and_enters_its_epoc
         assert await cluster.append("t", 0, b"b") == 1
         assert await cluster.values("t", 0) == [b"a", b"b"]
 
-    run(scenario)
 
-
-def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
+    async with Cluster() as cluster:
         node = await cluster.start(1)
         await node.topics.create("t", 1)
         await cluster.append("t", 0, b"a")
@@ -1372,15 +1263,13 @@ def test_a_fact_that_cannot_be_read_does_not_make_its_ledgers_orphans() -> None:
             assert await node.ledger_garbage.collect() == 0
         assert ledger in await node.store.all_ledgers()
 
-    run(scenario)
 
-
-def test_a_broker_that_has_not_seen_a_deletion_cannot_change_the_next_topic_of_that_name(
+async def test_a_broker_that_has_not_seen_a_deletion_cannot_change_the_next_topic_of_that_name(
     monkeypatch,
 ) -> None:
     """Over its key alone: both facts had the same versions if the key were deleted between them."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         await one.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
@@ -1407,11 +1296,9 @@ def test_a_broker_that_has_not_seen_a_deletion_cannot_change_the_next_topic_of_t
         assert (fact.id, fact.partition_count, fact.is_deleted) == (made.id, 1, False)
         assert fact.configs == {"retention.ms": "5000"}
 
-    run(scenario)
 
-
-def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -> None:
+    async with Cluster() as cluster:
         one, two = await cluster.start(1), await cluster.start(2)
         for _ in range(3):  # by either broker, which knows of the other's deletion or not
             await one.topics.create("t", 1)
@@ -1427,10 +1314,8 @@ def test_the_fact_of_a_topic_that_ended_is_forgotten_after_a_time(monkeypatch) -
         await two.topics.create("t", 1)
         await until(lambda: cluster.agree("t", {1, 2}))
 
-    run(scenario)
 
-
-def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first_read_fails(
+async def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first_read_fails(
     monkeypatch,
 ) -> None:
     """No client asks for the coordinator: the broker that takes over its log reads it, and tries
@@ -1443,7 +1328,7 @@ def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first
             raise StorageUnavailable("the storage does not answer yet")
         return await genuine(store, ledger)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         one = await cluster.start(1)
         await one.topics.create("t", 1)
         await one.topics.ensure_internal(TRANSACTIONS_TOPIC)
@@ -1465,5 +1350,3 @@ def test_the_next_coordinator_ends_a_dead_producers_transaction_though_its_first
         taken = two.topics.get("t").require_log(0)
         await until(lambda: taken.is_loaded and taken.visibility.last_stable_offset == 2)
         assert failed
-
-    run(scenario)

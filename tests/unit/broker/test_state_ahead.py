@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.broker.test_shared_ownership import group_owners, run
+from tests.kit.cluster import Cluster
+from tests.unit.broker.test_shared_ownership import group_owners
 from tests.waiting import until
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
@@ -26,8 +27,6 @@ from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from tests.kit.cluster import Cluster
 
     from headrace.broker.coordinators.shard_log import Replayed
     from headrace.broker.node import Node
@@ -80,10 +79,12 @@ async def begin_move(node: Node, target: int) -> None:
     await node.metadata.put(key, PinFact(target).encode(), ANY)
 
 
-def test_only_what_came_after_the_announcement_is_read_after_the_hand_over(monkeypatch) -> None:
+async def test_only_what_came_after_the_announcement_is_read_after_the_hand_over(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(hand_over, "SEAL_BYTES_MIN", 1_000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         owner, other = await group_owners(cluster)
         await owner.topics.create("gone", 1)
         for offset in range(40):
@@ -103,13 +104,11 @@ def test_only_what_came_after_the_announcement_is_read_after_the_hand_over(monke
         assert after >= 41, "what was announced is not read again; a slow look ahead reads more"
         assert await committed(other) == {"t": 40}
 
-    run(scenario)
 
-
-def test_a_move_that_does_not_take_place_leaves_no_state(monkeypatch) -> None:
+async def test_a_move_that_does_not_take_place_leaves_no_state(monkeypatch) -> None:
     monkeypatch.setattr(hand_over, "SEAL_BYTES_MIN", 1_000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         owner, other = await group_owners(cluster)
         for offset in range(40):
             await commit(owner, offset)
@@ -122,13 +121,11 @@ def test_a_move_that_does_not_take_place_leaves_no_state(monkeypatch) -> None:
         other.ownership._next.drop((topic.id, number), "it is tested")
         assert number not in other.groups.shards._ahead
 
-    run(scenario)
 
-
-def test_state_that_cannot_be_read_ahead_is_read_after_the_hand_over(monkeypatch) -> None:
+async def test_state_that_cannot_be_read_ahead_is_read_after_the_hand_over(monkeypatch) -> None:
     monkeypatch.setattr(hand_over, "SEAL_BYTES_MIN", 1_000)
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         owner, other = await group_owners(cluster)
         for offset in range(40):
             await commit(owner, offset)
@@ -146,8 +143,6 @@ def test_state_that_cannot_be_read_ahead_is_read_after_the_hand_over(monkeypatch
         monkeypatch.undo()
         await until(lambda: any("g" in m.groups for m in other.groups.shards.machines()))
         assert await committed(other) == {"t": 39}
-
-    run(scenario)
 
 
 class Machine:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.cluster import Cluster, append_at
-from tests.unit.broker.test_shared_ownership import run
 from tests.waiting import until
 
 from headrace.broker.topics.ownership import NO_LEADER
@@ -64,8 +63,8 @@ async def versions(node: Node, topic: Topic) -> list[int]:
     return [(await node.metadata.get(key)).version for key in keys]
 
 
-def test_in_the_same_session_the_logs_continue_and_nothing_is_written() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_in_the_same_session_the_logs_continue_and_nothing_is_written() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         before, logs = await versions(node, topic), list(topic.partitions)
         step_down(node)
@@ -82,11 +81,9 @@ def test_in_the_same_session_the_logs_continue_and_nothing_is_written() -> None:
         assert await versions(node, topic) == before
         assert node.ownership.leader(topic, 0) == (1, 0)
 
-    run(scenario)
 
-
-def test_in_another_session_the_partitions_are_claimed_again() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_in_another_session_the_partitions_are_claimed_again() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         step_down(node)
@@ -100,13 +97,11 @@ def test_in_another_session_the_partitions_are_claimed_again() -> None:
         assert await cluster.append("t", 0, b"c") == 1
         assert await cluster.values("t", 0) == [b"a", b"c"]
 
-    run(scenario)
 
-
-def test_a_suspended_log_refuses_reads_and_appends_of_earlier_holders() -> None:
+async def test_a_suspended_log_refuses_reads_and_appends_of_earlier_holders() -> None:
     """Such as a fetch that has waited since before."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         woken: list[bool] = []
@@ -129,8 +124,6 @@ def test_a_suspended_log_refuses_reads_and_appends_of_earlier_holders() -> None:
         await append_held(node, log)
         assert log.end_offset == batch_at + 1
 
-    run(scenario)
-
 
 async def append_held(node: Node, log: PartitionLog) -> None:
     class Held:
@@ -140,8 +133,8 @@ async def append_held(node: Node, log: PartitionLog) -> None:
     await append_at(node, Held(), 0, b"x")
 
 
-def test_an_append_in_progress_is_acknowledged_when_it_is_durable() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_an_append_in_progress_is_acknowledged_when_it_is_durable() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         appending = asyncio.create_task(append_at(node, topic, 0, b"b"))
         log = topic.require_log(0)
@@ -152,11 +145,9 @@ def test_an_append_in_progress_is_acknowledged_when_it_is_durable() -> None:
         assert await cluster.append("t", 0, b"c") == 2
         assert await cluster.values("t", 0) == [b"a", b"b", b"c"]
 
-    run(scenario)
 
-
-def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         held, get = asyncio.Event(), node.metadata.get
 
@@ -181,24 +172,20 @@ def test_suspending_a_log_refuses_its_waiters_and_loading_continues() -> None:
         assert topic.require_log(1) is log
         assert await cluster.append("t", 1, b"b") == 0
 
-    run(scenario)
 
-
-def change_in_suspension(
+async def change_in_suspension(
     change: Callable[[Cluster, Node, Topic], Awaitable[None]],
     check: Callable[[Cluster, Node, Topic], Awaitable[None]],
 ) -> None:
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         step_down(node)
         await change(cluster, node, topic)
         step_up(node, has_survived=True)
         await check(cluster, node, topic)
 
-    run(scenario)
 
-
-def test_a_topic_deleted_in_between_is_not_served_again() -> None:
+async def test_a_topic_deleted_in_between_is_not_served_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         node.topics._remove(topic)
 
@@ -206,20 +193,20 @@ def test_a_topic_deleted_in_between_is_not_served_again() -> None:
         assert (topic.id, 0) not in node.ownership._tenures.suspended.by_key
         await until(lambda: (topic.id, 0) not in node.ownership._tenures.served)
 
-    change_in_suspension(change, check)
+    await change_in_suspension(change, check)
 
 
-def test_settings_changed_in_between_are_applied() -> None:
+async def test_settings_changed_in_between_are_applied() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         topic.fact.configs["max.message.bytes"] = "1234"
 
     async def check(_cluster: Cluster, _node: Node, topic: Topic) -> None:
         assert topic.require_log(0).config.max_message_bytes == 1234
 
-    change_in_suspension(change, check)
+    await change_in_suspension(change, check)
 
 
-def test_a_partition_that_has_another_owner_is_left_to_it() -> None:
+async def test_a_partition_that_has_another_owner_is_left_to_it() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         owner = node.ownership.view.owners[topic.id, 0]
         fact = OwnerFact(1, "another incarnation", 1)
@@ -229,10 +216,10 @@ def test_a_partition_that_has_another_owner_is_left_to_it() -> None:
         assert not node.ownership.is_mine(topic, 0)
         assert node.ownership.is_mine(topic, 1)
 
-    change_in_suspension(change, check)
+    await change_in_suspension(change, check)
 
 
-def test_a_chain_deleted_in_between_is_noticed() -> None:
+async def test_a_chain_deleted_in_between_is_noticed() -> None:
     """An append to its ledger would be lost."""
 
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
@@ -246,7 +233,7 @@ def test_a_chain_deleted_in_between_is_noticed() -> None:
         with pytest.raises(ChainMissing):
             await log.wait_loaded()
 
-    change_in_suspension(change, check)
+    await change_in_suspension(change, check)
 
 
 async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
@@ -254,24 +241,24 @@ async def check_read_anew(cluster: Cluster, node: Node, topic: Topic) -> None:
     assert await cluster.append("t", 0, b"b") == 1
 
 
-def test_a_log_that_fails_in_between_is_read_again() -> None:
+async def test_a_log_that_fails_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._tenures.suspended.by_key[topic.id, 0]
         log.lifecycle_host.fail(NotOwner("storage names another owner"))
 
-    change_in_suspension(change, check_read_anew)
+    await change_in_suspension(change, check_read_anew)
 
 
-def test_a_log_that_is_handed_over_in_between_is_read_again() -> None:
+async def test_a_log_that_is_handed_over_in_between_is_read_again() -> None:
     async def change(_cluster: Cluster, node: Node, topic: Topic) -> None:
         log = node.ownership._tenures.suspended.by_key[topic.id, 0]
         await log.tenure.settle_and_seal()
 
-    change_in_suspension(change, check_read_anew)
+    await change_in_suspension(change, check_read_anew)
 
 
-def test_logs_with_companions_are_not_suspended() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_logs_with_companions_are_not_suspended() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         await topic.require_log(1).note_companion(CompanionKind.SHARES)
         step_down(node)
@@ -280,8 +267,6 @@ def test_logs_with_companions_are_not_suspended() -> None:
         await until(lambda: cluster.agree("t", {1}))
         assert node.ownership.leader(topic, 0).leader_epoch == 0
         assert node.ownership.leader(topic, 1).leader_epoch == 1
-
-    run(scenario)
 
 
 async def coordinator(cluster: Cluster) -> tuple[Node, Topic, int]:
@@ -306,10 +291,10 @@ async def committed(node: Node) -> int:
     return reply.offsets[0].offset
 
 
-def test_a_coordinator_continues_with_its_state() -> None:
+async def test_a_coordinator_continues_with_its_state() -> None:
     """Reading a long log again takes seconds on busy cores, and holds up what else is served."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, offsets, number = await coordinator(cluster)
         assert await commit(node, 5) is None
         before, log = await versions(node, offsets), offsets.require_log(number)
@@ -328,8 +313,6 @@ def test_a_coordinator_continues_with_its_state() -> None:
         await read_anew(node)
         assert await committed(node) == 7
 
-    run(scenario)
-
 
 async def read_anew(node: Node) -> None:
     """In another session, a coordinator reads its log."""
@@ -340,10 +323,10 @@ async def read_anew(node: Node) -> None:
     assert node.groups.shards.machines()[0] is not machines[0]
 
 
-def test_a_coordinator_that_has_decided_in_this_turn_reads_its_log_again() -> None:
+async def test_a_coordinator_that_has_decided_in_this_turn_reads_its_log_again() -> None:
     """Its state has what the log refuses now."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, _, number = await coordinator(cluster)
         assert await commit(node, 5) is None
         shard = node.groups.shards.shard(number)
@@ -355,13 +338,11 @@ def test_a_coordinator_that_has_decided_in_this_turn_reads_its_log_again() -> No
         step_up(node, has_survived=True)
         assert await committed(node) == 5
 
-    run(scenario)
 
-
-def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
+async def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
     """They are told to look for it, and would wait for each other until they time out."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, _, number = await coordinator(cluster)
         assert await commit(node, 5) is None
         shard = node.groups.shards.shard(number)
@@ -375,15 +356,13 @@ def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
         assert await committed(node) == 5
         assert node.groups.shards.shard(number) is not shard
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("is_early", [False, True])
-def test_a_coordinator_waits_for_what_was_being_appended(fails: bool, is_early: bool) -> None:
+async def test_a_coordinator_waits_for_what_was_being_appended(fails: bool, is_early: bool) -> None:
     """Its state has it, although it may not be stored. `is_early`: while it is suspended."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, offsets, number = await coordinator(cluster)
         assert await commit(node, 5) is None
         log = offsets.require_log(number)
@@ -416,13 +395,11 @@ def test_a_coordinator_waits_for_what_was_being_appended(fails: bool, is_early: 
         assert await commit(node, 7) is None
         assert await committed(node) == 7
 
-    run(scenario)
 
-
-def test_a_broker_that_was_frozen_long_past_its_session_keeps_nothing() -> None:
+async def test_a_broker_that_was_frozen_long_past_its_session_keeps_nothing() -> None:
     """Its ledgers may have been deleted, with their fences."""
 
-    async def scenario(cluster: Cluster) -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         node.metadata.session.ends_ns = node.clock.now_ns() - 61_000_000_000
@@ -431,11 +408,9 @@ def test_a_broker_that_was_frozen_long_past_its_session_keeps_nothing() -> None:
         with pytest.raises(NotOwner):
             log.prepare()
 
-    run(scenario)
 
-
-def test_a_broker_that_stops_while_it_is_suspended_releases_its_ledgers() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_broker_that_stops_while_it_is_suspended_releases_its_ledgers() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         step_down(node)
@@ -443,11 +418,9 @@ def test_a_broker_that_stops_while_it_is_suspended_releases_its_ledgers() -> Non
         assert log.active is None
         assert not node.ownership._tenures.suspended.by_key
 
-    run(scenario)
 
-
-def test_a_ledger_change_while_suspended_accepts_no_append() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_a_ledger_change_while_suspended_accepts_no_append() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         step_down(node)
@@ -458,11 +431,9 @@ def test_a_ledger_change_while_suspended_accepts_no_append() -> None:
         step_up(node, has_survived=True)
         assert await append_at(node, topic, 0, b"b") == 1
 
-    run(scenario)
 
-
-def test_metadata_that_cannot_be_written_does_not_end_a_suspended_log() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_metadata_that_cannot_be_written_does_not_end_a_suspended_log() -> None:
+    async with Cluster() as cluster:
         node, topic = await one_broker(cluster)
         log = topic.require_log(0)
         put = node.metadata.put
@@ -479,5 +450,3 @@ def test_metadata_that_cannot_be_written_does_not_end_a_suspended_log() -> None:
         assert await cluster.append("t", 0, b"b") == 1
         await log.roll_now()
         assert await cluster.append("t", 0, b"c") == 2
-
-    run(scenario)

@@ -217,7 +217,7 @@ def test_shares_add_up_to_the_rate_and_follow_the_use(rate, used):
     assert ordered == pytest.approx(sorted(ordered))
 
 
-class Cluster:
+class Rates:
     """The rates of brokers, in time that is passed by hand."""
 
     def __init__(self, count: int) -> None:
@@ -258,7 +258,7 @@ class Cluster:
 async def test_requests_of_any_size_at_one_broker_get_most_of_the_rate(size, count, part_min):
     """While a client is throttled it sends nothing, for longer than a period."""
 
-    cluster = Cluster(count)
+    cluster = Rates(count)
     await cluster.limit({PRODUCER: RATE})
     await cluster.used([(0, RATE)], 0, 10_000)
     (part,) = await cluster.used([(1, size)], 13_000, 73_000)
@@ -269,7 +269,7 @@ async def test_requests_of_any_size_at_one_broker_get_most_of_the_rate(size, cou
 @pytest.mark.parametrize("other", [20_000, 1_000_000, 5_000_000])
 @pytest.mark.parametrize("size", [20_000, 5_000_000])
 async def test_clients_at_two_brokers_get_about_one_half_each(size, other, count):
-    cluster = Cluster(count)
+    cluster = Rates(count)
     await cluster.limit({PRODUCER: RATE})
     parts = await cluster.used([(0, size), (1, other)], 20_000, 80_000)
     assert all(0.4 <= part <= 0.6 for part in parts), parts
@@ -280,7 +280,7 @@ async def test_clients_at_two_brokers_get_about_one_half_each(size, other, count
 async def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
     """Each is told to wait for 30 s at most, and all together owe more than that."""
 
-    cluster = Cluster(count)
+    cluster = Rates(count)
     await cluster.limit({PRODUCER: RATE})
     clients = [(0, 5_000_000)] * 20
     parts = await cluster.used(clients, 0, 200_000)
@@ -290,7 +290,7 @@ async def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
 async def test_writes_that_are_charged_once_they_are_stored_are_owed_in_full():
     """As those over HTTP: what was stored while a tenant owes more than it may wait counts, too."""
 
-    cluster = Cluster(1)
+    cluster = Rates(1)
     await cluster.limit({PRODUCER: RATE})
     rates, size = cluster.rates[0], 40 * RATE
     for _ in range(5):
@@ -304,7 +304,7 @@ async def test_writes_that_are_charged_once_they_are_stored_are_owed_in_full():
 
 
 async def test_limits_of_counts_alone_meter_no_request():
-    cluster = Cluster(1)
+    cluster = Rates(1)
     await cluster.limit({"topics": 3})
     assert not cluster.rates[0].is_active
     await cluster.limit({CONSUMER: RATE})
@@ -399,7 +399,7 @@ async def test_connections_are_counted_over_all_brokers(cluster):
 
 async def test_a_connection_that_leaves_a_tenant_or_stays_in_it_counts_once():
     """At once, not from the next count on."""
-    cluster = Cluster(1)
+    cluster = Rates(1)
     await cluster.limit({"connections": 2})
     await cluster.access.tenants.change("acme", ["User:ann"])
     counts = cluster.rates[0].counts
@@ -522,7 +522,7 @@ async def test_drop_oldest_makes_room_for_what_is_written():
 
 async def test_what_is_dropped_follows_from_what_is_stored_then():
     """Not from the last count: the drop before may have taken long, and others may have deleted."""
-    cluster = Cluster(1)
+    cluster = Rates(1)
     await cluster.limit({"stored_bytes": 100})
     await cluster.access.tenants.change("acme", when_full="drop-oldest")
     counts, stored = cluster.rates[0].counts, {"acme": 130}
@@ -543,7 +543,7 @@ async def test_what_is_dropped_follows_from_what_is_stored_then():
 
 @pytest.mark.parametrize(("has_dropped", "counts_made"), [(False, 1), (True, 3)])
 async def test_all_tenants_are_counted_at_once_and_again_after_a_drop(has_dropped, counts_made):
-    cluster, names = Cluster(1), ("a", "b", "c")
+    cluster, names = Rates(1), ("a", "b", "c")
     counts, counted = cluster.rates[0].counts, []
     for name in names:
         await cluster.access.tenants.create(name, [])
@@ -569,7 +569,7 @@ async def test_all_tenants_are_counted_at_once_and_again_after_a_drop(has_droppe
 
 async def test_after_a_drop_brokers_wait_for_what_the_others_have_dropped():
     """Or each would drop the others' excess once more."""
-    cluster = Cluster(2)
+    cluster = Rates(2)
     await cluster.limit({"stored_bytes": 100})
     await cluster.access.tenants.change("acme", when_full="drop-oldest")
     for one in cluster.rates:
@@ -589,7 +589,7 @@ async def test_after_a_drop_brokers_wait_for_what_the_others_have_dropped():
 
 
 async def test_counting_for_refusals_takes_a_hundredth_of_the_time_at_most():
-    cluster = Cluster(1)
+    cluster = Rates(1)
     await cluster.limit({"groups": 1})
     counts, counted_ms = cluster.rates[0].counts, []
 

@@ -114,13 +114,10 @@ def with_brokers(count):
         @functools.wraps(test)
         def run():
             async def scenario(patch):
-                cluster = QueueCluster(patch)
-                try:
+                async with QueueCluster(patch) as cluster:
                     for broker_id in range(1, count + 1):
                         await cluster.start(broker_id)
                     await test(cluster)
-                finally:
-                    await cluster.close()
 
             with pytest.MonkeyPatch.context() as patch:
                 asyncio.run(scenario(patch))

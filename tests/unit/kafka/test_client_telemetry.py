@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
+from contextlib import asynccontextmanager
 from struct import pack
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -28,7 +28,7 @@ from headrace.kafka.error_codes import (
 from headrace.records.compression import GZIP, ZSTD, compress
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
 
 CLIENT_METRICS = 16
 NOBODY = UUID(int=0)
@@ -124,16 +124,14 @@ class Pushing:
         )
 
 
-def run(scenario: Callable[[Pushing], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with broker() as rig:
-            await scenario(Pushing(rig))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def pushing() -> AsyncIterator[Pushing]:
+    async with broker() as rig:
+        yield Pushing(rig)
 
 
-def test_a_client_gets_its_subscription_and_its_pushed_metrics_are_shown():
-    async def scenario(one: Pushing) -> None:
+async def test_a_client_gets_its_subscription_and_its_pushed_metrics_are_shown():
+    async with pushing() as one:
         offer = await one.subscribe()
         assert (list(offer.requested_metrics), interval_ms(offer)) == ([], INTERVAL_MS_DEFAULT)
         assert await one.configure("s", metrics="org.apache", interval_ms="100") == NONE
@@ -150,11 +148,10 @@ def test_a_client_gets_its_subscription_and_its_pushed_metrics_are_shown():
         assert 'metric="org.apache.kafka.rate"' in shown
         assert shown.endswith(" 2.5")
 
-    run(scenario)
 
+async def test_telemetry_is_advertised_while_there_is_a_subscription():
+    async with pushing() as one:
 
-def test_telemetry_is_advertised_while_there_is_a_subscription():
-    async def scenario(one: Pushing) -> None:
         async def is_advertised() -> bool:
             answer = await one.client.ask(apis.API_VERSIONS, 3, {"client_software_name": "c"})
             keys = {int(api.api_key) for api in answer.api_keys}
@@ -165,19 +162,15 @@ def test_telemetry_is_advertised_while_there_is_a_subscription():
         await one.configure("s", metrics="a")
         assert await is_advertised()
 
-    run(scenario)
 
-
-def test_only_the_clients_that_a_subscription_matches_push_for_it():
-    async def scenario(one: Pushing) -> None:
+async def test_only_the_clients_that_a_subscription_matches_push_for_it():
+    async with pushing() as one:
         assert await one.configure("a", metrics="a.", match="client_id=other.*") == NONE
         assert await one.configure("b", metrics="b.", match="client_id=t") == NONE
         assert list((await one.subscribe()).requested_metrics) == ["b."]
         assert await one.configure("c", metrics="*", interval_ms="200") == NONE
         offer = await one.subscribe()
         assert (list(offer.requested_metrics), interval_ms(offer)) == (["*"], 200)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -191,17 +184,15 @@ def test_only_the_clients_that_a_subscription_matches_push_for_it():
         {"what": "x"},
     ],
 )
-def test_a_subscription_that_kafka_would_refuse_is_refused(configs):
-    async def scenario(one: Pushing) -> None:
+async def test_a_subscription_that_kafka_would_refuse_is_refused(configs):
+    async with pushing() as one:
         assert await one.configure("s", **configs) == INVALID_CONFIG
         assert one.rig.node.services.telemetry.subscriptions.names() == []
         assert await one.configure("", metrics="a") == INVALID_REQUEST
 
-    run(scenario)
 
-
-def test_a_client_that_asks_or_pushes_too_early_is_throttled():
-    async def scenario(one: Pushing) -> None:
+async def test_a_client_that_asks_or_pushes_too_early_is_throttled():
+    async with pushing() as one:
         await one.configure("s", metrics="*", interval_ms="1000")
         await one.subscribe()
         assert (await one.subscribe()).error_code == THROTTLING_QUOTA_EXCEEDED
@@ -213,11 +204,9 @@ def test_a_client_that_asks_or_pushes_too_early_is_throttled():
         one.rig.clock.ahead_ms += 1_000
         assert await one.push(b"") == INVALID_REQUEST
 
-    run(scenario)
 
-
-def test_a_stale_subscription_an_unknown_codec_and_what_is_too_large_or_malformed_are_refused():
-    async def scenario(one: Pushing) -> None:
+async def test_a_stale_subscription_an_unknown_codec_and_what_is_too_large_or_broken_are_refused():
+    async with pushing() as one:
         await one.configure("s", metrics="*", interval_ms="100")
         await one.subscribe()
 
@@ -239,14 +228,12 @@ def test_a_stale_subscription_an_unknown_codec_and_what_is_too_large_or_malforme
         await refused(UNKNOWN_SUBSCRIPTION_ID, b"", subscription_id=one.subscription + 1)
         assert (await one.subscribe()).error_code == NONE
 
-    run(scenario)
 
-
-def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
+async def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
     monkeypatch.setattr(client_telemetry, "POINTS_KEPT_MAX", 20)
     monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 5)
 
-    async def scenario(one: Pushing) -> None:
+    async with pushing() as one:
         await one.configure("s", metrics="*", interval_ms="100")
         for number in range(2, 12):
             await one.subscribe(UUID(int=number))
@@ -256,8 +243,6 @@ def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
         one.rig.clock.ahead_ms += client_telemetry.KEPT_MS_MIN + 1
         assert await one.shown() == ""
         assert one.rig.node.services.telemetry._points_kept == 0
-
-    run(scenario)
 
 
 def test_numbers_are_read_of_gauges_sums_and_histograms():
@@ -277,8 +262,8 @@ def test_tiny_fields_without_end_are_refused_and_many_numbers_cut():
     assert len(otlp_metrics.read_points(many)) == otlp_metrics.POINTS_MAX
 
 
-def test_a_subscription_is_described_listed_and_deleted_with_its_last_setting():
-    async def scenario(one: Pushing) -> None:
+async def test_a_subscription_is_described_listed_and_deleted_with_its_last_setting():
+    async with pushing() as one:
         await one.configure("s", metrics="a,b")
         resource = {"resource_type": CLIENT_METRICS, "resource_name": "s"}
         wanted = {"resources": [resource | {"configuration_keys": None}]}
@@ -292,5 +277,3 @@ def test_a_subscription_is_described_listed_and_deleted_with_its_last_setting():
         await one.client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
         listed = await one.client.ask(apis.LIST_CONFIG_RESOURCES, 0, {})
         assert list(listed.config_resources) == []
-
-    run(scenario)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import broker
+from tests.kit.broker import Rig, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
@@ -25,21 +25,20 @@ from headrace.kafka.error_codes import (
 from headrace.kafka.handlers.log_dirs import LOG_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
 
 
-def run(scenario: Callable[[Any], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with broker() as rig:
-            await rig.node.topics.create("t", 2)
-            await scenario(rig)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def broker_of_topic() -> AsyncIterator[Rig]:
+    async with broker() as rig:
+        await rig.node.topics.create("t", 2)
+        yield rig
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_an_election_is_not_needed_where_a_partition_has_a_leader(version):
-    async def scenario(rig: Any) -> None:
+async def test_an_election_is_not_needed_where_a_partition_has_a_leader(version):
+    async with broker_of_topic() as rig:
+
         async def elect(topics: list[dict[str, Any]] | None, election: int = 0) -> Any:
             request: dict[str, Any] = {"topic_partitions": topics, "timeout": 0}
             if version:
@@ -65,8 +64,6 @@ def test_an_election_is_not_needed_where_a_partition_has_a_leader(version):
         if version:
             assert (await elect([], 9)).error_code == INVALID_REQUEST
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("name", "partition", "replicas", "code"),
@@ -82,8 +79,8 @@ def test_an_election_is_not_needed_where_a_partition_has_a_leader(version):
         ("none", 0, None, UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_broker_alone_serves_every_partition(name, partition, replicas, code):
-    async def scenario(rig: Any) -> None:
+async def test_a_broker_alone_serves_every_partition(name, partition, replicas, code):
+    async with broker_of_topic() as rig:
         for version in range(2):
             one = {"partition_index": partition, "replicas": replicas}
             answer = await rig.client().ask(
@@ -100,11 +97,12 @@ def test_a_broker_alone_serves_every_partition(name, partition, replicas, code):
             )
             assert (listed.error_code, listed.topics) == (NONE, ())
 
-    run(scenario)
 
+async def test_a_request_without_partitions_changes_nothing_and_one_too_many_is_refused(
+    monkeypatch,
+):
+    async with broker_of_topic() as rig:
 
-def test_a_request_without_partitions_changes_nothing_and_one_too_many_is_refused(monkeypatch):
-    async def scenario(rig: Any) -> None:
         async def alter(topics: list[dict[str, Any]]) -> Any:
             request = {"topics": topics, "allow_replication_factor_change": False}
             return await rig.client().ask(apis.ALTER_PARTITION_REASSIGNMENTS, 1, request)
@@ -116,11 +114,15 @@ def test_a_request_without_partitions_changes_nothing_and_one_too_many_is_refuse
         answer = await alter([{"name": "t", "partitions": partitions}])
         assert [one.error_code for one in answer.responses[0].partitions] == [NONE, INVALID_REQUEST]
 
-    run(scenario)
 
+async def test_the_number_of_copies_is_not_changed_by_a_reassignment(monkeypatch):
+    async def _registered(rig: Any, broker_id: int) -> Any:
+        await rig.node.register(("127.0.0.1", 1), ("127.0.0.1", 0))
+        (fact,) = rig.node.ownership.brokers()
+        fact.id = broker_id
+        return fact
 
-def test_the_number_of_copies_is_not_changed_by_a_reassignment(monkeypatch):
-    async def scenario(rig: Any) -> None:
+    async with broker_of_topic() as rig:
         live = [await _registered(rig, broker_id) for broker_id in range(2)]
         monkeypatch.setattr(rig.node.ownership, "brokers", lambda: live)
         one = {"partition_index": 0, "replicas": (0, 1)}
@@ -130,17 +132,9 @@ def test_the_number_of_copies_is_not_changed_by_a_reassignment(monkeypatch):
         (result,) = answer.responses[0].partitions
         assert result.error_code == INVALID_REPLICATION_FACTOR
 
-    async def _registered(rig: Any, broker_id: int) -> Any:
-        await rig.node.register(("127.0.0.1", 1), ("127.0.0.1", 0))
-        (fact,) = rig.node.ownership.brokers()
-        fact.id = broker_id
-        return fact
 
-    run(scenario)
-
-
-def test_a_partition_can_be_moved_to_the_one_directory_only():
-    async def scenario(rig: Any) -> None:
+async def test_a_partition_can_be_moved_to_the_one_directory_only():
+    async with broker_of_topic() as rig:
         for version in (1, 2):
             dirs = [
                 {"path": LOG_DIR, "topics": [{"name": "t", "partitions": (0, 9)}]},
@@ -160,18 +154,14 @@ def test_a_partition_can_be_moved_to_the_one_directory_only():
                 ("none", 0): UNKNOWN_TOPIC_OR_PARTITION,
             }
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", range(3))
-def test_there_is_no_metadata_quorum(version):
-    async def scenario(rig: Any) -> None:
+async def test_there_is_no_metadata_quorum(version):
+    async with broker_of_topic() as rig:
         topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
         answer = await rig.client().ask(apis.DESCRIBE_QUORUM, version, {"topics": topics})
         assert (answer.error_code, answer.topics) == (UNSUPPORTED_VERSION, ())
         assert version < 2 or "no metadata quorum" in answer.error_message
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +174,8 @@ def test_there_is_no_metadata_quorum(version):
     ],
 )
 @pytest.mark.parametrize("upgrade_type", [1, 2, 3, 4])
-def test_features_keep_the_levels_that_they_have(feature, level, code, upgrade_type):
-    async def scenario(rig: Any) -> None:
+async def test_features_keep_the_levels_that_they_have(feature, level, code, upgrade_type):
+    async with broker_of_topic() as rig:
         update = {"feature": feature, "max_version_level": level}
         expected = INVALID_REQUEST if upgrade_type == 4 else code
         for version in range(3):
@@ -205,22 +195,18 @@ def test_features_keep_the_levels_that_they_have(feature, level, code, upgrade_t
         answer = await rig.client().ask(apis.UPDATE_FEATURES, 2, {"feature_updates": []})
         assert answer.error_code == NONE
 
-    run(scenario)
 
-
-def test_a_registration_ends_with_its_broker_alone():
-    async def scenario(rig: Any) -> None:
+async def test_a_registration_ends_with_its_broker_alone():
+    async with broker_of_topic() as rig:
         await rig.node.register(("127.0.0.1", 1), ("127.0.0.1", 0))
         for broker_id, code in ((0, INVALID_REQUEST), (7, BROKER_ID_NOT_REGISTERED)):
             answer = await rig.client().ask(apis.UNREGISTER_BROKER, 0, {"broker_id": broker_id})
             assert answer.error_code == code
             assert answer.error_message
 
-    run(scenario)
 
-
-def test_resources_with_a_configuration_are_listed_by_type():
-    async def scenario(rig: Any) -> None:
+async def test_resources_with_a_configuration_are_listed_by_type():
+    async with broker_of_topic() as rig:
         await rig.node.services.configurations.replace_group(
             "g", {"share.auto.offset.reset": "earliest"}
         )
@@ -239,5 +225,3 @@ def test_resources_with_a_configuration_are_listed_by_type():
         for unknown in (0, 1, 64):
             answer = await listed(2, unknown)
             assert (answer.error_code, answer.config_resources) == (UNSUPPORTED_VERSION, ())
-
-    run(scenario)

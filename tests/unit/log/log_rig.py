@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tests.clocks import HandClock
@@ -120,8 +120,13 @@ class HeldStore(MemoryLedgerStore):
 class Rig:
     """A log and what it stands on."""
 
-    def __init__(self, config: LogConfig | None = None, leader_epoch: int | None = None) -> None:
-        self.store = HeldStore()
+    def __init__(
+        self,
+        config: LogConfig | None = None,
+        leader_epoch: int | None = None,
+        store: MemoryLedgerStore | None = None,
+    ) -> None:
+        self.store: Any = HeldStore() if store is None else store
         self.metadata = MemoryMetadataStore()
         self.clock = HandClock(NOW_MS)
         self.tasks = Tasks()
