@@ -116,7 +116,7 @@ class S3Server:
 
 
 class Proxy:
-    """Passes connections on to a port, until it is told to stall: then bytes wait. `watch` gets
+    """Passes connections on to a port; while it stalls, bytes wait. `watch` gets
     what passes."""
 
     def __init__(self, port: int, watch: Callable[[bytes], object] = bool) -> None:
@@ -131,7 +131,7 @@ class Proxy:
         self._accepting.start()
 
     def stall(self) -> None:
-        """From now on connections are taken, and nobody answers."""
+        """From now on connections are accepted, and get no answer."""
         self._flows.clear()
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""The tree's own properties: sizes, names, who imports what, and that its pages tell the truth.
+"""The tree's own properties: sizes, names, imports, and that its pages are true.
 
 A rule that old code breaks is ratcheted: the exception is listed by name with its size of today,
 may only shrink, and leaves the list once it obeys.

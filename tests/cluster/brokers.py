@@ -133,7 +133,7 @@ class Load:
 
     def wait_acked(self, more: int = 1) -> None:
         """Wait until every partition has had `more` acknowledgements of what is sent from now on:
-        what was sent before may have been acknowledged before, and told late."""
+        what was sent before may have been acknowledged before, and reported late."""
         want = {number: len(sent) + more for number, sent in self.sent.items()}
         wait_until(lambda: all(len(self.acked[n]) >= want[n] for n in want), 90)
 

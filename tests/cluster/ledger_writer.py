@@ -1,7 +1,7 @@
 """A process that writes a ledger until it is killed; its parent reads what was acknowledged.
 
 Arguments: ZooKeeper's address, E, W, A, bytes of an append, appends outstanding, the time-out of
-adds in ms. It tells the ledger, then the end of what is acknowledged, whenever that moves, and in
+adds in ms. It prints the ledger, then the end of what is acknowledged, whenever that moves, and in
 the end why it stopped.
 """
 

@@ -59,7 +59,7 @@ class Proxy:
         self.break_connections()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Known from here on, also before its task runs: whoever ends the proxy ends it, too."""
+        """Known from here on, also before its task runs, so that ending the proxy ends it, too."""
         if not self._server.is_serving():  # it came while the server was being closed
             writer.transport.abort()
             return

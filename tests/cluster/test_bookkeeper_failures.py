@@ -165,7 +165,7 @@ async def ensembles_beyond(store, ledger: int, count: int) -> int:
 
 
 async def knows_of(store, count):
-    """Until the store has heard of those that are gone: later than ZooKeeper, where they ended."""
+    """Until the store knows which bookies are gone, which it learns later than ZooKeeper."""
     while len(store._directory._addresses) > count:
         await asyncio.sleep(0.05)
 

@@ -210,7 +210,8 @@ def test_a_lost_chain_is_shown_and_rebuilt_from_the_ledgers(shared_cluster, conf
 def test_a_ledger_sealed_during_verify_is_no_contradiction(
     shared_cluster, tmp_path, monkeypatch, is_damaged
 ):
-    """What was listed before is older than the chain. What contradicts at a second look is told."""
+    """What was listed before is older than the chain. What still contradicts at a second look is
+    reported."""
     address, root = shared_cluster.zookeeper.address, f"/{tmp_path.name}"
 
     async def main() -> list[str]:

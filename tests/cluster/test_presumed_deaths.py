@@ -47,7 +47,8 @@ class Pair(NamedTuple):
     run_zookeeper: Callable
 
     def shun(self) -> None:
-        """Let broker 2 find nobody at broker 1's address; whoever is connected to it stays so."""
+        """Have broker 2's connections to broker 1's address refused; existing connections stay
+        open."""
         self.run(self.proxy.refuse)
 
     @contextmanager

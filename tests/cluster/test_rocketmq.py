@@ -1,6 +1,7 @@
 """RocketMQ's official clients at three brokers over a real BookKeeper and ZooKeeper.
 
-They begin with one broker, are told the owners, and go to them; owners change while they work.
+They begin with one broker, learn the owners from it, and connect to them; owners change while they
+work.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def drawn(seed: int) -> list[tuple]:
 
 
 async def outcomes(zk: ZooKeeper, calls: list[tuple]) -> list[object]:
-    """What each call gave, and what watches told before it had."""
+    """What each call returned, and what watches reported before that."""
     told: list[object] = []
     found: list[object] = []
     await zk.watch_tree("/a", lambda path, is_gone: told.append((path, is_gone)), told.append)

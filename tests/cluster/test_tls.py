@@ -26,7 +26,7 @@ from headrace.zookeeper.client import ZooKeeper, ZooKeeperOptions
 
 
 class Parties(NamedTuple):
-    """Those who talk to each other."""
+    """The parties that connect to each other."""
 
     server: Identity
     broker: Identity
@@ -38,7 +38,7 @@ class Parties(NamedTuple):
 
 
 class Secure(NamedTuple):
-    """A ZooKeeper with a secure port, which `address` names, and who would talk to it."""
+    """A ZooKeeper with a secure port, which `address` names, and the parties that connect to it."""
 
     address: str
     parties: Parties
@@ -77,7 +77,7 @@ def of_zookeeper(server: Identity) -> dict[str, str]:
 
 
 def of_bookie(server: Identity) -> dict[str, str]:
-    """What has a bookie serve nobody but those whose certificates name a role."""
+    """Settings with which a bookie serves only clients whose certificates name a role."""
     return {
         **tls_of_bookie(server),
         "tlsClientAuthentication": "true",

@@ -70,5 +70,5 @@ def test_a_coordinator_killed_between_prepare_and_complete_ends_the_transaction(
 
 
 def _options(brokers: Brokers) -> dict[str, object]:
-    """Options of a client that outlives the broker which it was told of first."""
+    """Options of a client that outlives the broker which it knew first."""
     return {"bootstrap.servers": brokers.bootstrap, "log_level": 0}

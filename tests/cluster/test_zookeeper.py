@@ -160,7 +160,7 @@ async def test_a_tree_is_watched_through_lost_connections(shared_zookeeper, root
 
 
 async def test_a_gap_reaches_back_to_when_the_watch_was_last_set(shared_zookeeper, root):
-    """Breaks in quick succession: what is answered while no watch is set yet, was not told."""
+    """Breaks in quick succession: no watch reports what is answered before it is set."""
 
     async with (
         Proxy(shared_zookeeper.address) as proxy,

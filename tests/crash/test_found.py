@@ -110,7 +110,7 @@ def test_a_counter_that_is_gone_from_the_metadata_is_reported(closed, tmp_path):
 
 
 def test_which_files_are_read_is_known_so_that_flips_in_others_need_no_run(closed):
-    """`flips --all` leaves out what nobody reads: behind a clean stop, the WAL."""
+    """`flips --all` leaves out what is not read: after a clean stop, the WAL."""
     read = asyncio.run(closed.files_read())
     assert {path for path in closed.files() if path not in read} == {
         "lock",
@@ -121,7 +121,7 @@ def test_which_files_are_read_is_known_so_that_flips_in_others_need_no_run(close
 
 
 def test_sqlites_journal_is_empty_while_nothing_is_written(tmp_path):
-    """A damaged journal ends for SQLite where the damage is: what lies behind would be undone."""
+    """A damaged journal ends for SQLite where the damage is: what follows would be undone."""
     folder = asyncio.run(build(2, tmp_path, turns=2, is_closed=False))
     assert folder.files().get("metadata.sqlite-wal", b"") == b""
 
@@ -194,7 +194,7 @@ async def test_writing_a_segment_again_leaves_alone_what_the_checkpoint_vouches_
 async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no_progress(
     monkeypatch,
 ):
-    """Groups forget a deleted topic behind its deletion; a crash may come between the two."""
+    """Groups forget a deleted topic after its deletion; a crash may come between the two."""
 
     async def committed(node):
         command = FetchOffsetsCommand("g", [("t", 0)])
@@ -247,7 +247,7 @@ async def test_a_ledger_whose_file_is_gone_is_reported_as_damaged():
 
 
 async def test_with_a_damaged_wal_and_a_failed_segment_only_reading_continues():
-    """The store's background task died of it, and took appends that nobody could recover."""
+    """The store's background task died of it, and took appends that could not be recovered."""
 
     disk = ModelDisk()
     store = await open_ledgers(disk, 64 << 10, 1 << 20)
@@ -300,7 +300,7 @@ async def test_a_footer_whose_sync_failed_is_written_again_from_the_wal():
 
 
 async def test_files_named_by_a_killed_process_are_made_durable_by_the_next():
-    """Its folders are there, so that nobody makes them again: yet no sync has covered them."""
+    """Its folders exist, so they are not created again: yet no sync has covered them."""
 
     disk = ModelDisk()
     store = await open_ledgers(disk, 64 << 10, 1 << 20)
@@ -320,7 +320,8 @@ async def test_files_named_by_a_killed_process_are_made_durable_by_the_next():
 
 
 class HeldThread(Executor):
-    """A thread that gets no processor for a while: before it begins, or before it is heard of."""
+    """A thread that gets no processor for a while: before it begins, or before its end is
+    noticed."""
 
     def __init__(self, *, begins_at_once):
         self.begins_at_once = begins_at_once

@@ -331,8 +331,8 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def end_of(client, topic: str, number: int) -> int:
-    """A partition's end; librdkafka knows no partition whose worker is just coming back, and
-    asks nobody anew by itself: the answer without a leader stays in its cache for minutes."""
+    """A partition's end; librdkafka knows no partition whose worker is just coming back, and does
+    not ask again by itself: the answer without a leader stays in its cache for minutes."""
     from confluent_kafka import KafkaException, TopicPartition
 
     deadline = time.monotonic() + TIMEOUT_S

@@ -39,7 +39,7 @@ async def append(node: Node, value: bytes) -> None:
 
 
 def hold_answers(node: Node) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold back what `node` tells of its logs' offsets: (somebody has asked, answer)."""
+    """Delay the answers of `node` about offsets: (a client has asked, answer now)."""
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def loaded_late(name: str, number: int) -> PartitionLog:

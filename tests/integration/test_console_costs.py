@@ -56,7 +56,7 @@ def test_the_first_page_is_small_and_drawn_with_little_cpu_time(browser):
 
 
 def heap_bytes(page) -> int:
-    """What the page's objects take once those that nobody needs are gone."""
+    """What the page's objects take after a garbage collection."""
     tools = page.context.new_cdp_session(page)
     tools.send("HeapProfiler.collectGarbage")
     return int(tools.send("Runtime.getHeapUsage")["usedSize"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def member(node: Node, reset: str) -> Any:
-    """A librdkafka consumer that hears of another leader soon, whatever it is told."""
+    """A librdkafka consumer that refreshes its metadata often."""
     from confluent_kafka import Consumer
 
     host, port = node.cluster.kafka_address
@@ -40,8 +40,8 @@ async def read_to(consumer: Any, last: int, seen: list[int]) -> None:
 
 async def test_a_late_answer_about_the_logs_start_does_not_send_a_consumer_back_to_it() -> None:
     """librdkafka asks for the start once more, half a second later, when an answer comes that it
-    asked for before its last assignment. It begins anew there if the same offset comes with another
-    epoch, however far it has read meanwhile."""
+    asked for before its last assignment. It starts again there if the same offset comes with
+    another epoch, however far it has read meanwhile."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
     cluster = Cluster(has_ports=True)

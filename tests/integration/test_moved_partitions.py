@@ -1,4 +1,4 @@
-"""A partition moves to a broker that its consumer has never heard of, and the consumer reads on."""
+"""A partition moves to a broker that its consumer does not know, and the consumer reads on."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ SEED = int(os.environ.get("HEADRACE_SEED", "20261121"))
 def committed(broker: Broker, group: str, topic: str, partitions: int) -> list[tuple]:
     """(offset, metadata) of each partition, read off the answer's bytes.
 
-    confluent-kafka 2.16 commits metadata with a zero byte behind it, which is left out here, and
-    gives back whatever lies behind it in its memory.
+    confluent-kafka 2.16 commits metadata followed by a zero byte, which is left out here, and
+    returns whatever follows it in its memory.
     """
     wanted = [{"name": topic, "partition_indexes": tuple(range(partitions))}]
     with Raw(broker.address) as raw:
@@ -285,7 +285,7 @@ def test_plain_producers_and_groups_under_kills_lose_nothing_that_was_acknowledg
 
 
 def test_a_group_goes_on_where_it_was_when_the_broker_comes_back(own_broker):
-    """The members keep their generation: a restart makes nobody join again."""
+    """The members keep their generation: a restart makes no member join again."""
     from confluent_kafka import Consumer
 
     create_topic(own_broker.kafka, "on", 2)

@@ -66,7 +66,7 @@ def tiered(storage, tmp_path):
 
 
 def value_of(number: int) -> bytes:
-    """Whatever a codec does, these do not shrink, and each tells its number."""
+    """Whatever a codec does, these do not shrink, and each contains its number."""
     return b"%08d" % number + os.urandom(1500)
 
 

@@ -375,7 +375,7 @@ def test_each_version_is_answered(broker, topic_id, api, version):
 
 
 def check(api: int, version: int, answer) -> None:
-    """The least that the answer must tell."""
+    """The least that the answer must contain."""
     if api == 0:
         assert answer.responses[0].partition_responses[0].base_offset >= 10
     if api == 1:

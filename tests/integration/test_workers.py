@@ -33,7 +33,7 @@ def workers(tmp_path):
 
 
 def leaders(at: str, topic: str) -> list[int]:
-    """As soon as the broker that is asked knows them all: it hears of a topic a little later."""
+    """As soon as the broker that is asked knows them all: it learns of a topic a little later."""
     client = admin(at)
 
     def known() -> list[int]:

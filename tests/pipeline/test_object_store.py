@@ -38,7 +38,7 @@ def kept_in(store, tmp_path):
 
 
 def command_lines(process):
-    """Of a process and all that it started, as `ps` shows them to anybody."""
+    """Of a process and all that it started, as `ps` shows them to all users."""
     found = []
     with suppress(psutil.NoSuchProcess):
         for each in [process, *process.children(recursive=True)]:

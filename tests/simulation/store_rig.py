@@ -30,7 +30,7 @@ def run_store(
 ) -> None:
     """Do `work` with a store over bookies; `name` and `seed` decide the run.
 
-    It must leave no task behind, and what a callback raised is raised.
+    No task may be left after it, and what a callback raised is raised.
     """
     loop = SimulatedLoop()
     faults: list[Any] = []

@@ -15,7 +15,7 @@ PLACE, PORT = "server", 7
 
 
 class _Greets(asyncio.Protocol):
-    """A server that has said all there is to say as soon as somebody has come."""
+    """A server that sends everything as soon as a client connects."""
 
     def connection_made(self, transport: Any) -> None:
         transport.write(b"go ")
@@ -24,7 +24,7 @@ class _Greets(asyncio.Protocol):
 
 
 class _Notes(asyncio.Protocol):
-    """A client that writes down what it is told, and may ask for patience at once."""
+    """A client that records what it receives, and may ask for patience at once."""
 
     def __init__(self, patience_s: float) -> None:
         self.told: list[str] = []
@@ -53,7 +53,7 @@ class _Notes(asyncio.Protocol):
 @pytest.mark.parametrize("paused_s", [0.0, 0.000_1, 1.0])
 def test_data_sent_before_the_client_learns_of_its_connection_waits_for_it(paused_s, patience_s):
     """A client that stands still while its connection comes and goes: all of it was in one turn,
-    and the end was told to a protocol that was not there yet."""
+    and the end was reported to a protocol that did not exist yet."""
     loop = SimulatedLoop()
     faults: list[Any] = []
     loop.set_exception_handler(lambda _loop, context: faults.append(context))

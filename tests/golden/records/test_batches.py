@@ -1,6 +1,6 @@
 """The bytes of record batches. A change of any is a change of format.
 
-`REWRITE_GOLDEN=1 pytest tests/golden/records` writes them anew; read the difference in review.
+`REWRITE_GOLDEN=1 pytest tests/golden/records` rewrites them; read the difference in review.
 """
 
 from __future__ import annotations

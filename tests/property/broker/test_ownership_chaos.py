@@ -1,7 +1,7 @@
 """Brokers that die, hang, are cut off and come back, at random: one history per partition remains.
 
-Idempotent producers send to whoever takes the record, zombies included. A cut broker hears nothing
-from the metadata store and does not know it, so that fencing alone is left to keep it out.
+Idempotent producers send to any broker that accepts the record, zombies included. A broker that is
+cut off gets no notice from the metadata store, so that only fencing keeps it out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS = 25
 
 
 class CutStore(MemoryMetadataStore):
-    """A session that can be cut off: it ends for all others, and its owner does not hear of it."""
+    """A session that can be cut off: it ends for all others, and its owner does not notice."""
 
     def __init__(self, shared: MemoryMetadata) -> None:
         super().__init__(shared)
@@ -100,7 +100,7 @@ class Chaos:
         await node.metadata.close()
 
     async def produce(self, number: int) -> None:
-        """One record after the other, each until somebody has acknowledged it."""
+        """One record after the other, each until it is acknowledged."""
         sequence = 0
         while not self.is_over or not sequence:
             value = b"%d" % sequence
@@ -198,7 +198,7 @@ class Chaos:
             await self.kill(broker_id)
 
     async def stored(self, number: int) -> list[tuple[int, bytes]]:
-        """What the owner serves, once all brokers agree who that is."""
+        """What the owner serves, once all brokers agree on the owner."""
         while True:
             topics = {node: node.topics.by_name.get("t") for node in self.nodes.values()}
             owners = {n.ownership.leader(t, number) for n, t in topics.items() if t is not None}

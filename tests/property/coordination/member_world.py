@@ -104,7 +104,7 @@ class Member:
         self.asked = self.busy_with = self.said = None
 
     def forget(self) -> None:
-        """A request or its answer was lost: it sends anew what it owns."""
+        """A request or its answer was lost: it sends again what it owns."""
         self.said = None
 
     def reconcile(self) -> None:

@@ -69,7 +69,7 @@ class ClassicClient:
     is_running: bool = True
 
     def has_work(self) -> bool:
-        """A classic client takes its assignment as it hears it."""
+        """A classic client adopts its assignment when it receives it."""
         return False
 
     def by_name(self, world: World) -> dict[str, tuple[int, ...]]:

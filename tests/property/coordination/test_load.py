@@ -18,7 +18,7 @@ def keys(count):
 
 @st.composite
 def clusters(draw):
-    """Partitions with their rates, who serves each, and which may not be moved."""
+    """Partitions with their rates and owners, and which may not be moved."""
     brokers = draw(st.lists(st.integers(0, 20), min_size=1, max_size=6, unique=True))
     rates = draw(st.lists(st.integers(0, 10**8) | st.integers(0, 5), max_size=24))
     partitions = dict(zip(keys(len(rates)), rates, strict=True))

@@ -1,4 +1,4 @@
-"""Placement: everybody agrees, loads are even, and few partitions move when a broker leaves."""
+"""Placement: all brokers agree, loads are even, and few partitions move when a broker leaves."""
 
 from __future__ import annotations
 

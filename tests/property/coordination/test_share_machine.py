@@ -353,7 +353,8 @@ class Rig:
         assert reply.errors[0] is not None, f"{offset} ({record}) was taken from {member}"
 
     def settle_again(self) -> None:
-        """What one delivery settled is told from what another one did, and from a lost lock."""
+        """A settlement by one delivery is distinguished from that by another, and from a lost
+        lock."""
         model, known = self.model, [*self.model.ended]
         if not known:
             return

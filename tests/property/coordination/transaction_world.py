@@ -266,7 +266,8 @@ class World:
             self.rig.effects.clear()
 
     def judge(self) -> None:
-        """Raises Violation unless every transaction is whole and as its producer was told."""
+        """Raises Violation unless every transaction is whole and has the outcome that its producer
+        got."""
         for client in self.clients:
             if not client.is_dead and client.values:
                 self.transactions.append((client.values, UNKNOWN))

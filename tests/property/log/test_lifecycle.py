@@ -1,4 +1,5 @@
-"""A log's lifecycle against a model that knows nothing of states: who waits, and for what."""
+"""A log's lifecycle against a model that knows nothing of states: which callers wait, and for
+what."""
 
 from __future__ import annotations
 

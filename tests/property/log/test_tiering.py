@@ -1,5 +1,5 @@
 """A broker whose ledgers move to object storage, against a plain list: through offloads, drops of
-local copies, trims, sweeps, and crashes before or behind any change of the outside world."""
+local copies, trims, sweeps, and crashes before or after any change of the outside world."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ BEFORE, BEHIND, STOP = range(3)
 
 
 class Fuse:
-    """Ends a broker at its n-th change of the outside world: killed before or behind it, or
-    stopped, so that the change is made while who waits for it is cancelled."""
+    """Ends a broker at its n-th change of the outside world: killed before or after it, or stopped,
+    so that the change is made while its caller is cancelled."""
 
     def __init__(self) -> None:
         self.left = -1

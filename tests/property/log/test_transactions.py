@@ -112,7 +112,7 @@ class Model:
             self.batches.append(Batch(marker, marker, is_marker=True))
 
     def committed(self, offset: int, stable: int) -> list[int]:
-        """The base offsets of the data that is shown to who reads from `offset` on."""
+        """The base offsets of the data that a reader gets from `offset` on."""
         return [
             batch.base
             for batch in self.batches
@@ -291,7 +291,7 @@ class Run:
         ]
 
     async def _consume(self, offset: int) -> list[int]:
-        """What a client shows that leaves out what it is told was aborted."""
+        """What a client shows that leaves out what the broker lists as aborted."""
         shown: list[int] = []
         log = self.bench.log
         size = self.rng.choice((1, 500, 1 << 20))

@@ -14,7 +14,7 @@ SEEDS_FOUND = (9973, 27034, 41838)
 
 
 def play(seed: int) -> dict[str, int]:
-    """One life of a ledger; what happened in it, for those who count."""
+    """One life of a ledger; what happened in it, to be counted."""
     world = World(seed)
     random = world.random
     writer = Writer(world)

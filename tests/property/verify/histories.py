@@ -222,7 +222,7 @@ def value_at_two_offsets(events, rng):
 
 
 def lost(events, rng):
-    """Nobody has read it, and what lies behind it was read: a hole."""
+    """It was never read, and what follows it was: a hole."""
     part = rng.randrange(2)
     oks = [e for e in events if e["f"] == "send" and e["k"] == OK and e["part"] == part]
     ok = rng.choice(oks[:-1])
@@ -242,7 +242,7 @@ def lost_without_an_offset(events, rng):
 
 
 def lost_at_the_end(events, rng):
-    """The log has ended before it, for all who read."""
+    """The log has ended before it, for all readers."""
     part = rng.randrange(2)
     oks = [e for e in events if e["f"] == "send" and e["k"] == OK and e["part"] == part]
     cut = oks[-1]["offset"]
@@ -255,7 +255,7 @@ def lost_at_the_end(events, rng):
 
 
 def read_and_gone(events, rng):
-    """Somebody read further than the log was long at the end; nobody had been told that it is."""
+    """A record beyond the final end of the log was read, though it was never acknowledged."""
     part = rng.randrange(2)
     final = events[-1]
     end = final["upto"][str(part)]
@@ -314,7 +314,7 @@ def sent_backwards(events, rng):
 
 
 def acknowledged_elsewhere(events, rng):
-    """The answer names an offset that nobody has written."""
+    """The answer names an offset that was never written."""
     ok = find(events, rng, lambda e: e["f"] == "send" and e["k"] == OK)
     ok["offset"] = events[-1]["upto"][str(ok["part"])] + 5
     for event in events:  # what else would notice it

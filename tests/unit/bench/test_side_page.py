@@ -1,4 +1,4 @@
-"""The page says what was measured, with which promise, and who was not there."""
+"""The page says what was measured, with which promise, and which system was absent."""
 
 from __future__ import annotations
 

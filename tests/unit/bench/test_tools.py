@@ -94,7 +94,7 @@ REPORTS = st.lists(st.tuples(st.floats(0.01, 2.0), st.integers(1, 10**6)), min_s
 
 @given(reports=REPORTS, warmup_s=st.floats(0, 5), seconds=st.floats(0.1, 10))
 def test_a_window_weighs_each_report_by_the_time_it_is_for(reports, warmup_s, seconds):
-    """The model: reports behind the first that comes when the warm-up is over, until it is full."""
+    """The model: reports after the first one that follows the warm-up, until it is full."""
     seen = tools._Reports(Tool(["a tool"], rate_of), Window(warmup_s, seconds), [])
     at, times = 0.0, []
     for took, _ in reports:

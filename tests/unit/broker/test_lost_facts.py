@@ -94,7 +94,7 @@ def chain_key(cluster: Cluster, name: str = "t") -> str:
 
 
 async def lose(cluster: Cluster, key: str) -> None:
-    """Delete a key from outside, as somebody with a shell would."""
+    """Delete a key from outside, as an operator with a shell would."""
     await next(iter(cluster.nodes.values())).metadata.delete(key, ANY)
 
 
@@ -242,7 +242,7 @@ async def test_a_chain_that_is_rebuilt_names_the_companion_logs_of_its_partition
 async def test_an_owner_that_meets_a_chain_that_was_lost_and_rebuilt_serves_it_again(
     monkeypatch,
 ) -> None:
-    """It heard of both before it had lost anything: nothing more comes to tell it."""
+    """It was notified of both before it had lost anything: no other notice follows."""
 
     async with Cluster() as cluster:
         node = await cluster.start(1)

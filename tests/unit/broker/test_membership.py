@@ -12,7 +12,7 @@ from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 
 
 async def test_a_broker_that_stops_while_the_metadata_are_away_stops_all_the_same():
-    """Its key goes with its session; it was told as a fault of the broker, with a traceback."""
+    """Its key goes with its session; this was logged as a fault of the broker, with a traceback."""
 
     shared = MemoryMetadata()
     mine, other = MemoryMetadataStore(shared), MemoryMetadataStore(shared)

@@ -42,7 +42,7 @@ class SlowStore(MemoryMetadataStore):
 
 
 class Picture:
-    """What a cache has told, in order; `settled` as of the last time that it said so."""
+    """What a cache has reported, in order; `settled`: as of the last time it settled."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bytes | None]] = []

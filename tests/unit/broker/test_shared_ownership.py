@@ -1,4 +1,4 @@
-"""Several brokers share ledgers and metadata: who serves what, and who takes over."""
+"""Several brokers share ledgers and metadata: owners and take-overs."""
 
 from __future__ import annotations
 
@@ -147,9 +147,8 @@ async def test_a_broker_that_stops_hands_over_without_an_error_that_a_retry_does
 async def test_a_stopping_broker_stays_listed_until_clients_know_the_new_owners(
     monkeypatch,
 ) -> None:
-    """librdkafka drops a broker that an answer does not list, and with it the leaders it was told
-    of while a request was on its way: the last partitions of a stop stood still for half a
-    second."""
+    """librdkafka drops a broker that an answer does not list, and with it the leaders it learnt of
+    while a request was on its way: the last partitions of a stop stood still for half a second."""
     monkeypatch.setattr(shared_ownership, "LEFT_PAUSE_S", 0.2)
 
     async with Cluster() as cluster:
@@ -452,7 +451,7 @@ async def test_a_broker_that_has_not_seen_a_deletion_cannot_take_over_what_was_d
 
 
 async def test_a_deletion_is_answered_when_the_worker_that_serves_the_topic_has_seen_it() -> None:
-    """Ledgers of its own can be taken from it by nobody."""
+    """No broker can take ledgers of its own from it."""
 
     async with Cluster() as cluster:
         one, two = await cluster.start(1, slots=(1, 2)), await cluster.start(2, slots=(1, 2))
@@ -563,8 +562,8 @@ async def test_an_uncertain_deletion_is_reported_as_uncertain(monkeypatch) -> No
 async def test_recreating_a_topic_finishes_its_deletion_begun_by_a_dead_broker(
     monkeypatch,
 ) -> None:
-    """And until then a broker that has not heard of it may take records, of a topic that nobody
-    can make again."""
+    """And until then a broker that does not know it may accept records of a topic that cannot be
+    created again."""
 
     async with Cluster() as cluster:
         for broker_id in (1, 2, 3):
@@ -646,7 +645,7 @@ async def test_a_topic_that_was_made_again_before_anybody_looked_has_no_old_prog
 
 
 async def test_a_coordinator_that_was_away_at_the_deletion_shows_no_old_progress() -> None:
-    """What a group did in a topic is known by the topic's id, whoever looks, and whenever."""
+    """What a group did in a topic is known by the topic's id, at any broker and any time."""
 
     async def committed(node: Node) -> int:
         command = FetchOffsetsCommand("g", [("t", 0)])
@@ -769,7 +768,8 @@ async def test_a_groups_clients_wait_until_its_next_coordinator_is_named(monkeyp
 
 
 async def test_progress_that_is_newer_than_a_coordinators_picture_is_shown() -> None:
-    """A new owner's news of topics may be behind a commit that the former owner took."""
+    """What a new owner knows of topics may be older than a commit that the former owner
+    accepted."""
 
     async with Cluster() as cluster:
         node = await cluster.start(1)

@@ -340,7 +340,7 @@ async def test_a_coordinator_that_has_decided_in_this_turn_reads_its_log_again()
 
 
 async def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
-    """They are told to look for it, and would wait for each other until they time out."""
+    """They have to look for it, and would wait for each other until they time out."""
 
     async with Cluster() as cluster:
         node, _, number = await coordinator(cluster)

@@ -278,7 +278,7 @@ async def test_clients_at_two_brokers_get_about_one_half_each(size, other, count
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_many_clients_of_large_requests_get_no_more_than_the_rate(count):
-    """Each is told to wait for 30 s at most, and all together owe more than that."""
+    """Each is throttled for 30 s at most, and all together owe more than that."""
 
     cluster = Rates(count)
     await cluster.limit({PRODUCER: RATE})
@@ -343,7 +343,7 @@ async def test_a_rate_is_shared_by_all_brokers_and_follows_the_load(cluster):
         return [node.quotas.burst(session(), PRODUCER) for node in nodes.values()]
 
     def send(number: int) -> None:
-        """As a client that waits as long as it is told."""
+        """As a client that waits for as long as it is throttled."""
         if not nodes[number].quotas.take(session(), PRODUCER, 0):
             nodes[number].quotas.take(session(), PRODUCER, RATE)
 

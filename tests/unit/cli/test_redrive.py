@@ -85,7 +85,7 @@ def planned(session: CliSession) -> tuple[dict[str, str], redrive.Outcome]:
 
 
 def test_a_letter_does_not_name_a_topic_of_another_tenant_as_its_origin(session):
-    """Whatever its writer put before the name: an operator who redrives may write everywhere."""
+    """Whatever its writer put before the name: an operator may write to any topic."""
     names = ["«beta»orders", "«x»«beta»orders", "«x»«y»«beta»orders"]
     append(session, *((one, [("kafka_dlt-original-topic", one.encode())]) for one in names))
     plan = redrive.Plan(session, TOPIC, redrive.RedriveOptions(), redrive.Edits(TOPIC, {0: 0}))

@@ -239,7 +239,7 @@ def parts_of(number, body):
 
 
 def test_a_decompression_error_after_its_call_has_ended_is_not_left_unretrieved():
-    """asyncio logs an exception that nobody has asked for."""
+    """asyncio logs an exception that is never retrieved."""
 
     class Connection:
         limits = DEFAULTS

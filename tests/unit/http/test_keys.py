@@ -18,7 +18,7 @@ READ_ORDERS = {"operation": "READ", "resource": "topic", "name": "orders"}
 
 
 async def create(address: Address, name: str = "nightly", **more: Any) -> dict[str, Any]:
-    """What the broker answers alice, who makes a key."""
+    """What the broker answers when alice creates a key."""
     status, answer = await ask(address, "POST", "/v1/keys", ALICE, body={"name": name, **more})
     assert status == 201, answer
     made: dict[str, Any] = json.loads(answer.rpartition("\r\n\r\n")[2])

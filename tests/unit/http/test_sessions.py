@@ -1,4 +1,4 @@
-"""Browser sessions: who signs in, for which requests a session counts, and when it ends."""
+"""Browser sessions: sign-in, the requests for which a session counts, and its end."""
 
 from __future__ import annotations
 

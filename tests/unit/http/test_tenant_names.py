@@ -108,7 +108,7 @@ def plain(answer: Any) -> str:
 
 
 async def answered(web: NamedWeb, name: str, prefix: str = "", absent: str = "") -> tuple[int, str]:
-    """What an operation answers about the topic, or about one that nobody has."""
+    """What an operation answers about the topic, or about one that does not exist."""
     topic, group = TOPIC, GROUP
     if "dead-letters" in web.by_name()[name].path:
         topic = LETTERS

@@ -171,7 +171,7 @@ async def test_every_broker_follows_and_a_principal_of_two_tenants_has_no_rights
 
 
 async def test_a_change_does_not_bring_back_what_another_broker_deleted():
-    """Before a broker has heard of the other's change."""
+    """Before a broker knows the other's change."""
 
     store = MemoryMetadataStore()
     one, other = Tenants(store), Tenants(store)

@@ -1,4 +1,4 @@
-"""Client telemetry over the wire (KIP-714): who may push what, and what is kept of it."""
+"""Client telemetry over the wire (KIP-714): what each client may push, and what is kept of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegation tokens: who makes, renews and sees them, and what they log in as."""
+"""Delegation tokens: creating, renewing and listing them, and what they log in as."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ async def test_each_broker_of_the_cluster_takes_the_login():
 
 
 def test_a_forged_name_or_password_is_refused(caplog):
-    """Whatever is changed of a login: the name says for whom it is, and nobody else can make it."""
+    """Whatever is changed of a login: the name says for whom it is, and no other principal can
+    create it."""
 
     async def scenario() -> None:
         async with helped() as rig:

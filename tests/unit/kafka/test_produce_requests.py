@@ -52,7 +52,7 @@ async def test_acks_that_mean_nothing_are_refused_with_the_code_for_them(version
 
 
 async def test_producers_with_acks_0_are_disconnected_only_when_a_batch_fails() -> None:
-    """Kafka's way: there is no answer that could tell the client to look at its metadata again."""
+    """Kafka's way: there is no answer that could make the client refresh its metadata."""
 
     async with broker() as rig:
         await _topic(rig)

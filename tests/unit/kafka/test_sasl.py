@@ -223,7 +223,7 @@ async def test_sasl_requests_out_of_order_are_refused():
 @pytest.mark.parametrize("is_after_handshake", [False, True])
 @pytest.mark.parametrize("api_key", [apis.PRODUCE, apis.FETCH, apis.METADATA, apis.QUEUE_RECEIVE])
 async def test_nothing_else_is_parsed_before_the_login(api_key, is_after_handshake):
-    """Also a Produce with acks=0, which has no answer by which one could tell."""
+    """Also a Produce with acks=0, which has no answer that could show it."""
 
     async with sasl_broker() as rig:
         await rig.node.topics.create("t")

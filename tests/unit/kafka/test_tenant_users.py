@@ -74,7 +74,7 @@ async def tenants() -> AsyncIterator[Rig]:
 async def log_in(
     rig: Rig, listener: ListenerSecurity, user: str, password: str, mechanism: str = PLAIN
 ) -> tuple[int, Principal | None, SaslClient]:
-    """The error of the login, and who the client is then."""
+    """The error of the login, and the client's principal after it."""
     client = SaslClient(rig.face, listener)
     answer = await client.log_in(mechanism, user, password)
     return int(answer.error_code), client.connection.session.principal, client
@@ -161,7 +161,8 @@ async def test_unknown_users_look_like_the_users_of_their_tenant():
 
 
 async def test_a_password_of_an_absent_user_is_hashed_at_every_place():
-    """So that no time tells; and the right one of another tenant's user is not remembered."""
+    """So that the time reveals nothing; and the right one of another tenant's user is not
+    remembered."""
 
     async with tenants() as rig:
         logins = rig.node.services.authentication.logins

@@ -397,7 +397,7 @@ async def test_a_pattern_of_a_tenant_finds_its_topics_alone():
 
 @pytest.mark.parametrize("version", [1, 5, 6])
 async def test_rights_to_the_cluster_are_none_to_topics_of_tenants(version):
-    """They neither create nor delete there, nor tell what there is."""
+    """They neither create nor delete there, nor reveal what exists."""
 
     async with tenants(ALICE) as rig:
         assert rig.node.access is not None

@@ -32,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def forget_before(producers: ProducerState, before_ms: int) -> None:
-    """As when nobody has heard of them for long, by any clock."""
+    """As if they had been silent for long, by any clock."""
     producers.expire(before_ms, 0)
     producers.expire(before_ms, EXPIRY_GRACE_NS)
 
@@ -64,7 +64,7 @@ class HeldStore(MemoryLedgerStore):
 
     @contextmanager
     def in_doubt(self, *, is_stored: bool) -> Iterator[None]:
-        """As over storage that a cluster shares: nobody is told whether an append was stored."""
+        """As over storage that a cluster shares: it stays unknown whether an append was stored."""
         self._is_doubt_stored = is_stored
         try:
             yield
@@ -101,7 +101,7 @@ class HeldStore(MemoryLedgerStore):
             super()._commit()
 
     def lose_answers(self) -> None:
-        """What is held is stored, and nobody is told so."""
+        """What is held is stored, but its completions fail."""
         (_group, pending), *_ = self.held
         self.held.clear()
         for ledger, parts, completion in pending:

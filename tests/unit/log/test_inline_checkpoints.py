@@ -1,4 +1,4 @@
-"""What a log notes in its open ledger: who takes it over knows as much, and reads little."""
+"""What a log notes in its open ledger: the next owner knows as much, and reads little."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ async def test_reading_a_long_history_again_and_again_keeps_few_indexes_in_memor
 
 
 async def test_a_closed_ledger_without_a_footer_is_scanned_while_others_read_it() -> None:
-    """As over bookies: a recovered ledger is sealed, and nobody wrote a footer."""
+    """As over bookies: a recovered ledger is sealed without a footer."""
 
     async with rig(LogConfig(segment_bytes=1000)) as bench:
         for number in range(3):

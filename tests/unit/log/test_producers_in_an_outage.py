@@ -1,7 +1,7 @@
 """Idempotent producers that try again and again while appends fail: nothing is forgotten.
 
 Found by `headrace verify blackbox`: the first batch of a producer, or of its new epoch, failed in
-an outage; the batch behind it was accepted, and librdkafka took the first for acknowledged (whoever
+an outage; the batch after it was accepted, and librdkafka took the first for acknowledged (whoever
 has the later one must have the earlier): acknowledged records were lost.
 """
 
@@ -43,7 +43,8 @@ def begin(bench: Rig, sequence: int, epoch: int = 0) -> Appended | None:
 
 
 async def refused(bench: Rig, sequence: int, epoch: int = 0) -> None:
-    """For a while it is told to come again, behind what failed; then, that it is out of order."""
+    """For a while it gets a retriable error, since what failed must come first; then, that it is
+    out of order."""
     with pytest.raises(StorageUnavailable, match="must come first"):
         await append(bench, sequence, epoch)
     bench.clock.ms += RETRIES_MS
@@ -187,7 +188,7 @@ def test_safe_batches_are_remembered_when_newer_ones_fail() -> None:
 
 
 async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
-    """Over storage that a cluster shares: an append of which nobody knows whether it is stored."""
+    """Over storage that a cluster shares: an append that may or may not be stored."""
     with bench.store.in_doubt(is_stored=is_stored), pytest.raises(LedgerLost):
         await append(bench, sequence)
 
@@ -195,7 +196,7 @@ async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_batch_after_one_in_doubt_is_never_accepted_in_its_place(before, is_stored) -> None:
-    """The log is read again, and of a producer's first batch that is lost it tells nothing."""
+    """The log is read again, and contains no trace of a producer's first batch that is lost."""
 
     async with rig(leader_epoch=0) as bench:
         await bench.append(b"a")

@@ -1,4 +1,4 @@
-"""Retention of records that carry no time, which only when they were stored can tell the age of."""
+"""Retention of records without a timestamp, whose age is known only from when they were stored."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_records_that_were_never_compared_with_a_copy_are_not_proven():
 
 
 def test_records_that_their_batches_lack_are_not_proven():
-    """Whether they are delivered, or were duplicates or compacted, the sequences do not tell."""
+    """The sequences do not show whether they are delivered, or were duplicates or compacted."""
     counts = dict.fromkeys(("never_stored", "absent", "repeated", "earlier", "removed"), 0)
     totals = counts | {"runs": 0, "sent": 8, "stored": 8}
     by_id = {"runs": [], "totals": totals, "is_compacted": False, "without_producer": 0}

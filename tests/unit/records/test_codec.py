@@ -44,7 +44,7 @@ def decode(data: bytes) -> list[Record]:
 
 
 def record(*fields: bytes | int) -> bytes:
-    """A record of these fields (numbers become varints) behind its right length."""
+    """A record of these fields (numbers become varints) after its correct length."""
     body = b"".join(f if isinstance(f, bytes) else write_varint(f) for f in fields)
     return write_varint(len(body)) + body
 

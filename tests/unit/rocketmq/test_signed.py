@@ -1,4 +1,4 @@
-"""Calls that are signed with access keys: who is believed, for how long, and what others learn."""
+"""Calls that are signed with access keys: which are accepted, how long, and what others learn."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def registry():
-    """The address of a registry that serves, and whose schemas nobody knows yet."""
+    """The address of a registry that serves, and whose schemas are not cached yet."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

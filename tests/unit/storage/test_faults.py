@@ -263,7 +263,7 @@ async def test_an_outage_ends_though_the_name_of_the_next_log_was_not_synced_at_
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it takes Linux's /proc")
 @pytest.mark.parametrize("actions", [("rename",), ("rename", "unlink"), ("sync folder", "unlink")])
 async def test_log_files_that_cannot_be_used_again_are_released_one_by_one(tmp_path, actions):
-    """One that fails must not take along those behind it: descriptors and room would be lost."""
+    """One that fails must not affect those after it: descriptors and room would be lost."""
 
     disk = FaultyDisk()
     settings = {"wal_file_bytes": 64 << 10, "checkpoint_bytes": 300 << 10}

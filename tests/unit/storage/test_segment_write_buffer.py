@@ -17,7 +17,7 @@ from headrace.storage.files import FileLedgerStore, segment_write_buffer
 
 
 class Disk(SystemDisk):
-    """Counts the writes to segments, and refuses them while told so."""
+    """Counts the writes to segments, and refuses them on demand."""
 
     def __init__(self):
         self.paths = {}

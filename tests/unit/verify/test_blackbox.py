@@ -1,4 +1,4 @@
-"""The black box's parts: a seed decides all faults, values tell who they are, links cut."""
+"""The black box's parts: a seed decides all faults, values name their producers, links cut."""
 
 from __future__ import annotations
 

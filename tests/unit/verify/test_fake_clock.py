@@ -71,7 +71,7 @@ def test_a_jump_moves_the_wall_clock_of_a_running_process_alone_and_sleeps_sleep
 
 
 def test_threads_that_wait_for_the_interpreter_do_not_spin(clock):
-    """Under libfaketime they did, and whoever attacked a broker saw a slow one."""
+    """Under libfaketime they did, and an attack met a slow broker."""
     with begin(CONTEND, clock) as process:
         cores_used = json.loads(process.stdout.readline())
     assert cores_used < 1.3

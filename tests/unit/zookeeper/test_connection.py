@@ -207,8 +207,8 @@ def test_a_callback_that_fails_does_not_keep_the_others_from_being_called(caplog
 
 
 async def test_only_what_has_passed_the_leader_proves_a_sign_of_life_and_the_one_before_it():
-    """A server that is cut off from its leader answers reads and pings all the same, and tells the
-    leader of its clients twice a tick: an answer to a beat proves the beat before."""
+    """A server that is cut off from its leader answers reads and pings all the same, and reports
+    its clients to the leader twice a tick: an answer to a beat proves the beat before."""
 
     connection, told, sent = opened()
     begun_ns = connection._beat_ns

@@ -328,7 +328,7 @@ class MadeTooLate(BookieConnection):
 @pytest.mark.skipif(compiled.is_used(), reason="a compiled class has no heirs in Python")
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_connection_that_exceeded_its_time_is_made_again(loop):
-    """The loop closes it and tells nobody: every request timed out from then on, for good."""
+    """The loop closes it without a notice: every request timed out from then on, for good."""
 
     async def main() -> None:
         async with connected(MadeTooLate, timeout_ms=SHORT_MS) as (server, connection):
