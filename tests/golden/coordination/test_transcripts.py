@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from group_rig import START_MS, Rig
+from tests.unit.coordination.group_rig import START_MS, Rig
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.config import GroupConfig

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from member_world import (
+from tests.property.coordination.member_world import (
     GROUP,
     INTERVAL_MS,
     REBALANCE_MS,

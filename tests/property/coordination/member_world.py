@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from group_rig import Rig
+from tests.unit.coordination.group_rig import Rig
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.kit.topic_view import TopicShape

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from consumer_world import NAMES, Client, History, Place
-from member_world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.property.coordination.consumer_world import NAMES, Client, History, Place
+from tests.property.coordination.member_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from headrace.coordination.groups.commands import (
     HeartbeatCommand,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from member_world import (
+from tests.property.coordination.member_world import (
     GROUP,
     INTERVAL_MS,
     REBALANCE_MS,

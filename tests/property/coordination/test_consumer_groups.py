@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from consumer_world import History
-from migration_world import MixedHistory
+from tests.property.coordination.consumer_world import History
+from tests.property.coordination.migration_world import MixedHistory
 
 HISTORIES = int(os.environ.get("HEADRACE_GROUP_HISTORIES", "300"))
 STEPS = 80

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from group_rig import Rig, subscription
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.unit.coordination.group_rig import Rig, subscription
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.config import GroupConfig

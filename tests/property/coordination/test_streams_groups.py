@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from streams_world import StreamsHistory
+from tests.property.coordination.streams_world import StreamsHistory
 
 HISTORIES = int(os.environ.get("HEADRACE_GROUP_HISTORIES", "300"))
 STEPS = 120

@@ -6,8 +6,8 @@ import os
 import random
 
 import pytest
-from machine_rig import TransactionRig, producer_of
-from transaction_world import Violation, World
+from tests.property.coordination.transaction_world import Violation, World
+from tests.unit.coordination.machine_rig import TransactionRig, producer_of
 
 from headrace.coordination.kit.machine import Decision
 from headrace.coordination.transactions import rules, transaction_machine

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from machine_rig import TransactionRig
+from tests.unit.coordination.machine_rig import TransactionRig
 
 from headrace.coordination.transactions.commands import (
     MarkersWrittenCommand,

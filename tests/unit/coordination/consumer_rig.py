@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from group_rig import Rig, subscription
+from tests.unit.coordination.group_rig import Rig, subscription
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from group_rig import Rig
+from tests.unit.coordination.group_rig import Rig
 
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
@@ -14,7 +14,7 @@ from headrace.coordination.streams.tasks import StreamTasks
 from headrace.coordination.streams.topology import InternalTopic, Subtopology, Topology
 
 if TYPE_CHECKING:
-    from consumer_rig import Topics
+    from tests.unit.coordination.consumer_rig import Topics
 
     from headrace.coordination.groups.config import GroupConfig
 

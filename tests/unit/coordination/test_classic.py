@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from group_rig import PARKED, Rig, subscription
+from tests.unit.coordination.group_rig import PARKED, Rig, subscription
 
 from headrace.coordination.groups.commands import LeavingMember, SyncCommand
 from headrace.coordination.groups.config import GroupConfig

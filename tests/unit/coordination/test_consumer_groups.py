@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from consumer_rig import GROUP, SESSION_MS, ConsumerRig, Topics
-from group_rig import Rig, subscription
+from tests.unit.coordination.consumer_rig import GROUP, SESSION_MS, ConsumerRig, Topics
+from tests.unit.coordination.group_rig import Rig, subscription
 
 from headrace.coordination.groups.commands import (
     CommitCommand,

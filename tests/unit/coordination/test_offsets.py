@@ -6,7 +6,7 @@ from unittest.mock import Mock, patch
 from uuid import UUID
 
 import pytest
-from group_rig import Rig, subscription
+from tests.unit.coordination.group_rig import Rig, subscription
 
 from headrace.coordination.groups import offsets
 from headrace.coordination.groups.commands import (

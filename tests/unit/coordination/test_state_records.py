@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from group_rig import subscription
+from tests.unit.coordination.group_rig import subscription
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.groups.group_machine import GroupMachine

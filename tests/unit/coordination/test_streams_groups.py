@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from consumer_rig import Topics
-from streams_rig import GROUP, NOTHING, SESSION_MS, STATELESS, WITH_STATE, StreamsRig, active
+from tests.unit.coordination.consumer_rig import Topics
+from tests.unit.coordination.streams_rig import (
+    GROUP,
+    NOTHING,
+    SESSION_MS,
+    STATELESS,
+    WITH_STATE,
+    StreamsRig,
+    active,
+)
 
 from headrace.coordination.groups.commands import (
     CommitCommand,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_rig import TransactionRig, producer_of
+from tests.unit.coordination.machine_rig import TransactionRig, producer_of
 
 from headrace.coordination.transactions.commands import ListTransactionsCommand
 from headrace.coordination.transactions.config import TransactionConfig

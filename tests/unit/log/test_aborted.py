@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from log_rig import Rig, rig, settle
-from transaction_rig import Producer
+from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.transaction_rig import Producer
 
 from headrace.log import aborted_index, segment
 from headrace.log.aborted_index import AbortedIndex

@@ -8,9 +8,9 @@ from dataclasses import replace
 import psutil
 import pytest
 from crc32c import crc32c
-from log_rig import Rig, rig, settle
 from tests.kit.records import append
-from transaction_rig import Producer
+from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
 from headrace.log.compaction.cleanable import cleanable_bytes, cleanable_segments, is_due

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import psutil
 import pytest
-from log_rig import Rig, rig
-from test_cleaner import (
+from tests.unit.log.log_rig import Rig, rig
+from tests.unit.log.test_cleaner import (
     COMPACTED,
     AtFirstRead,
     check_end,

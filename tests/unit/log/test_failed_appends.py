@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from log_rig import rig, settle
+from tests.unit.log.log_rig import rig, settle
 
 from headrace.errors import StorageUnavailable
 from headrace.log.largest_timestamp import offset_of_max_timestamp

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from log_rig import Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import Rig, forget_before, rig, settle
 
 from headrace.log import segment as segment_module
 from headrace.records.batch import check_batch, iterate_headers

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerLost, StorageUnavailable
 from headrace.log import footer as footer_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from log_rig import rig
+from tests.unit.log.log_rig import rig
 
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.log_config import LogConfig

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.errors import MetadataUnavailable, NotOwner
 

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import pytest
-from log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import PRODUCER_EXPIRY_MS, enforce

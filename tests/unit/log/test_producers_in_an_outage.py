@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from log_rig import NOW_MS, Rig, rig, settle
+from tests.unit.log.log_rig import NOW_MS, Rig, rig, settle
 
 from headrace.broker.coordinators.transaction_verification import Verifications
 from headrace.broker.services.appends import Appends

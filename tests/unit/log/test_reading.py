@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from log_rig import NOW_MS, Rig, rig
+from tests.unit.log.log_rig import NOW_MS, Rig, rig
 
 from headrace.log.reading import (
     NO_OFFSET,

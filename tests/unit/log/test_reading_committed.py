@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from log_rig import Rig, rig
 from tests.kit.records import append
+from tests.unit.log.log_rig import Rig, rig
 
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.visibility import READ_COMMITTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import enforce

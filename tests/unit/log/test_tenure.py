@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from log_rig import TOPIC_ID, Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.shard_log import PendingRecord

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from log_rig import Rig, forget_before, rig, settle
-from transaction_rig import Producer
+from tests.unit.log.log_rig import Rig, forget_before, rig, settle
+from tests.unit.log.transaction_rig import Producer
 
 from headrace.errors import (
     ProducerFenced,
