@@ -9,7 +9,8 @@ opened yet may first say that they would have to wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -162,23 +163,21 @@ HARNESSES = {
     "tiered": TieredHarness,
     "bookkeeper": BookKeeperHarness,
 }
-Scenario = Callable[[LedgerStore, object], Awaitable[None]]
+Opened = Callable[[], AbstractAsyncContextManager[tuple[LedgerStore, object]]]
 
 
 @pytest.fixture(params=HARNESSES.values(), ids=HARNESSES)
-def check(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
-    def run(scenario: Scenario) -> None:
-        async def main() -> None:
-            harness = request.param(request, tmp_path)
-            store = await harness.open()
-            try:
-                await scenario(store, harness)
-            finally:
-                await harness.close()
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    @asynccontextmanager
+    async def begin() -> AsyncIterator[tuple[LedgerStore, object]]:
+        harness = request.param(request, tmp_path)
+        store = await harness.open()
+        try:
+            yield store, harness
+        finally:
+            await harness.close()
 
-        asyncio.run(main())
-
-    return run
+    return begin
 
 
 async def append(store: LedgerStore, ledger: int, data: bytes, flush_ms: int | None = None) -> int:
@@ -191,8 +190,8 @@ async def content(store: LedgerStore, ledger: int) -> bytes:
     return bytes(await store.read(ledger, 0, 1 << 30))
 
 
-def test_appends_lie_next_to_each_other_and_read_back(check):
-    async def scenario(store, _harness):
+async def test_appends_lie_next_to_each_other_and_read_back(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         assert await append(store, ledger, b"one") == 0
         assert await append(store, ledger, b"") == 3
@@ -203,11 +202,9 @@ def test_appends_lie_next_to_each_other_and_read_back(check):
         assert await content(store, ledger) == b"onetwothree"
         assert bytes(await store.read(ledger, 2, 5)) == b"etwot"
 
-    check(scenario)
 
-
-def test_recent_appends_are_read_from_memory(check):
-    async def scenario(store, _harness):
+async def test_recent_appends_are_read_from_memory(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         await append(store, ledger, b"abcdef")
         assert bytes(store.read_cached(ledger, 1, 3)) == b"bcd"
@@ -215,11 +212,9 @@ def test_recent_appends_are_read_from_memory(check):
         assert bytes(store.read_cached(ledger, 6, 100)) == b""
         assert bytes(store.read_cached(ledger, 99, 100)) == b""
 
-    check(scenario)
 
-
-def test_nothing_is_readable_before_its_completion(check):
-    async def scenario(store, _harness):
+async def test_nothing_is_readable_before_its_completion(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         _position, completion = store.append(ledger, [b"unseen"], 6, None)
         assert not completion.done
@@ -229,12 +224,10 @@ def test_nothing_is_readable_before_its_completion(check):
         assert bytes(store.read_cached(ledger, 0, 100)) == b"unseen"
         assert store.list()[0].end == 6
 
-    check(scenario)
-
 
 @pytest.mark.parametrize("flush_ms", [None, 0, 1_000])
-def test_appends_of_one_ledger_complete_in_order(check, flush_ms):
-    async def scenario(store, _harness):
+async def test_appends_of_one_ledger_complete_in_order(opened, flush_ms):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         seen: list[int] = []
         last = None
@@ -253,11 +246,9 @@ def test_appends_of_one_ledger_complete_in_order(check, flush_ms):
         if flush_ms is None:
             assert turns == sorted(turns)
 
-    check(scenario)
 
-
-def test_appends_of_one_turn_share_a_completion(check):
-    async def scenario(store, harness):
+async def test_appends_of_one_turn_share_a_completion(opened):
+    async with opened() as (store, harness):
         first, second = await store.create(), await store.create()
         _, one = store.append(first, [b"1"], 1, None)
         # Over shared storage a rival may fence one ledger and not the other.
@@ -266,11 +257,9 @@ def test_appends_of_one_turn_share_a_completion(check):
         await one.wait()
         await two.wait()
 
-    check(scenario)
 
-
-def test_an_unsynced_append_waits_for_the_synced_one_before_it(check):
-    async def scenario(store, _harness):
+async def test_an_unsynced_append_waits_for_the_synced_one_before_it(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         _, synced = store.append(ledger, [b"synced"], 6, None)
         _, unsynced = store.append(ledger, [b"unsynced"], 8, 60_000)
@@ -280,21 +269,17 @@ def test_an_unsynced_append_waits_for_the_synced_one_before_it(check):
         await synced.wait()
         assert unsynced is synced or readable_then == [True]
 
-    check(scenario)
 
-
-def test_ids_are_never_given_out_twice(check):
-    async def scenario(store, _harness):
+async def test_ids_are_never_given_out_twice(opened):
+    async with opened() as (store, _harness):
         ids = [await store.create() for _ in range(5)]
         await store.delete(ids[4])
         ids += await asyncio.gather(*(store.create() for _ in range(5)))
         assert len(set(ids)) == len(ids)
 
-    check(scenario)
 
-
-def test_a_ledger_that_does_not_exist_is_unknown(check):
-    async def scenario(store, harness):
+async def test_a_ledger_that_does_not_exist_is_unknown(opened):
+    async with opened() as (store, harness):
         with pytest.raises(LedgerUnknown):
             store.append(UNKNOWN, [b"x"], 1, None)
         if harness.is_shared and harness.survives_restart:
@@ -311,11 +296,9 @@ def test_a_ledger_that_does_not_exist_is_unknown(check):
             with pytest.raises(LedgerUnknown):
                 await call
 
-    check(scenario)
 
-
-def test_a_sealed_ledger_takes_no_appends_and_keeps_its_footer(check):
-    async def scenario(store, _harness):
+async def test_a_sealed_ledger_takes_no_appends_and_keeps_its_footer(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         _, pending = store.append(ledger, [b"last words"], 10, None)
         await store.seal(ledger, b"footer")
@@ -330,11 +313,9 @@ def test_a_sealed_ledger_takes_no_appends_and_keeps_its_footer(check):
             await store.seal(ledger, b"another")
         assert (await store.recover(ledger)).footer == b"footer"
 
-    check(scenario)
 
-
-def test_appends_are_refused_from_the_moment_seal_is_called(check):
-    async def scenario(store, _harness):
+async def test_appends_are_refused_from_the_moment_seal_is_called(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         sealing = asyncio.ensure_future(store.seal(ledger, b""))
         await asyncio.sleep(0)
@@ -342,21 +323,17 @@ def test_appends_are_refused_from_the_moment_seal_is_called(check):
             store.append(ledger, [b"x"], 1, None)
         await sealing
 
-    check(scenario)
 
-
-def test_a_footer_beyond_its_limit_is_rejected(check):
-    async def scenario(store, _harness):
+async def test_a_footer_beyond_its_limit_is_rejected(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         with pytest.raises(Rejected):
             await store.seal(ledger, bytes((16 << 20) + 1))
         await append(store, ledger, b"still open")
 
-    check(scenario)
 
-
-def test_a_deleted_ledger_is_gone(check):
-    async def scenario(store, _harness):
+async def test_a_deleted_ledger_is_gone(opened):
+    async with opened() as (store, _harness):
         keep, ledger = await store.create(), await store.create()
         await append(store, keep, b"keep")
         await append(store, ledger, b"x")
@@ -369,11 +346,9 @@ def test_a_deleted_ledger_is_gone(check):
             await store.delete(ledger)
         assert [info.ledger for info in store.list()] == [keep]
 
-    check(scenario)
 
-
-def test_recover_decides_what_was_pending(check):
-    async def scenario(store, harness):
+async def test_recover_decides_what_was_pending(opened):
+    async with opened() as (store, harness):
         ledger = await store.create()
         _, pending = store.append(ledger, [b"pending"], 7, None)
         info = await store.recover(ledger)
@@ -391,11 +366,9 @@ def test_recover_decides_what_was_pending(check):
         await append(store, ledger, b" and on")
         assert await content(store, ledger) == b"pending and on"
 
-    check(scenario)
 
-
-def test_an_append_of_many_megabytes(check):
-    async def scenario(store, _harness):
+async def test_an_append_of_many_megabytes(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         await append(store, ledger, b"before")
         big = bytes(range(256)) * (5 << 12)
@@ -405,11 +378,9 @@ def test_an_append_of_many_megabytes(check):
         await append(store, ledger, b"behind")
         assert await content(store, ledger) == b"before" + big + b"behind"
 
-    check(scenario)
 
-
-def test_many_small_parts_in_one_turn(check):
-    async def scenario(store, _harness):
+async def test_many_small_parts_in_one_turn(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         parts = [bytes([index % 251]) * 20 for index in range(3_000)]
         completions = {store.append(ledger, [part], 20, None)[1] for part in parts}
@@ -417,11 +388,9 @@ def test_many_small_parts_in_one_turn(check):
             await completion.wait()
         assert await content(store, ledger) == b"".join(parts)
 
-    check(scenario)
 
-
-def test_an_append_from_a_callback_belongs_to_the_next_group(check):
-    async def scenario(store, _harness):
+async def test_an_append_from_a_callback_belongs_to_the_next_group(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         chained: list[object] = []
 
@@ -439,11 +408,9 @@ def test_an_append_from_a_callback_belongs_to_the_next_group(check):
         await chained[-1].wait()
         assert await content(store, ledger) == bytes([255, *range(20, -1, -1)])
 
-    check(scenario)
 
-
-def test_everything_is_there_after_a_restart(check):
-    async def scenario(store, harness):
+async def test_everything_is_there_after_a_restart(opened):
+    async with opened() as (store, harness):
         if not harness.survives_restart:
             return  # a store in memory promises nothing beyond its object
         model: dict[int, bytes] = {}
@@ -473,14 +440,12 @@ def test_everything_is_there_after_a_restart(check):
         with pytest.raises(LedgerSealed):
             store.append(sealed, [b"x"], 1, None)
 
-    check(scenario)
-
 
 # --- where brokers share a store ---------------------------------------------------------------
 
 
-def test_recovery_fences_the_writer_and_finds_all_that_was_acknowledged(check):
-    async def scenario(store, harness):
+async def test_recovery_fences_the_writer_and_finds_all_that_was_acknowledged(opened):
+    async with opened() as (store, harness):
         if not harness.is_shared:
             return
         other = await harness.beside()
@@ -510,11 +475,9 @@ def test_recovery_fences_the_writer_and_finds_all_that_was_acknowledged(check):
         with pytest.raises(Fenced):
             await store.seal(ledger, b"")
 
-    check(scenario)
 
-
-def test_two_that_recover_at_once_find_the_same(check):
-    async def scenario(store, harness):
+async def test_two_that_recover_at_once_find_the_same(opened):
+    async with opened() as (store, harness):
         if not harness.is_shared:
             return
         others = [await harness.beside() for _ in range(2)]
@@ -528,11 +491,9 @@ def test_two_that_recover_at_once_find_the_same(check):
         assert await content(others[0], ledger) == await content(others[1], ledger)
         del last
 
-    check(scenario)
 
-
-def test_another_broker_reads_what_was_sealed_with_its_footer(check):
-    async def scenario(store, harness):
+async def test_another_broker_reads_what_was_sealed_with_its_footer(opened):
+    async with opened() as (store, harness):
         if not harness.is_shared:
             return
         other = await harness.beside()
@@ -545,11 +506,9 @@ def test_another_broker_reads_what_was_sealed_with_its_footer(check):
         with pytest.raises(LedgerUnknown):
             await other.read(ledger, 0, 1)
 
-    check(scenario)
 
-
-def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(check):
-    async def scenario(store, harness):
+async def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(opened):
+    async with opened() as (store, harness):
         if not harness.is_shared:
             pytest.skip("a note is for who takes an open ledger over, and here nobody can")
         ledger = await store.create()
@@ -574,11 +533,9 @@ def test_notes_come_with_what_was_appended_before_them_and_are_no_part_of_it(che
             found = bytes(await other.read(ledger, position, 4))
             assert found == (b"onetwothree" + large)[position : position + 4]
 
-    check(scenario)
 
-
-def test_a_ledger_with_notes_is_sealed_with_its_footer(check):
-    async def scenario(store, harness):
+async def test_a_ledger_with_notes_is_sealed_with_its_footer(opened):
+    async with opened() as (store, harness):
         if not harness.is_shared:
             pytest.skip("a note is for who takes an open ledger over, and here nobody can")
         ledger = await store.create()
@@ -592,8 +549,6 @@ def test_a_ledger_with_notes_is_sealed_with_its_footer(check):
         with pytest.raises(LedgerSealed):
             store.append_checkpoint(ledger, b"late")
 
-    check(scenario)
-
 
 def bulk_writer(store: LedgerStore, ledger: int):
     writer = store.bulk_writer(LedgerId(ledger)) if isinstance(store, WritesInBulk) else None
@@ -602,8 +557,8 @@ def bulk_writer(store: LedgerStore, ledger: int):
     return writer
 
 
-def test_a_bulk_write_is_readable_once_it_is_finished(check):
-    async def scenario(store, harness):
+async def test_a_bulk_write_is_readable_once_it_is_finished(opened):
+    async with opened() as (store, harness):
         ledger = await store.create()
         writer = bulk_writer(store, ledger)
         for piece in (b"first" * 50_000, b"second" * 50_000):
@@ -622,11 +577,9 @@ def test_a_bulk_write_is_readable_once_it_is_finished(check):
         assert await content(store, ledger) == data + b"third"
         assert (await store.recover(ledger)).footer == b"footer"
 
-    check(scenario)
 
-
-def test_a_bulk_that_is_not_finished_leaves_the_ledger_without_bytes(check):
-    async def scenario(store, harness):
+async def test_a_bulk_that_is_not_finished_leaves_the_ledger_without_bytes(opened):
+    async with opened() as (store, harness):
         ledger = await store.create()
         writer = bulk_writer(store, ledger)
         await writer.write([b"bytes" * 100], 500).wait()
@@ -636,11 +589,9 @@ def test_a_bulk_that_is_not_finished_leaves_the_ledger_without_bytes(check):
             store = await harness.restart()
         assert await content(store, ledger) == b"other"
 
-    check(scenario)
 
-
-def test_a_ledger_may_be_deleted_while_it_is_written_in_bulk(check):
-    async def scenario(store, harness):
+async def test_a_ledger_may_be_deleted_while_it_is_written_in_bulk(opened):
+    async with opened() as (store, _harness):
         ledger = await store.create()
         writer = bulk_writer(store, ledger)
         await writer.write([b"bytes"], 5).wait()
@@ -650,5 +601,3 @@ def test_a_ledger_may_be_deleted_while_it_is_written_in_bulk(check):
         writer.close()
         with pytest.raises(LedgerUnknown):
             await content(store, ledger)
-
-    check(scenario)

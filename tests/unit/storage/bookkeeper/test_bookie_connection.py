@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
@@ -25,6 +25,9 @@ from headrace.storage.bookkeeper.wire import (
     READ,
     TIMED_OUT,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 TIMEOUT_MS = 30_000
 SHORT_MS = 1_000
@@ -55,9 +58,6 @@ class Server:
         self.send(struct.pack(">I", len(head) + len(body)) + head + body)
 
 
-Scenario = Callable[[Server, BookieConnection, list[tuple[str, int]]], Awaitable[None]]
-
-
 @asynccontextmanager
 async def connected(
     kind: type[BookieConnection] = BookieConnection,
@@ -84,18 +84,6 @@ async def connected(
             await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
 
 
-@pytest.fixture
-def play():
-    def run(scenario: Scenario, **options: int) -> None:
-        async def main() -> None:
-            async with connected(**options) as (server, connection):
-                await asyncio.wait_for(scenario(server, connection, []), 60)
-
-        asyncio.run(main())
-
-    return run
-
-
 def asking(connection: BookieConnection) -> Callable[..., asyncio.Future[tuple[int, bytes]]]:
     """ask(ledger, entry, fence=False): the answer, as a future."""
 
@@ -114,8 +102,8 @@ def asking(connection: BookieConnection) -> Callable[..., asyncio.Future[tuple[i
     return ask
 
 
-def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
-    async def scenario(server, connection, _):
+async def test_answers_find_their_requests_in_any_order_and_in_any_pieces():
+    async with connected() as (server, connection):
         ask = asking(connection)
         first, second, third = ask(1, 1), ask(1, 2), ask(2, 1)
         for _ in range(3):
@@ -131,10 +119,8 @@ def test_answers_find_their_requests_in_any_order_and_in_any_pieces(play):
         assert await second == (OK, b"second" * 50_000)
         assert connection.in_flight_bytes == 0
 
-    play(scenario)
 
-
-def test_answers_to_adds_are_parsed_wherever_the_stream_is_cut(play):
+async def test_answers_to_adds_are_parsed_wherever_the_stream_is_cut():
     """Among answers to reads, in one piece, byte by byte, and with every cut in two."""
     answers = b"".join(
         struct.pack(">IIiqq", 24 + len(body), 2 << 24 | operation << 16, code, 1, entry) + body
@@ -148,7 +134,9 @@ def test_answers_to_adds_are_parsed_wherever_the_stream_is_cut(play):
     )
     expected = [(ADD, 1, OK), (READ, 1, OK), (ADD, 2, FENCED), (ADD, 3, OK), (READ, 3, NO_ENTRY)]
 
-    async def scenario(server, connection, told):
+    async with connected() as (_server, connection):
+        told = []
+
         def answered(code, _body, context):
             told.append((*context, code))
 
@@ -171,11 +159,9 @@ def test_answers_to_adds_are_parsed_wherever_the_stream_is_cut(play):
             assert told == expected, size
         assert connection.in_flight_bytes == 0
 
-    play(scenario)
 
-
-def test_a_prepared_connection_connects_once_for_earlier_and_later_requests(play):
-    async def scenario(server, connection, _):
+async def test_a_prepared_connection_connects_once_for_earlier_and_later_requests():
+    async with connected() as (server, connection):
         ask = asking(connection)
         connection.prepare()
         early = ask(1, 1)
@@ -192,11 +178,9 @@ def test_a_prepared_connection_connects_once_for_earlier_and_later_requests(play
         connection.close()
         connection.prepare()  # changes nothing any more
 
-    play(scenario)
 
-
-def test_a_fencing_read_is_never_answered_by_the_answer_to_a_plain_one(play):
-    async def scenario(server, connection, _):
+async def test_a_fencing_read_is_never_answered_by_the_answer_to_a_plain_one():
+    async with connected() as (server, connection):
         ask = asking(connection)
         plain, fencing = ask(1, 5), ask(1, 5, fence=True)
         frame = await server.asked.get()
@@ -210,11 +194,9 @@ def test_a_fencing_read_is_never_answered_by_the_answer_to_a_plain_one(play):
         server.answer(READ, OK, 1, 5, b"fenced")
         assert await fencing == (OK, b"fenced")
 
-    play(scenario)
 
-
-def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request(play):
-    async def scenario(server, connection, _):
+async def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request():
+    async with connected(timeout_ms=SHORT_MS) as (server, connection):
         ask = asking(connection)
         late = ask(1, 5)
         await server.asked.get()
@@ -236,11 +218,9 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_request
         assert await fencing == (OK, b"fenced")
         assert len(server.writers) == 1
 
-    play(scenario, timeout_ms=SHORT_MS)
 
-
-def test_a_bookie_that_says_nothing_is_given_up_with_all_that_it_owes(play):
-    async def scenario(server, connection, _):
+async def test_a_bookie_that_says_nothing_is_given_up_with_all_that_it_owes():
+    async with connected(timeout_ms=SHORT_MS) as (server, connection):
         ask = asking(connection)
         connection._backoff_s = 60.0
         owed = [ask(1, entry) for entry in range(5)] + [ask(1, 0)]
@@ -255,11 +235,9 @@ def test_a_bookie_that_says_nothing_is_given_up_with_all_that_it_owes(play):
         assert (await again)[0] == OK
         assert len(server.writers) == 2
 
-    play(scenario, timeout_ms=SHORT_MS)
 
-
-def test_more_than_a_bookie_may_owe_is_refused(play):
-    async def scenario(server, connection, _):
+async def test_more_than_a_bookie_may_owe_is_refused():
+    async with connected(bytes_max=1_000) as (_server, connection):
         codes: list[int] = []
 
         def answered(code: int, _body: memoryview, _context: object) -> None:
@@ -270,8 +248,6 @@ def test_more_than_a_bookie_may_owe_is_refused(play):
         await asyncio.sleep(0.01)
         assert codes == [OVERLOADED] * 3
         assert connection.in_flight_bytes == 800
-
-    play(scenario, bytes_max=1_000)
 
 
 @pytest.mark.parametrize(
@@ -285,19 +261,18 @@ def test_more_than_a_bookie_may_owe_is_refused(play):
     ],
     ids=["huge", "short", "version", "unasked", "no request id"],
 )
-def test_a_bookie_that_sends_what_cannot_be_is_disconnected(play, garbage):
-    async def scenario(server, connection, _):
+async def test_a_bookie_that_sends_what_cannot_be_is_disconnected(garbage):
+    async with connected() as (server, connection):
         ask = asking(connection)
         owed = ask(1, 1)
         await server.asked.get()
         server.send(garbage)
         assert (await owed)[0] == DISCONNECTED
 
-    play(scenario)
 
+async def test_requests_to_an_absent_bookie_fail_at_once_or_soon():
+    async with connected() as (_server, connection):
 
-def test_requests_to_an_absent_bookie_fail_at_once_or_soon(play):
-    async def scenario(server, connection, _):
         async def nowhere(_bookie: str) -> BookieAddress:
             raise ConnectionError("not registered")
 
@@ -308,8 +283,6 @@ def test_requests_to_an_absent_bookie_fail_at_once_or_soon(play):
         assert (await ask(1, 3))[0] == DISCONNECTED
         connection.close()
         assert (await ask(1, 4))[0] == DISCONNECTED
-
-    play(scenario)
 
 
 class MadeTooLate(BookieConnection):
