@@ -302,8 +302,7 @@ class PartitionFact(StoredFact):
     @classmethod
     def decode(cls, value: bytes) -> PartitionFact:
         """Read stored bytes. Raises DataCorrupt, FormatUnsupported."""
-        # Written in tests alone: what reads recipes must accept _PARTITION_VERSION here.
-        reader = FactReader.parse("partition", value)
+        reader = FactReader.parse("partition", value, _PARTITION_VERSION)
         fact = cls(
             reader.integer("log_start_offset", 0),
             reader.integer("leader_epoch", 0),

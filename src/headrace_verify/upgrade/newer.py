@@ -108,7 +108,7 @@ def _topic_fact(folder: Path) -> None:
 
 
 def _partition_fact(folder: Path) -> None:
-    _rewrite_facts(folder, PARTITIONS, lambda fact: {**fact, "v": 2})
+    _rewrite_facts(folder, PARTITIONS, lambda fact: {**fact, "v": 3})
 
 
 def _footer(folder: Path) -> None:
