@@ -252,7 +252,9 @@ def _log_lines(
     decode = decoder_of(chain.topic.name, chain.companion)
     for link in chain.fact.ledgers:
         line = {"type": "ledger", "ledger": link.ledger, "base_offset": link.base_offset}
-        if link.local_deleted_ms is not None:
+        if link.tabled_ms is not None:
+            yield {**line, "problem": "its records are only in the topic's table"}
+        elif link.local_deleted_ms is not None:
             yield {**line, "problem": "it is only in object storage"}
         elif link.ledger not in store.by_id:
             yield {**line, "problem": "it is missing from the directory"}

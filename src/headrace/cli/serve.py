@@ -415,6 +415,10 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         values["zookeeper_credential_file"],
     )
     cluster = with_tls(cluster, tls_of(values))
+    if values["tables"] is not None and values["objects"] is None:
+        raise CommandFailed(
+            "--tables without --objects has no effect: tables replace objects; give both, or none"
+        )
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
             "--workers shares a data directory and cannot be combined with --zookeeper: start"
@@ -439,6 +443,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         http,
         advertised,
         values["objects"],
+        values["tables"],
         (values["offload_mib_per_s"] << 20) or None,
         _broker_config(values, worker),
         worker_count,

@@ -232,7 +232,10 @@ class _Check:
         self._report.findings.append(found)
 
     def _note_tiered(self, chain: Chain, link: LedgerLink) -> None:
-        cause = f"{chain.name}: ledger {link.ledger} is in object storage only"
+        where = "in object storage only"
+        if link.tabled_ms is not None:
+            where = "a recipe in object storage, and its records are in the topic's table only"
+        cause = f"{chain.name}: ledger {link.ledger} is {where}"
         effect = "it was not checked"
         place: RecordRange = chain.place_in(link, link.base_offset, (link.end_offset or 1) - 1)
         self._report.findings.append(note("ledger-tiered", METADATA, cause, effect, place))

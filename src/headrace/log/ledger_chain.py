@@ -375,6 +375,16 @@ class LedgerChain:
         # Must not be undone, since the bytes may then be deleted. The caller retries on failure.
         await self._change(ledgers, change, lambda: None)
 
+    async def tabled(self, ledger: LedgerId, now_ms: int) -> bool:
+        """Record that a ledger's recipe replaces its object, which may then be deleted; False if it
+        was trimmed."""
+
+        def change(link: LedgerLink) -> LedgerLink:
+            assert link.local_deleted_ms is not None, "the object is the only copy"
+            return replace(link, tabled_ms=now_ms)
+
+        return await self._change({ledger}, change, lambda: None)
+
     async def _change(
         self,
         ledgers: set[LedgerId],

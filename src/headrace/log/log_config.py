@@ -56,6 +56,8 @@ class LogConfig:
     local_retention_ms: int = -2
     """How long an offloaded ledger keeps its local copy; -2: until the ledger is deleted."""
     local_retention_bytes: int = -2
+    is_table_replacing: bool = False
+    """Whether offloaded ledgers give up records that the topic's table has."""
     copies: Copies | None = None
     """Replication of the next ledger; None: the store's default."""
     is_validated: bool = True

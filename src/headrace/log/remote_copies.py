@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 def attach(link: LedgerLink, tier: Tier | None) -> None:
     """Register a ledger with the tier if the chain records it as offloaded."""
     if tier is not None and link.offloaded_ms is not None:
-        is_local = link.local_deleted_ms is None
-        tier.attach(LedgerId(link.ledger), link.size_bytes or 0, is_local=is_local)
+        tier.attach(
+            LedgerId(link.ledger),
+            link.size_bytes or 0,
+            is_local=link.local_deleted_ms is None,
+            is_tabled=link.tabled_ms is not None,
+        )
 
 
 def unreachable(segment: Segment, error: LedgerUnknown) -> HeadraceError:

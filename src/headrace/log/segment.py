@@ -70,6 +70,7 @@ class Segment:
         "is_local",
         "is_offloaded",
         "is_sealed",
+        "is_tabled",
         "last_append_ms",
         "leader_epoch",
         "ledger",
@@ -99,6 +100,8 @@ class Segment:
         """Whether there are gaps between its batches; valid once the index is loaded."""
         self.is_offloaded = False
         """Whether the chain records a copy in object storage."""
+        self.is_tabled = False
+        """Whether the chain records that its recipe replaced its object."""
         self.is_local = True
         """Whether the ledger store itself still has it."""
         self.index = OffsetIndex()
@@ -417,6 +420,7 @@ def sealed_segment(link: LedgerLink) -> Segment:
     segment.is_sealed = True
     segment.is_offloaded = link.offloaded_ms is not None
     segment.is_local = link.local_deleted_ms is None
+    segment.is_tabled = link.tabled_ms is not None
     segment.is_index_loaded = False
     return segment
 

@@ -8,6 +8,10 @@ unreferenced copy, local or remote, and both are garbage collected.
 The newest sealed ledger with a footer keeps its local copy, and so do the recovered ones after it:
 the footer contains the producer states, so a partition can open and accept appends while object
 storage is unavailable.
+
+A ledger whose object is its only copy may give that up, too, for a recipe that takes its records
+from the topic's table. The recipe is written, and the whole ledger rebuilt from it and verified,
+before the chain records *tabled*, and the object is deleted after that.
 """
 
 from __future__ import annotations
@@ -15,9 +19,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
     from headrace.storage.ledger import LedgerStore
+    from headrace.storage.tiering.recipe_format import TableFile
     from headrace.storage.tiering.tier import Tier
 
 SAME_AS_RETENTION = -2
@@ -68,6 +75,15 @@ def to_drop(log: PartitionLog, now_ms: int) -> list[Segment]:
         excess -= segment.end_position
         due.append(segment)
     return due
+
+
+def to_borrow(log: PartitionLog) -> list[Segment]:
+    """Ledgers whose object is their only copy, and whose records the table may have instead."""
+    if not log.config.is_table_replacing or log.config.is_compacted:
+        return []
+    return [
+        one for one in log.closed if one.is_offloaded and not one.is_local and not one.is_tabled
+    ]
 
 
 # --- queries -------------------------------------------------------------------------------------
@@ -158,3 +174,29 @@ async def drop_local(log: PartitionLog, store: LedgerStore, tier: Tier, now_ms: 
 
     await log.lifecycle_host.do(step(), "drop of local copies")
     return count
+
+
+async def borrow(
+    log: PartitionLog, segment: Segment, tier: Tier, files: Sequence[TableFile], now_ms: int
+) -> str | None:
+    """Replace the object of a ledger by a recipe with the records of these files, and record it.
+
+    Returns why the object stays, if the files have too little of the ledger. Raises like `offload`.
+    """
+    reason = await tier.write_recipe(segment.ledger, files)
+    if reason is not None:
+        return reason
+    noted: bool | None = None
+
+    async def note() -> None:
+        nonlocal noted
+        noted = await log.lifecycle_host.chain.tabled(segment.ledger, now_ms)
+        if noted:
+            segment.is_tabled = True
+            tier.attach(segment.ledger, segment.end_position, is_local=False, is_tabled=True)
+            tier.discard_object(segment.ledger)
+
+    await log.lifecycle_host.do(note(), "note of a recipe")
+    if noted is False:  # trimmed or deleted meanwhile
+        tier.discard(segment.ledger)
+    return None

@@ -55,6 +55,11 @@ async def open_tier(
     if settings.worker_count > 1 and settings.broker.broker_id:
         # Each worker numbers its ledgers itself. The first one continues the stand-alone broker's.
         cluster_id += f"-worker-{settings.broker.broker_id}"
+    tables = None
+    if settings.tables_folder is not None:
+        from headrace.storage.tiering.iceberg_tables import IcebergTables
+
+        tables = IcebergTables.open(settings.tables_folder, cluster_id)
     is_known = await has_offloaded(metadata)
     timeout_ms = KNOWN_TIMEOUT_MS if is_known else NEW_TIMEOUT_MS
     probed = BlobStore.open(url, BlobLimits(timeout_ms, timeout_ms, 1, timeout_ms))
@@ -71,6 +76,7 @@ async def open_tier(
         clock,
         offload_bytes_per_s=settings.offload_bytes_per_s,
         is_inner_shared=is_storage_shared,
+        tables=tables,
     )
 
 

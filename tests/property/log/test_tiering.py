@@ -4,15 +4,19 @@ local copies, trims, sweeps, and crashes before or after any change of the outsi
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import obstore
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tests.clocks import HandClock
 from tests.kit.broker import Rig
 from tests.kit.records import batch
+from tests.unit.storage.test_recipe import table_file
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import HeadraceError
@@ -23,6 +27,7 @@ from headrace.records.batch import check_batch
 from headrace.records.codec import Record, decode_batch
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
+from headrace.storage.tiering.recipe_format import TableFile
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 CONFIGS = {
@@ -33,7 +38,35 @@ CONFIGS = {
 }
 
 
+BORROWING = {**CONFIGS, "headrace.table": "append", "headrace.table.replaces.objects": "true"}
+
 BEFORE, BEHIND, STOP = range(3)
+
+
+class FileTables:
+    """The topic's table: Parquet files in a folder, written when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records: list[Record] = []
+        self.tags: set[tuple[str, int]] = set()
+
+    async def settled(self, topic: str) -> dict[int, int]:
+        return {0: len(self.records)}
+
+    async def protect(self, place: Any, base_offset: int, end_offset: int) -> list[TableFile]:
+        path = self.folder / f"{base_offset}-{end_offset}.parquet"
+        if not path.exists():
+            table_file(path, self.records[max(0, base_offset - 1) : end_offset + 1])
+        self.tags.add((place.topic, place.ledger))
+        data = path.read_bytes()
+        return [TableFile(str(path), len(data), hashlib.sha256(data).hexdigest())]
+
+    async def protected(self) -> list[tuple[str, int]]:
+        return sorted(self.tags)
+
+    async def release(self, topic: str, ledger: int) -> None:
+        self.tags.discard((topic, ledger))
 
 
 class Fuse:
@@ -83,7 +116,8 @@ class Fused:
 class World:
     """What outlives a broker, the broker of the moment, and the model."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: FileTables | None = None) -> None:
+        self.tables = tables
         self.inner = MemoryLedgerStore()
         self.metadata = MemoryMetadataStore()
         self.objects = obstore.store.MemoryStore()
@@ -95,19 +129,23 @@ class World:
     async def start(self) -> None:
         self.fuse = Fuse()
         blobs = BlobStore(self.objects, "memory", None, BlobLimits())
+        tables = None
+        if self.tables is not None:
+            tables = Fused(self.tables, self.fuse, "protect", "release")
         self.tier = TieredLedgerStore(
             Fused(self.inner, self.fuse, "create", "seal", "delete"),
             Fused(blobs, self.fuse, "put", "delete"),
             "c",
             self.clock,
             cache_bytes_max=2_000,
+            tables=tables,
         )
         metadata = Fused(self.metadata, self.fuse, "put", "delete", "multi")
         config = BrokerConfig(orphan_grace_ms=0)
         self.rig = Rig(config, self.tier, metadata, self.clock, tier=self.tier)
         self.node = node = await self.rig.start()
         if "t" not in node.topics.by_name:
-            await node.topics.create("t", 1, 1, CONFIGS)
+            await node.topics.create("t", 1, 1, BORROWING if self.tables else CONFIGS)
         self.log = node.topics.by_name["t"].partitions[0]
         await self.log.wait_loaded()
 
@@ -122,13 +160,16 @@ class World:
 
     async def append(self, count: int) -> None:
         for _ in range(count):
-            value = b"%06d" % len(self.values)
+            value = b"%06d" % len(self.values) * (80 if self.tables else 1)
             data = batch(value, timestamp_ms=self.clock.ms)
             while (appended := self.log.append(data, check_batch(data))) is None:
                 await self.log.ready.wait()
             assert appended.base_offset == len(self.values)
             # Before the wait: a crash may come behind the append, and then it is there.
             self.values.append(value)
+            if self.tables is not None:
+                record = Record(appended.base_offset, self.clock.ms, None, value, [])
+                self.tables.records.append(record)
             await appended.completion.wait()
 
     async def roll(self) -> None:
@@ -178,6 +219,9 @@ class World:
         await self.crash()
         await self.start()
         await self.sweep()
+        while self.tier._to_delete:
+            await asyncio.sleep(0.001)
+        await self.sweep()  # a tag is released once its recipe is deleted
         links = [
             link
             for entry in await self.metadata.list(PARTITIONS)
@@ -185,9 +229,18 @@ class World:
         ]
         while self.tier._to_delete:
             await asyncio.sleep(0.001)
-        objects = {item.ledger async for item in self.tier.list_objects()}
-        assert objects <= {link.ledger for link in links}
-        assert {link.ledger for link in links if link.local_deleted_ms is not None} <= objects
+        listed = [item async for item in self.tier.list_objects()]
+        objects = {item.ledger for item in listed if not item.is_recipe}
+        recipes = {item.ledger for item in listed if item.is_recipe}
+        tabled = {link.ledger for link in links if link.tabled_ms is not None}
+        assert objects | recipes <= {link.ledger for link in links}
+        assert {x.ledger for x in links if x.local_deleted_ms is not None} - tabled <= objects
+        assert tabled <= recipes
+        assert not tabled & objects
+        if self.tables is not None:
+            tagged = {ledger for _, ledger in self.tables.tags}
+            assert tabled <= tagged <= {link.ledger for link in links}
+        event(f"{min(len(tabled), 4)} recipes at the end")
         here = {info.ledger for info in self.inner.list()}
         assert here == {link.ledger for link in links if link.local_deleted_ms is None}
 
@@ -213,6 +266,17 @@ steps = st.tuples(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(steps, min_size=20, max_size=50))
 def test_every_record_is_read_exactly_once_whichever_tier_has_it(script):
+    run_script(script, World())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(steps, min_size=20, max_size=50))
+def test_so_it_is_where_the_table_has_records_that_object_storage_gave_up(script):
+    with tempfile.TemporaryDirectory() as folder:
+        run_script(script, World(FileTables(Path(folder))))
+
+
+def run_script(script: Any, world: World) -> None:
     faults: list[str] = []
 
     class Listener(logging.Handler):
@@ -220,7 +284,6 @@ def test_every_record_is_read_exactly_once_whichever_tier_has_it(script):
             faults.append(record.getMessage())
 
     async def main() -> None:
-        world = World()
         await world.start()
         for step, number, crash in script:
             if crash is not None:

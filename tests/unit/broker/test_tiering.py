@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -17,16 +18,19 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.housekeeping.tiering import PARTITION_REST_MS
 from headrace.broker.topics.topic_checks import check_tiering
-from headrace.errors import ConfigInvalid, DataCorrupt, StorageUnavailable
+from headrace.errors import ConfigInvalid, DataCorrupt, RequestInvalid, StorageUnavailable
 from headrace.log.tiering import (
     first_pending_offset,
     last_offloaded_offset,
     local_start_offset,
     to_drop,
 )
+from headrace.metadata.facts import LedgerLink, PartitionFact
+from headrace.metadata.store import ANY
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
+from headrace.storage.tiering.iceberg_tables import IcebergTables
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
@@ -132,6 +136,31 @@ def test_a_broker_without_object_storage_refuses_to_begin_and_keeps_what_was_beg
         check_tiering(on, {}, has_objects=False)
     check_tiering({**on, "retention.ms": "1"}, on, has_objects=False)
     check_tiering({}, on, has_objects=False)
+
+
+def test_a_table_replaces_objects_only_where_it_can_give_them_back():
+    on = {"remote.storage.enable": "true", "headrace.table.replaces.objects": "true"}
+    table = {**on, "headrace.table": "append"}
+    check_tiering(table, {}, has_objects=True, has_tables=True)
+    check_tiering(table, table, has_objects=True, has_tables=False)  # set before: it is served
+    for configs, has_tables, reason in (
+        (table, False, "--tables"),
+        ({**table, "cleanup.policy": "compact"}, True, "compacted"),
+        ({**table, "headrace.table": "upsert"}, True, "not append"),
+        (on, True, "not append"),
+        ({**table, "headrace.table.value": "avro"}, True, "not binary"),
+        ({**table, "remote.storage.enable": "false"}, True, "remote.storage.enable=true"),
+    ):
+        before = table if has_tables else {}
+        with pytest.raises(ConfigInvalid, match=reason):
+            check_tiering(configs, before, has_objects=True, has_tables=has_tables)
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/lake", "rest:http://127.0.0.1:8181", "absent"])
+def test_tables_that_are_in_no_directory_are_refused_at_the_start(place):
+    pytest.importorskip("pyiceberg")
+    with pytest.raises(RequestInvalid, match="is not a directory"):
+        IcebergTables.open(place, "c")
 
 
 # --- which ledgers go ----------------------------------------------------------------------------
@@ -284,6 +313,26 @@ async def test_the_sweep_takes_objects_that_no_chain_names_when_they_are_old_and
         b.clock.ms += 1
         assert await b.node.tiering.delete_orphans() == 1
         assert await b.objects() == kept
+
+
+async def test_a_recipe_supersedes_an_object_once_all_links_with_its_number_have_one():
+    """Workers that share the metadata number their ledgers alike."""
+    async with bench() as b:
+        ledger = await leave_an_orphan(b)
+        offloaded = LedgerLink(ledger, 0, 1, 1, 1, 1, 1, 10, 20)
+        tabled = replace(offloaded, tabled_ms=30)
+        keys = [f"/partitions/{digit * 32}/0" for digit in "01"]
+
+        async def sweep_for_a_day(*chains: LedgerLink) -> set[int]:
+            for key, link in zip(keys, chains, strict=True):
+                await b.metadata.put(key, PartitionFact(0, 1, [link]).encode(), ANY)
+            await b.node.tiering.delete_orphans()
+            b.clock.ms += DAY_MS
+            await b.node.tiering.delete_orphans()
+            return await b.objects()
+
+        assert await sweep_for_a_day(tabled, offloaded) == {ledger}
+        assert await sweep_for_a_day(tabled, tabled) == set()
 
 
 async def test_a_sweep_that_cannot_read_a_chain_deletes_nothing():

@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.housekeeping.tabling import Tabling
 from headrace.errors import DataCorrupt, HeadraceError, LedgerUnknown
 from headrace.log.tiering import drop_local, offload, to_offload
 from headrace.metadata.decoding import decode_fact
@@ -82,8 +83,11 @@ class Tiering:
         """Partitions with a failure of their own, the end of their pause, and the failure."""
         self._problem = self._failed_now = ""
         self._sweep_at_ms = 0
-        self._unnamed_since_ms: dict[LedgerId, int] = {}
-        """Objects that no chain names, and when a pass first found that."""
+        self._unnamed_since_ms: dict[tuple[LedgerId, bool], int] = {}
+        """Objects and recipes that no chain names, and when a pass first found that."""
+        tables = tier.tables
+        self.tabling = None if tables is None else Tabling(topics, tier, tables, clock)
+        """None if objects are never replaced."""
 
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
@@ -106,10 +110,13 @@ class Tiering:
         return rest_ms
 
     async def round(self) -> None:
-        """Drop due local copies, offload sealed ledgers, and once a day delete orphans."""
+        """Drop due local copies, offload sealed ledgers, replace objects by recipes, and once a day
+        delete orphans."""
         self._failed_now = ""
         try:
             await self._offload_all(await self._survey())
+            if self.tabling is not None:
+                await self.tabling.round()
             now_ms = self._clock.now_ms()
             if now_ms >= self._sweep_at_ms:
                 self._sweep_at_ms = now_ms + SWEEP_RETRY_MS
@@ -224,21 +231,34 @@ class Tiering:
         """Delete the objects that no chain has named for the grace period; returns how many. Raises
         storage and metadata errors, in which case nothing was deleted."""
         now_ms = self._clock.now_ms()
-        objects = [item.ledger async for item in self._tier.list_objects()]
-        named: set[int] = set()
-        if objects:
+        objects = [(item.ledger, item.is_recipe) async for item in self._tier.list_objects()]
+        tags = () if self.tabling is None else await self.tabling.protected()
+        tabled: dict[int, bool] = {}
+        if objects or tags:
             for entry in await self._metadata.list(PARTITIONS):
-                named |= {link.ledger for link in decode_fact(PartitionFact, entry).ledgers}
+                for link in decode_fact(PartitionFact, entry).ledgers:
+                    # Workers number their ledgers alike: all that have the number must agree.
+                    is_tabled = link.tabled_ms is not None
+                    tabled[link.ledger] = tabled.get(link.ledger, True) and is_tabled
+        # A recipe without an entry in the chain may be about to get it; the next attempt replaces
+        # it. An object is superseded by the entry.
         self._unnamed_since_ms = {
-            ledger: self._unnamed_since_ms.get(ledger, now_ms)
-            for ledger in objects
-            if ledger not in named
+            (ledger, is_recipe): self._unnamed_since_ms.get((ledger, is_recipe), now_ms)
+            for ledger, is_recipe in objects
+            if ledger not in tabled or (tabled[ledger] and not is_recipe)
         }
         before_ms = now_ms - self._config.orphan_grace_ms
         orphans = [one for one, since_ms in self._unnamed_since_ms.items() if since_ms <= before_ms]
-        for ledger in orphans:
-            self._tier.discard(ledger)
-            del self._unnamed_since_ms[ledger]
+        for one in orphans:
+            discard = self._tier.discard_object if one[0] in tabled else self._tier.discard
+            discard(one[0])
+            del self._unnamed_since_ms[one]
         if orphans:
             log.info("deleting %d orphaned objects", len(orphans))
+        if self.tabling is not None:
+            # A recipe needs its tag as long as there is one, whether or not a chain names it.
+            recipes = {ledger for ledger, is_recipe in objects if is_recipe}
+            unused = [one for one in tags if one[1] not in tabled and one[1] not in recipes]
+            await self.tabling.release(unused)
+            await self.tabling.audit(tags)
         return len(orphans)

@@ -384,6 +384,14 @@ _TIERS = (
         is_common=True,
     ),
     BrokerSetting(
+        "headrace.tables",
+        Text("FOLDER"),
+        "The --warehouse of `headrace pipeline tables`, for topics with"
+        " headrace.table.replaces.objects: consumers get old records from the tables' files (see"
+        " docs/TIERING.md).",
+        is_common=True,
+    ),
+    BrokerSetting(
         "headrace.offload.mib.per.s",
         Whole(0, 1_000_000),
         "Maximum rate of offloading to object storage, in MiB per second; 0: no limit.",

@@ -43,6 +43,11 @@ def is_remote(configs: Mapping[str, str]) -> bool:
     return configs.get("remote.storage.enable") == "true"
 
 
+def replaces_objects(configs: Mapping[str, str]) -> bool:
+    """Whether offloaded ledgers of the topic give up records that its table has."""
+    return configs.get("headrace.table.replaces.objects") == "true"
+
+
 def accepts_dead_letters(configs: Mapping[str, str]) -> bool:
     """Whether the topic may be the dead letter topic of share groups."""
     return configs.get(DEAD_LETTERS, DEFINITIONS[DEAD_LETTERS].default) == "true"
@@ -110,6 +115,7 @@ def log_config(configs: Mapping[str, str]) -> LogConfig:
         refuses_attributes=value(ATTRIBUTES) == "refuse",
         is_validated=value(VALIDATION) == "full",
         is_remote_enabled=is_remote(configs),
+        is_table_replacing=replaces_objects(configs),
         local_retention_ms=int(value("local.retention.ms")),
         local_retention_bytes=int(value("local.retention.bytes")),
         copies=copies_of(configs),

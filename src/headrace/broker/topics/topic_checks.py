@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import ACL
-from headrace.broker.topics.overrides import is_remote, log_config
+from headrace.broker.topics.overrides import is_remote, log_config, replaces_objects
 from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
 from headrace.errors import (
     ConfigInvalid,
@@ -84,7 +84,9 @@ class TopicChecks:
         for key, value in configs.items():
             if before.get(key) != value:  # unchanged values stay, perhaps set by a newer broker
                 check_config(key, value)
-        check_tiering(configs, before, has_objects=self._environment.tier is not None)
+        tier = self._environment.tier
+        has_tables = tier is not None and tier.tables is not None
+        check_tiering(configs, before, has_objects=tier is not None, has_tables=has_tables)
         check_quorum(configs, before, is_replicated=self._environment.is_shared)
 
     def check_partition_count(self, count: int) -> None:
@@ -95,8 +97,27 @@ class TopicChecks:
             )
 
 
+def check_table_replacing(configs: Mapping[str, str], *, has_tables: bool) -> None:
+    """Raise ConfigInvalid unless the topic's table can give its records back byte for byte."""
+    reasons = {
+        "this broker reads no tables; start it with --tables": not has_tables,
+        "the topic is compacted": log_config(configs).is_compacted,
+        "headrace.table is not append": configs.get("headrace.table") != "append",
+        "headrace.table.value is not binary": (
+            configs.get("headrace.table.value", "binary") != "binary"
+        ),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ConfigInvalid(f"headrace.table.replaces.objects=true is not possible: {reason}")
+
+
 def check_tiering(
-    configs: Mapping[str, str], before: Mapping[str, str], *, has_objects: bool
+    configs: Mapping[str, str],
+    before: Mapping[str, str],
+    *,
+    has_objects: bool,
+    has_tables: bool = False,
 ) -> None:
     """Raise ConfigInvalid if a topic's tiering overrides contradict each other (KIP-405).
 
@@ -104,6 +125,11 @@ def check_tiering(
     supports.
     """
     if not is_remote(configs):
+        if replaces_objects(configs):
+            raise ConfigInvalid(
+                "headrace.table.replaces.objects=true is not possible without"
+                " remote.storage.enable=true"
+            )
         return
     if not has_objects and not is_remote(before):
         raise ConfigInvalid(
@@ -111,6 +137,8 @@ def check_tiering(
             "storage; start it with --objects"
         )
     config = log_config(configs)
+    if replaces_objects(configs):
+        check_table_replacing(configs, has_tables=has_tables or replaces_objects(before))
     for name, local, whole in (
         ("ms", config.local_retention_ms, config.retention_ms),
         ("bytes", config.local_retention_bytes, config.retention_bytes),

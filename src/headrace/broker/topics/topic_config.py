@@ -216,6 +216,15 @@ _USED = (
         OneOf(("none", "append", "upsert")),
     ),
     ConfigDefinition(
+        "headrace.table.replaces.objects",
+        BOOLEAN,
+        "false",
+        "With headrace.table=append and remote.storage.enable: object storage gives up records that"
+        " the topic's table has, and consumers get them from the table's files (headrace serve "
+        "--tables). Who deletes files of the table then deletes records of the topic.",
+        _boolean,
+    ),
+    ConfigDefinition(
         "headrace.table.value",
         STRING,
         "binary",

@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from headrace.storage.ledger import LedgerId
+    from headrace.storage.tiering.recipe_format import TableFile
+    from headrace.storage.tiering.table_files import TableFiles
 
 
 class StoredObject(NamedTuple):
@@ -22,6 +24,7 @@ class StoredObject(NamedTuple):
     ledger: LedgerId
     size_bytes: int
     modified_ms: int
+    is_recipe: bool = False
 
 
 class TierCounters:
@@ -61,8 +64,16 @@ class Tier(Protocol):
         """The location of the objects, for display: contains no secrets."""
         ...
 
-    def attach(self, ledger: LedgerId, size: int, *, is_local: bool) -> None:
-        """Register an offloaded ledger of `size` bytes, and whether its local copy remains."""
+    @property
+    def tables(self) -> TableFiles | None:
+        """The topics' tables; None if they replace no objects."""
+        ...
+
+    def attach(
+        self, ledger: LedgerId, size: int, *, is_local: bool, is_tabled: bool = False
+    ) -> None:
+        """Register an offloaded ledger of `size` bytes: whether its local copy remains, and whether
+        its recipe, not its object, is what it is read from."""
         ...
 
     async def offload(self, ledger: LedgerId) -> int:
@@ -87,9 +98,29 @@ class Tier(Protocol):
         """
         ...
 
+    async def write_recipe(self, ledger: LedgerId, files: Sequence[TableFile]) -> str | None:
+        """Write the recipe of an attached ledger whose object is its only copy, and rebuild the
+        whole ledger from it.
+
+        Returns why nothing was written, if the recipe would store most of the ledger. Repeating it
+        replaces the recipe. Raises StorageUnavailable, DataCorrupt.
+        """
+        ...
+
+    async def check_recipe(self, ledger: LedgerId) -> None:
+        """Look for the recipe of a ledger, and for the table's files that it names.
+
+        Raises LedgerUnknown if it is not attached, StorageUnavailable, DataCorrupt.
+        """
+        ...
+
+    def discard_object(self, ledger: LedgerId) -> None:
+        """Like `discard`, for the object of a ledger that the chain records as tabled."""
+        ...
+
     def discard(self, ledger: LedgerId) -> None:
-        """Delete the object, if there is one, in the background; until that has succeeded,
-        `list_objects` includes it."""
+        """Delete the object and the recipe, if there are any, in the background; until that has
+        succeeded, `list_objects` includes them."""
         ...
 
     def list_objects(self) -> AsyncIterator[StoredObject]:

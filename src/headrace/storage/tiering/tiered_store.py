@@ -43,7 +43,11 @@ from headrace.storage.tiering.object_files import ObjectFile, ObjectFiles
 from headrace.storage.tiering.object_format import ledger_of_name, object_name
 from headrace.storage.tiering.offload import UploadRate, read_back, write_object
 from headrace.storage.tiering.read_ahead import ReadAhead
+from headrace.storage.tiering.recipe_format import ledger_of_recipe, recipe_name
+from headrace.storage.tiering.recipe_ledger import RecipeLedger
+from headrace.storage.tiering.recipe_writing import write_recipe
 from headrace.storage.tiering.remote_ledger import RemoteLedger
+from headrace.storage.tiering.table_rows import TableRows
 from headrace.storage.tiering.tier import StoredObject, TierCounters
 
 if TYPE_CHECKING:
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
     from headrace.runtime.file_bytes import FileBytes
     from headrace.storage.ledger import BulkWriter
     from headrace.storage.tiering.blob_store import BlobStore
+    from headrace.storage.tiering.recipe_format import TableFile
+    from headrace.storage.tiering.table_files import TableFiles
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +82,7 @@ class TieredLedgerStore:
         cache_bytes_max: int = 64 << 20,
         offload_bytes_per_s: int | None = None,
         is_inner_shared: bool = False,
+        tables: TableFiles | None = None,
     ) -> None:
         """Objects are stored under `prefix`, which no other cluster uses.
 
@@ -87,17 +94,20 @@ class TieredLedgerStore:
         self._blobs = blobs
         self._prefix = prefix
         self._is_inner_shared = is_inner_shared
+        self.tables = tables
+        """See Tier."""
         self._pace = UploadRate(clock, offload_bytes_per_s)
         self._attached: dict[LedgerId, int] = {}
         """Offloaded ledgers and their sizes."""
-        self._remote: dict[LedgerId, RemoteLedger] = {}
-        """The subset that is read from objects."""
-        self._opened: dict[RemoteLedger, None] = {}
+        self._remote: dict[LedgerId, RemoteLedger | RecipeLedger] = {}
+        """The subset that is read from objects, or by recipes."""
+        self._opened: dict[RemoteLedger | RecipeLedger, None] = {}
+        self._rows = TableRows()
         self._ahead = ReadAhead(cache_bytes_max)
         self._files = ObjectFiles(SystemDisk(), clock)
         self._local = inner if isinstance(inner, LocatesBytes) else None
         self._named = inner if isinstance(inner, NamesFiles) else None
-        self._to_delete: dict[LedgerId, None] = {}
+        self._to_delete: dict[str, None] = {}
         self._deleting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
         self.counters = TierCounters()
@@ -107,6 +117,7 @@ class TieredLedgerStore:
         await self._tasks.close()
         await self._ahead.close()
         self._files.close()
+        self._rows.close()
 
     # --- LedgerStore -------------------------------------------------------------------------
 
@@ -191,7 +202,7 @@ class TieredLedgerStore:
         inner = self._inner
         return inner.bulk_writer(ledger) if isinstance(inner, WritesInBulk) else None
 
-    def _file_of(self, remote: RemoteLedger, position: int) -> ObjectFile | None:
+    def _file_of(self, remote: RemoteLedger | RecipeLedger, position: int) -> ObjectFile | None:
         """The file to read from at `position`, if there is one and nothing is being read ahead.
 
         A reader that is read ahead for stays so until the rest of the file is cached: otherwise
@@ -258,12 +269,19 @@ class TieredLedgerStore:
         """See Tier."""
         return self._blobs.shown
 
-    def attach(self, ledger: LedgerId, size: int, *, is_local: bool) -> None:
+    def attach(
+        self, ledger: LedgerId, size: int, *, is_local: bool, is_tabled: bool = False
+    ) -> None:
         """See Tier."""
         self._attached[ledger] = size
-        self._to_delete.pop(ledger, None)
-        if not is_local and ledger not in self._remote:
-            self._remote[ledger] = self._remote_ledger(ledger, size)
+        if not is_tabled:
+            self._to_delete.pop(self._name(ledger), None)
+        before = self._remote.get(ledger)
+        if is_local or isinstance(before, RecipeLedger) or (before is not None and not is_tabled):
+            return  # a recipe replaces an object, never the reverse
+        self._forget(ledger)
+        make = self._recipe_ledger if is_tabled else self._remote_ledger
+        self._remote[ledger] = make(ledger, size)
 
     async def offload(self, ledger: LedgerId) -> int:
         """See Tier."""
@@ -301,25 +319,60 @@ class TieredLedgerStore:
         except LedgerUnknown:
             log.debug("ledger %d had no local copy", ledger)
 
+    async def write_recipe(self, ledger: LedgerId, files: Sequence[TableFile]) -> str | None:
+        """See Tier."""
+        size = self._attached[ledger]
+        name = self._recipe_name(ledger)
+        source = self._remote_ledger(ledger, size)
+        try:
+            reason = await write_recipe(source, self._blobs, name, files, self._rows)
+            if reason is None:
+                await self._recipe_ledger(ledger, size).rebuild_all()
+            return reason
+        except (StorageUnavailable, DataCorrupt):
+            self.counters.failures += 1
+            raise
+
+    async def check_recipe(self, ledger: LedgerId) -> None:
+        """See Tier."""
+        size = self._attached.get(ledger)
+        if size is None:
+            raise LedgerUnknown(f"ledger {ledger} is not offloaded: it was deleted", ledger=ledger)
+        await self._recipe_ledger(ledger, size).check_files()
+
+    def discard_object(self, ledger: LedgerId) -> None:
+        """See Tier."""
+        if isinstance(self._remote.get(ledger), RemoteLedger):  # another broker has replaced it
+            self.attach(ledger, self._attached[ledger], is_local=False, is_tabled=True)
+        self._delete_later(self._name(ledger))
+
     def discard(self, ledger: LedgerId) -> None:
         """See Tier."""
         self._attached.pop(ledger, None)
+        self._forget(ledger)
+        self._delete_later(self._recipe_name(ledger), self._name(ledger))
+
+    def _forget(self, ledger: LedgerId) -> None:
         remote = self._remote.pop(ledger, None)
         if remote is not None:
             self._opened.pop(remote, None)
             self._ahead.forget(ledger)
             if remote.place is not None:
                 self._files.forget(remote.place.path)
-        self._to_delete[ledger] = None
+
+    def _delete_later(self, *names: str) -> None:
+        self._to_delete.update(dict.fromkeys(names))
         if self._deleting is None or self._deleting.done():
             self._deleting = self._tasks.start(self._delete_objects(), "deleting objects")
 
     async def list_objects(self) -> AsyncIterator[StoredObject]:
         """See Tier."""
         async for blob in self._blobs.list(f"{self._prefix}/ledgers"):
-            ledger = ledger_of_name(blob.name)
-            if ledger is not None:
-                yield StoredObject(ledger, blob.size_bytes, blob.modified_ms)
+            for of_name in (ledger_of_name, ledger_of_recipe):
+                ledger = of_name(blob.name)
+                if ledger is not None:
+                    is_recipe = of_name is ledger_of_recipe
+                    yield StoredObject(ledger, blob.size_bytes, blob.modified_ms, is_recipe)
 
     # --- internal ----------------------------------------------------------------------------
 
@@ -329,7 +382,14 @@ class TieredLedgerStore:
     def _remote_ledger(self, ledger: LedgerId, size: int) -> RemoteLedger:
         return RemoteLedger(ledger, size, self._blobs, self._name(ledger), self.counters)
 
-    async def _open(self, remote: RemoteLedger) -> None:
+    def _recipe_name(self, ledger: LedgerId) -> str:
+        return f"{self._prefix}/{recipe_name(ledger)}"
+
+    def _recipe_ledger(self, ledger: LedgerId, size: int) -> RecipeLedger:
+        name = self._recipe_name(ledger)
+        return RecipeLedger(ledger, size, self._blobs, name, self._rows, self.counters)
+
+    async def _open(self, remote: RemoteLedger | RecipeLedger) -> None:
         if not remote.is_open:
             await remote.open()
             while len(self._opened) >= OPENED_MAX:
@@ -346,9 +406,9 @@ class TieredLedgerStore:
             await asyncio.sleep(delay_s)
             try:
                 while self._to_delete:
-                    ledger = next(iter(self._to_delete))
-                    await self._blobs.delete(self._name(ledger))
-                    self._to_delete.pop(ledger, None)
+                    name = next(iter(self._to_delete))
+                    await self._blobs.delete(name)
+                    self._to_delete.pop(name, None)
                     self.counters.deletes += 1
                 return
             except HeadraceError as error:

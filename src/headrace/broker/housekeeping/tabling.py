@@ -1,0 +1,189 @@
+"""The broker's part of tables that replace objects: schedules recipes, and audits what they need.
+
+Invariants: works in the background, on one ledger at a time and `ROUND_BYTES` of them in a round,
+so that offloading does not wait. A table that is unavailable, altered or missing delays this work
+alone: nothing is raised, and the object stays. Only ledgers whose records the table's maintenance
+has compacted take part: their files stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.errors import HeadraceError, LedgerUnknown
+from headrace.log.tiering import borrow, to_borrow
+from headrace.storage.tiering.table_files import TablePlace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.log.partition_log import PartitionLog
+    from headrace.log.segment import Segment
+    from headrace.runtime.clock import Clock
+    from headrace.storage.ledger import LedgerId
+    from headrace.storage.tiering.table_files import TableFiles
+    from headrace.storage.tiering.tier import Tier
+
+log = logging.getLogger(__name__)
+
+ROUND_BYTES: Final = 256 << 20
+AUDITS_AT_ONCE: Final = 16
+REST_MS: Final = 600_000
+"""Pause after a failure of one topic's table."""
+NOT_YET: Final = "maintenance of the table has not compacted its records yet"
+NOT_THERE: Final = "the table does not have its records"
+NO_TAG: Final = (
+    "the tag of ledger %d is missing in the topic's table: maintenance of the table may delete"
+    " files that are the only copy of records; stop it, and tag a snapshot that has these files"
+)
+
+
+class Tabling:
+    """Replaces objects by recipes for one broker, and looks for the files that recipes need."""
+
+    def __init__(self, topics: Topics, tier: Tier, tables: TableFiles, clock: Clock) -> None:
+        self._topics = topics
+        self._tier = tier
+        self._tables = tables
+        self._clock = clock
+        self._resting: dict[str, int] = {}
+        """Topics whose table failed, and the end of their pause."""
+        self._kept: dict[LedgerId, str] = {}
+        """Why ledgers keep their objects, as far as this process has seen."""
+        self._last = ""
+        """The topic of the last ledger: the next round begins after it."""
+        self.missing = 0
+        """Ledgers that the last audit found without a file or a tag of their own."""
+
+    def why_kept(self, segment: Segment) -> str:
+        """Why an offloaded ledger of a topic that replaces objects keeps its own."""
+        if segment.is_local:
+            return "a copy is in the ledger store, too"
+        return self._kept.get(segment.ledger, NOT_YET)
+
+    async def round(self) -> None:
+        """Replace objects whose records the topics' tables have. Raises nothing of the tables."""
+        left = ROUND_BYTES
+        waiting = deque([one async for one in self._due()])
+        while waiting and left > 0:
+            one = waiting.popleft()
+            segment = one.segments.popleft()
+            left -= segment.end_position
+            self._last = one.topic
+            try:
+                await self._replace(one, segment)
+            except HeadraceError as error:
+                self._failed(one.topic, error)
+                continue
+            if one.segments and not one.log.is_deleted:
+                waiting.append(one)
+
+    async def _due(self) -> AsyncIterator[_Due]:
+        names = sorted(self._topics.by_name)
+        at = next((at for at, name in enumerate(names) if name > self._last), 0)
+        for name in names[at:] + names[:at]:
+            topic = self._topics.by_name.get(name)
+            if topic is None or self._resting.get(name, 0) > self._clock.now_ms():
+                continue
+            found = [one for one in self._of_topic(topic) if one.segments]
+            if not found:
+                continue
+            try:
+                ends = await self._tables.settled(name)
+            except HeadraceError as error:
+                self._failed(name, error)
+                continue
+            for one in found:
+                end = ends.get(one.number, 0)
+                ready = deque(each for each in one.segments if each.end_offset <= end)
+                if ready:
+                    yield one._replace(segments=ready)
+
+    def _of_topic(self, topic: Topic) -> Iterator[_Due]:
+        for number, partition in self._mine(topic):
+            if partition.config.is_table_replacing:
+                due = (one for one in to_borrow(partition) if one.ledger not in self._kept)
+                yield _Due(topic.name, number, partition, deque(due))
+
+    def _mine(self, topic: Topic) -> Iterator[tuple[int, PartitionLog]]:
+        for number, partition in list(topic.logs):
+            is_mine = self._topics.ownership.is_mine(topic, number)
+            if is_mine and partition.is_loaded and not partition.is_deleted:
+                yield number, partition
+
+    async def _replace(self, due: _Due, segment: Segment) -> None:
+        place = TablePlace(due.topic, due.number, segment.ledger)
+        files = await self._tables.protect(place, segment.base_offset, segment.end_offset)
+        reason: str | None = NOT_THERE
+        if files:
+            now_ms = self._clock.now_ms()
+            reason = await borrow(due.log, segment, self._tier, files, now_ms)
+        if reason is not None:
+            self._kept[segment.ledger] = reason
+            await self._tables.release(due.topic, segment.ledger)
+
+    def _failed(self, topic: str, error: HeadraceError) -> None:
+        self._resting[topic] = self._clock.now_ms() + REST_MS
+        log.warning("%s: its table replaces no objects now: %s", topic, error)
+
+    # --- once a day ----------------------------------------------------------------------------
+
+    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
+        """See TableFiles; nothing if the tables cannot be used now."""
+        try:
+            return await self._tables.protected()
+        except HeadraceError as error:
+            log.warning("tags of tables are not released now: %s", error)
+            return ()
+
+    async def release(self, tags: Sequence[tuple[str, LedgerId]]) -> None:
+        """End the protection for ledgers that no chain names, and that have no recipe."""
+        for topic, ledger in tags:
+            try:
+                await self._tables.release(topic, ledger)
+            except HeadraceError as error:
+                log.warning("%s: the tag of ledger %d is not released now: %s",
+                            topic, ledger, error)  # fmt: skip
+
+    async def audit(self, tags: Sequence[tuple[str, LedgerId]]) -> None:
+        """Look for the files and tags that recipes of this broker's partitions need."""
+        protected, missing = set(tags), 0
+        tabled = [
+            (name, segment.ledger)
+            for name, topic in self._topics.by_name.items()
+            for _, partition in self._mine(topic)
+            for segment in partition.closed
+            if segment.is_tabled
+        ]
+        for first in range(0, len(tabled), AUDITS_AT_ONCE):
+            part = tabled[first : first + AUDITS_AT_ONCE]
+            problems = await asyncio.gather(*(self._problem(ledger) for _, ledger in part))
+            for (name, ledger), problem in zip(part, problems, strict=True):
+                is_protected = (name, ledger) in protected
+                if problem is not None or not is_protected:
+                    missing += 1
+                    log.error("%s: %s", name, problem or NO_TAG % ledger)
+        self.missing = missing
+
+    async def _problem(self, ledger: LedgerId) -> str | None:
+        try:
+            await self._tier.check_recipe(ledger)
+        except LedgerUnknown:
+            return None  # retention has just deleted it
+        except HeadraceError as error:
+            return str(error)
+        return None
+
+
+class _Due(NamedTuple):
+    """A partition with ledgers to replace, oldest first."""
+
+    topic: str
+    number: int
+    log: PartitionLog
+    segments: deque[Segment]

@@ -1,0 +1,232 @@
+"""The data files of topics' Iceberg tables, protected by tags.
+
+Invariants: adds and removes tags of its own, and changes nothing else. A tag without expiry keeps
+its snapshot, and a snapshot keeps its files from expiry, compaction and orphan removal. Runs in
+threads: a catalog may take seconds. The catalog and the files are in a directory: tables in object
+storage, or in a REST catalog, are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import RequestInvalid, StorageUnavailable
+from headrace.storage.tiering.recipe_format import TableFile
+from headrace.storage.tiering.table_rows import digest_of
+from headrace.storage.tiering.table_tags import TableTag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.storage.ledger import LedgerId
+    from headrace.storage.tiering.table_files import TablePlace
+
+CATALOG: Final = "headrace"
+NAMESPACE: Final = "headrace"
+SETTLED: Final = "headrace.offsets"
+"""The table's property: the ends of the partitions when maintenance last ran."""
+_FOREVER_MS: Final = 2**63 - 1
+_DIGESTS_MAX: Final = 256
+_OFFSET: Final = struct.Struct("<q")
+
+
+class IcebergTables:
+    """See TableFiles."""
+
+    def __init__(self, root: Path, owner: str) -> None:
+        """`owner` is the prefix of the objects: clusters may share a table."""
+        self._root = root
+        self._owner = owner
+        self._catalog: Any = None
+        self._digests: dict[tuple[str, int], str] = {}
+
+    @classmethod
+    def open(cls, folder: str, owner: str) -> IcebergTables:
+        """The tables of a warehouse in a directory. Raises RequestInvalid."""
+        try:
+            import pyarrow.parquet  # noqa: F401 - that it is there
+            import pyiceberg.catalog.sql  # noqa: F401
+        except ImportError as error:
+            raise RequestInvalid(
+                f"--tables needs a package that is not installed ({error.name}): pip install"
+                " 'headrace[pipeline]'"
+            ) from error
+        if "://" in folder.removeprefix("file://") or folder.startswith("rest:"):
+            raise RequestInvalid(
+                f"--tables {folder} is not a directory: records can be served from tables in a"
+                " directory alone, not in object storage or a REST catalog. Leave --tables out: the"
+                " topics stay tables, and object storage keeps their old records, too"
+            )
+        root = Path(folder.removeprefix("file://")).resolve()
+        if not root.is_dir():
+            raise RequestInvalid(
+                f"--tables {folder} is not a directory: create it, and give it to `headrace"
+                " pipeline tables` as --warehouse"
+            )
+        return cls(root, owner)
+
+    async def settled(self, topic: str) -> Mapping[int, int]:
+        """See TableFiles."""
+        found: Mapping[int, int] = await self._in_thread(self._settled, topic)
+        return found
+
+    async def protect(
+        self, place: TablePlace, base_offset: int, end_offset: int
+    ) -> Sequence[TableFile]:
+        """See TableFiles."""
+        found: Sequence[TableFile] = await self._in_thread(
+            self._protect, place, base_offset, end_offset
+        )
+        return found
+
+    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
+        """See TableFiles."""
+        found: Sequence[tuple[str, LedgerId]] = await self._in_thread(self._protected)
+        return found
+
+    async def release(self, topic: str, ledger: LedgerId) -> None:
+        """See TableFiles."""
+        await self._in_thread(self._release, topic, ledger)
+
+    # --- in a thread ---------------------------------------------------------------------------
+
+    def _settled(self, topic: str) -> Mapping[int, int]:
+        table = self._table(topic)
+        if table is None:
+            return {}
+        if "://" in table.location().removeprefix("file://"):
+            raise StorageUnavailable(
+                f"the table of {topic} is in {table.location()}, and records can be served from"
+                " tables in a directory alone: object storage keeps the records; set"
+                " headrace.table.replaces.objects=false"
+            )
+        try:
+            offsets = json.loads(table.properties.get(SETTLED, "{}")).get(topic, {})
+            return {int(partition): int(end) for partition, end in offsets.items()}
+        except (ValueError, AttributeError, TypeError):  # altered by hand: nothing is settled
+            return {}
+
+    def _protect(self, place: TablePlace, base: int, end: int) -> Sequence[TableFile]:
+        table = self._table(place.topic)
+        tag = None if table is None else self._tag_of(table, place.ledger)
+        if tag is None:
+            tag = self._add_tag(table, place, base, end)
+        # Of the snapshot that the catalog says is tagged, whatever happened since it was read.
+        table = self._table(place.topic)
+        known = None if table is None or tag is None else table.refs().get(tag.name)
+        if known is None or table.snapshot_by_id(known.snapshot_id) is None:
+            return ()
+        found = self._planned(table, known.snapshot_id, place, base, end)
+        if not found:  # it was tagged for an earlier ledger of this number
+            self._release(place.topic, place.ledger)
+            return ()
+        paths = sorted((path, size) for path, size, _ in found)
+        return [TableFile(path, size, self._digest(path, size)) for path, size in paths]
+
+    def _add_tag(self, table: Any, place: TablePlace, base: int, end: int) -> TableTag | None:
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is None:
+            return None
+        found = self._planned(table, snapshot.snapshot_id, place, base, end)
+        if not found:
+            return None
+        end_row = max(last for _, _, last in found) + 1
+        tag = TableTag(self._owner, place.partition, end_row, place.ledger)
+        table.manage_snapshots().create_tag(snapshot.snapshot_id, tag.name, _FOREVER_MS).commit()
+        return tag
+
+    def _planned(
+        self, table: Any, snapshot_id: int, place: TablePlace, base: int, end: int
+    ) -> set[tuple[str, int, int]] | None:
+        """Path, size and last offset of the files with an offset range; None if some rows of theirs
+        were deleted."""
+        field = table.schema().find_field("offset").field_id
+        rows = f"topic = '{place.topic}' and partition = {place.partition}"
+        found: set[tuple[str, int, int]] = set()
+        for task in table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files():
+            if task.delete_files:
+                return None
+            lower = task.file.lower_bounds.get(field)
+            upper = task.file.upper_bounds.get(field)
+            if lower is None or upper is None:
+                return None
+            first_of, last_of = _OFFSET.unpack(lower)[0], _OFFSET.unpack(upper)[0]
+            if first_of < end and last_of >= base:
+                found.add((task.file.file_path, task.file.file_size_in_bytes, last_of))
+        return found
+
+    def _protected(self) -> Sequence[tuple[str, LedgerId]]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        catalog = self._opened()
+        if catalog is None:
+            return ()
+        try:
+            tables = catalog.list_tables(NAMESPACE)
+        except NoSuchNamespaceError:
+            return ()
+        return [
+            (topic, tag.ledger)
+            for _, topic in tables
+            if (table := self._table(topic)) is not None
+            for tag in map(TableTag.parse, table.refs())
+            if tag is not None and tag.owner == self._owner
+        ]
+
+    def _release(self, topic: str, ledger: LedgerId) -> None:
+        table = self._table(topic)
+        tag = None if table is None else self._tag_of(table, ledger)
+        if tag is not None:
+            table.manage_snapshots().remove_tag(tag.name).commit()
+
+    def _tag_of(self, table: Any, ledger: LedgerId) -> TableTag | None:
+        for tag in map(TableTag.parse, table.refs()):
+            if tag is not None and (tag.owner, tag.ledger) == (self._owner, ledger):
+                return tag
+        return None
+
+    def _opened(self) -> Any:
+        """The catalog; None if there is none yet."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        file = self._root / "catalog.db"
+        if not file.is_file():
+            return None
+        if self._catalog is None:
+            location = {"uri": f"sqlite:///{file}?timeout=30", "warehouse": f"file://{self._root}"}
+            self._catalog = SqlCatalog(CATALOG, **location)
+        return self._catalog
+
+    def _table(self, topic: str) -> Any:
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        catalog = self._opened()
+        try:
+            return None if catalog is None else catalog.load_table((NAMESPACE, topic))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _digest(self, path: str, size: int) -> str:
+        found = self._digests.get((path, size))
+        if found is None:
+            found = digest_of(TableFile(path, size, ""))
+            while len(self._digests) >= _DIGESTS_MAX:
+                del self._digests[next(iter(self._digests))]
+            self._digests[path, size] = found
+        return found
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        from pyiceberg.exceptions import CommitFailedException, RESTError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return await asyncio.to_thread(function, *arguments)
+        except (CommitFailedException, RESTError, SQLAlchemyError, OSError) as error:
+            raise StorageUnavailable(
+                f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
+                " the records; the next round tries again",
+            ) from error

@@ -1,0 +1,52 @@
+"""The interface to the tables that keep records of topics.
+
+Invariants: an interface only. A table has its own life: it is compacted, its snapshots expire, its
+files are deleted. Only files that are *protected* may become the only copy of a record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.storage.ledger import LedgerId
+    from headrace.storage.tiering.recipe_format import TableFile
+
+
+class TablePlace(NamedTuple):
+    """A ledger, by the rows that its topic's table has of it."""
+
+    topic: str
+    partition: int
+    ledger: LedgerId
+
+
+class TableFiles(Protocol):
+    """The data files of the topics' tables."""
+
+    async def settled(self, topic: str) -> Mapping[int, int]:
+        """By partition, the offset before which maintenance has compacted the topic's rows.
+
+        Raises StorageUnavailable.
+        """
+        ...
+
+    async def protect(
+        self, place: TablePlace, base_offset: int, end_offset: int
+    ) -> Sequence[TableFile]:
+        """The files with the partition's records of an offset range, protected for the ledger.
+
+        The range is settled. Until `release`, no maintenance of the table deletes the files. Empty
+        if there are none, or if rows of them were deleted. Raises StorageUnavailable.
+        """
+        ...
+
+    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
+        """The tables, by topic, and ledgers with protection. Raises StorageUnavailable."""
+        ...
+
+    async def release(self, topic: str, ledger: LedgerId) -> None:
+        """End the protection for a ledger that has no recipe. Raises StorageUnavailable."""
+        ...
