@@ -460,6 +460,7 @@ def test_ledgers_are_shown_as_far_as_they_are_known(browser):
     ledger = {
         "ledger": 17, "base_offset": 0, "end_offset": 4, "size_bytes": 9, "newest_ms": None,
         "is_open": False, "is_local": True, "is_offloaded": False, "copies_missing": 0,
+        "is_tabled": False, "object_kept_because": None,
     }  # fmt: skip
     part = {"partition": 1, "broker": 1, "is_loaded": False, "ledger_count": 0, "ledgers": []}
     loaded = part | {"is_loaded": True, "ledger_count": 2, "ledgers": [ledger]}

@@ -573,7 +573,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
-    ledgers = LedgerMap(calls, topics, node.replication)
+    ledgers = LedgerMap(calls, topics, node.replication, node.tiering)
     search, journals, hot_keys = _searches_of(node, calls, ledgers)
     tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce

@@ -77,6 +77,8 @@ RULES: Final = (
          "{{ $value }} chains or topics were lost from the metadata."),
     Rule("HeadraceTierAway", "headrace_tier_away > 0", "15m", "warning",
          "Object storage fails for {{ $labels.instance }}."),
+    Rule("HeadraceTableFilesMissing", "headrace_tier_table_missing > 0", "5m", "critical",
+         "{{ $value }} ledgers lack files or tags of their topics' tables."),
 )  # fmt: skip
 
 

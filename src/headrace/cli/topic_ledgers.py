@@ -5,6 +5,7 @@ Invariants: uses HTTP; the owner of each partition answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,6 +48,7 @@ def ledgers(session: CliSession, /, topic: str, partition: int | None, as_json: 
               "bookies"]  # fmt: skip
     rows = [_row(part, one) for part in answer["partitions"] for one in part["ledgers"]]
     print_table(titles, rows, empty="no ledgers of partitions that their brokers have loaded")
+    _print_tabled([one for part in answer["partitions"] for one in part["ledgers"]])
     for part in answer.get("failed", []):
         click.echo(f"partition {part['partition']}: {part['error']['detail']}", err=True)
 
@@ -62,6 +64,19 @@ def _row(part: dict[str, Any], one: dict[str, Any]) -> list[Any]:
     ]
 
 
+def _print_tabled(ledgers: list[dict[str, Any]]) -> None:
+    """How many ledgers the topic's table has replaced, if it does that, and why not the others."""
+    kept = Counter(one["object_kept_because"] for one in ledgers)
+    del kept[None]
+    tabled = sum(one["is_tabled"] for one in ledgers)
+    if tabled or kept:
+        reasons = [f"{count} as objects ({reason})" for reason, count in sorted(kept.items())]
+        places = ", ".join([f"{tabled} ledgers in the topic's table", *reasons])
+        click.echo(f"old records: {places}")
+
+
 def _tiers(one: dict[str, Any]) -> list[str]:
+    if one["is_tabled"]:
+        return ["in the topic's table"]
     names = {"is_local": "in the ledger store", "is_offloaded": "in object storage"}
     return [text for name, text in names.items() if one[name]]

@@ -126,6 +126,8 @@ ANSWERS: Final[dict[str, Any]] = {
                                 "is_offloaded": False,
                                 "copies_missing": 0,
                                 "bookies?": ["10.0.0.7:3181"],
+                                "is_tabled": False,
+                                "object_kept_because": OrNull("its batches are compressed"),
                             },
                         )
                     ],

@@ -368,6 +368,11 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
     ),
     "Object storage": (
         _gauge("tier_away", "1 while object storage fails, otherwise 0."),
+        _gauge(
+            "tier_table_missing",
+            "Ledgers whose records are in a topic's table alone, and for which the last daily audit"
+            " missed a file or a tag of the table.",
+        ),
         _gauge("tier_pending_ledgers", "Ledgers that wait to be offloaded."),
         _gauge("tier_pending_bytes", "Bytes of ledgers that wait to be offloaded."),
         _counter("tier_offloads", "Ledgers offloaded."),

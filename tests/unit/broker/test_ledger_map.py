@@ -47,18 +47,19 @@ class Machines:
 def ledger(number, *, is_local=True):
     return SimpleNamespace(
         ledger=number, base_offset=number, end_offset=number + 1, end_position=9, newest_ms=1,
-        is_local=is_local, is_offloaded=not is_local,
+        is_local=is_local, is_offloaded=not is_local, is_tabled=False,
     )  # fmt: skip
 
 
 def topic_of(partitions, segments):
-    log = SimpleNamespace(is_loaded=True, segments=segments, active=segments[-1])
+    config = SimpleNamespace(is_table_replacing=False)
+    log = SimpleNamespace(is_loaded=True, segments=segments, active=segments[-1], config=config)
     return SimpleNamespace(partitions=range(partitions), require_log=lambda _number: log)
 
 
 def map_of(machines=None):
     replication = machines and SimpleNamespace(lacking={}, ledgers=machines)
-    return LedgerMap(Calls(), None, replication)
+    return LedgerMap(Calls(), None, replication, None)
 
 
 async def test_an_answer_for_a_topic_is_bounded_however_many_partitions_it_has():

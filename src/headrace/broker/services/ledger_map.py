@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.housekeeping.replication import Replication
+    from headrace.broker.housekeeping.tiering import Tiering
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.log.partition_log import PartitionLog
+    from headrace.log.segment import Segment
     from headrace.storage.ledger import LedgerId
 
 LEDGERS_MAX: Final = 200
@@ -31,6 +33,9 @@ LACKING_MAX: Final = 1_000
 """Ledgers with missing copies that one broker names."""
 LOOKUPS_MAX: Final = 64
 """Ledgers whose metadata is read from the store at the same time."""
+
+
+NO_TABLES: Final = "the broker was started without --tables"
 
 
 class Ledger(NamedTuple):
@@ -50,6 +55,10 @@ class Ledger(NamedTuple):
     copies_missing: int
     machines: Sequence[str]
     """Where it is stored; empty if it was not asked for, or the store has one machine."""
+    is_tabled: bool
+    """Whether its records are in the topic's table alone."""
+    object_kept_because: str | None
+    """Why it keeps its object; None unless the topic's table replaces objects."""
 
 
 class LedgersOfPartition(NamedTuple):
@@ -73,11 +82,18 @@ class LackingLedger(NamedTuple):
 class LedgerMap:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls, topics: Topics, replication: Replication | None) -> None:
-        """`replication`: None if ledgers are not replicated."""
+    def __init__(
+        self,
+        calls: OwnerCalls,
+        topics: Topics,
+        replication: Replication | None,
+        tiering: Tiering | None,
+    ) -> None:
+        """`replication`: None if ledgers are not replicated; `tiering`: without object storage."""
         self._calls = calls
         self._topics = topics
         self._replication = replication
+        self._tabling = None if tiering is None else tiering.tabling
         calls.offer("ledgers.of_partition", self._here)
         calls.offer_of_broker("ledgers.lacking", self._lacking_here)
 
@@ -163,10 +179,17 @@ class LedgerMap:
                 one.is_offloaded,
                 missing.get(one.ledger, 0),
                 machines.get(one.ledger, []),
+                one.is_tabled,
+                self._why_kept(log, one),
             )
             for one in shown
         ]
         return True, len(log.segments), ledgers
+
+    def _why_kept(self, log: PartitionLog, one: Segment) -> str | None:
+        if not log.config.is_table_replacing or not one.is_offloaded or one.is_tabled:
+            return None
+        return NO_TABLES if self._tabling is None else self._tabling.why_kept(one)
 
     async def _machines(self, ledgers: Sequence[LedgerId]) -> dict[LedgerId, list[str]]:
         """Where each of the ledgers is stored. Raises StorageUnavailable."""

@@ -454,6 +454,7 @@ export const words = {
   "in the ledger store": "在账本存储中",
   "in the ledger store and in object storage": "在账本存储和对象存储中",
   "in object storage alone": "仅在对象存储中",
+  "in the topic's table alone": "仅在主题的表中",
   "copies are missing": "缺少副本",
   "Partitions whose broker does not answer": "Broker 没有应答的分区",
   "All partitions": "所有分区",

@@ -8,11 +8,12 @@ import { t } from "../words.js";
 
 const kinds = () => ({
   open: t("open"), local: t("in the ledger store"), both: t("in the ledger store and in object storage"),
-  remote: t("in object storage alone"), lacking: t("copies are missing"),
+  remote: t("in object storage alone"), tabled: t("in the topic's table alone"), lacking: t("copies are missing"),
 });
 
 function kindOf(one) {
   if (one.copies_missing > 0) return "lacking";
+  if (one.is_tabled) return "tabled";
   if (!one.is_local) return "remote";
   if (one.is_offloaded) return "both";
   return one.is_open ? "open" : "local";
