@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_TAG = re.compile(r"headrace-.+-(\d+)-(\d+)-[0-9a-f]{16}")  # do not change: stored
+_CLUSTER = r"[A-Za-z0-9_-]{22}(?:-worker-\d+)?"  # its id, as in the names of its objects
+_TAG = re.compile(rf"headrace-{_CLUSTER}-(\d+)-(\d+)-[0-9a-f]{{16}}")  # do not change: stored
 
 
 def kept_ends(tags: Iterable[str]) -> dict[int, int]:
-    """By partition, the offset before which the files are kept for brokers."""
+    """By partition, the offset before which the files are kept for brokers.
+
+    Only names with a cluster's id count: a tag that a person named alike restricts nothing.
+    """
     ends: dict[int, int] = {}
     for name in tags:
         found = _TAG.fullmatch(name)

@@ -103,8 +103,14 @@ def test_a_tag_and_what_maintenance_reads_in_it():
     assert TableTag.parse(tag.name) == tag
     for name in ("main", "headrace-x", "headrace-a-1-b-000000000000002a", "headrace-a-01-2-2a"):
         assert TableTag.parse(name) is None
-    others = [tag._replace(end_row=900).name, tag._replace(partition=0).name, "main"]
-    assert kept_ends([tag.name, *others]) == {0: 1_500, 3: 1_500}
+    cluster = "5L6g3nShT-eMCtK--X86sw"
+    of_brokers = [
+        tag._replace(owner=f"{cluster}-worker-1"), tag._replace(owner=cluster, end_row=900),
+        tag._replace(owner=cluster, partition=0),
+    ]  # fmt: skip
+    of_people = ["main", tag._replace(owner="X", partition=5).name, "headrace-2024-1-2-3"]
+    names = [*(one.name for one in of_brokers), *of_people]
+    assert kept_ends(names) == {0: 1_500, 3: 1_500}
     assert rest_of_table("t", {}) is None
     assert rest_of_table("t", {0: 7, 3: 9}) == (
         'topic = "t" AND ((partition = 0 AND `offset` >= 7) OR (partition = 3 AND `offset` >= 9)'

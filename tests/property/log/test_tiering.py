@@ -28,6 +28,7 @@ from headrace.records.codec import Record, decode_batch
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 from headrace.storage.tiering.recipe_format import TableFile
+from headrace.storage.tiering.table_files import ProtectedFiles
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 CONFIGS = {
@@ -54,18 +55,19 @@ class FileTables:
     async def settled(self, topic: str) -> dict[int, int]:
         return {0: len(self.records)}
 
-    async def protect(self, place: Any, base_offset: int, end_offset: int) -> list[TableFile]:
+    async def protect(self, place: Any, base_offset: int, end_offset: int) -> ProtectedFiles:
         path = self.folder / f"{base_offset}-{end_offset}.parquet"
         if not path.exists():
             table_file(path, self.records[max(0, base_offset - 1) : end_offset + 1])
         self.tags.add((place.topic, place.ledger))
         data = path.read_bytes()
-        return [TableFile(str(path), len(data), hashlib.sha256(data).hexdigest())]
+        file = TableFile(str(path), len(data), hashlib.sha256(data).hexdigest())
+        return ProtectedFiles(1, [file])
 
     async def protected(self) -> list[tuple[str, int]]:
         return sorted(self.tags)
 
-    async def release(self, topic: str, ledger: int) -> None:
+    async def release(self, topic: str, ledger: int, snapshot: int | None = None) -> None:
         self.tags.discard((topic, ledger))
 
 

@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.s3_server import S3Server
+from tests.unit.storage.test_recipe import table_file
 
-from headrace.errors import DataCorrupt, RequestInvalid, StorageUnavailable
+from headrace.errors import DataCorrupt, LedgerUnknown, RequestInvalid, StorageUnavailable
+from headrace.records.codec import Record, encode_batch
 from headrace.runtime.clock import SystemClock
+from headrace.storage.ledger import LedgerId
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import PART_BYTES, BlobLimits, BlobStore
 from headrace.storage.tiering.object_format import (
@@ -25,6 +28,7 @@ from headrace.storage.tiering.object_format import (
     ledger_of_name,
     object_name,
 )
+from headrace.storage.tiering.recipe_format import recipe_name
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
@@ -446,3 +450,31 @@ def test_a_name_says_whose_object_it_is():
         assert ledger_of_name("some/prefix/" + object_name(ledger)) == ledger
     for name in ("ledgers/01/x.ledger", "ledgers/02/0000000000000001.ledger", "a", ""):
         assert ledger_of_name(name) is None
+
+
+# --- recipes in place of objects -----------------------------------------------------------------
+
+
+async def test_metadata_from_before_a_recipe_replaced_the_object_still_gives_the_records(tmp_path):
+    """A restored backup, or a broker that was not told whether its note was stored."""
+    pytest.importorskip("pyarrow")
+    records = [Record(at, 1_700_000_000_000, None, b"v" * 500, []) for at in range(100)]
+    data = encode_batch(records, base_offset=0)
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+        names = [item.is_recipe async for item in store.list_objects()]
+        assert sorted(names) == [False, True]
+        await store._blobs.delete(f"c/{object_name(ledger)}")
+        store._forget(ledger)
+        store.attach(ledger, len(data), is_local=False)
+        assert bytes(await store.read(ledger, 0, len(data))) == data
+        assert (await store.recover(ledger)).footer == b"footer"
+        # The next round records what is there.
+        assert await store.write_recipe(ledger, []) is None
+        await store._blobs.delete(f"c/{recipe_name(ledger)}")
+        store._forget(ledger)
+        store.attach(ledger, len(data), is_local=False)
+        with pytest.raises(StorageUnavailable, match="ledger"):
+            await store.read(ledger, 0, len(data))
+        with pytest.raises(LedgerUnknown):
+            await store.write_recipe(LedgerId(99), [])

@@ -77,6 +77,8 @@ class Tabling:
             self._last = one.topic
             try:
                 await self._replace(one, segment)
+            except LedgerUnknown:
+                log.debug("ledger %d was deleted by retention", segment.ledger)
             except HeadraceError as error:
                 self._failed(one.topic, error)
                 continue
@@ -118,14 +120,15 @@ class Tabling:
 
     async def _replace(self, due: _Due, segment: Segment) -> None:
         place = TablePlace(due.topic, due.number, segment.ledger)
-        files = await self._tables.protect(place, segment.base_offset, segment.end_offset)
-        reason: str | None = NOT_THERE
-        if files:
-            now_ms = self._clock.now_ms()
-            reason = await borrow(due.log, segment, self._tier, files, now_ms)
+        found = await self._tables.protect(place, segment.base_offset, segment.end_offset)
+        if found is None:
+            self._kept[segment.ledger] = NOT_THERE
+            return
+        now_ms = self._clock.now_ms()
+        reason = await borrow(due.log, segment, self._tier, found.files, now_ms)
         if reason is not None:
             self._kept[segment.ledger] = reason
-            await self._tables.release(due.topic, segment.ledger)
+            await self._tables.release(due.topic, segment.ledger, found.snapshot)
 
     def _failed(self, topic: str, error: HeadraceError) -> None:
         self._resting[topic] = self._clock.now_ms() + REST_MS
@@ -133,13 +136,13 @@ class Tabling:
 
     # --- once a day ----------------------------------------------------------------------------
 
-    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
-        """See TableFiles; nothing if the tables cannot be used now."""
+    async def protected(self) -> Sequence[tuple[str, LedgerId]] | None:
+        """See TableFiles; None if the tables cannot be used now."""
         try:
             return await self._tables.protected()
         except HeadraceError as error:
-            log.warning("tags of tables are not released now: %s", error)
-            return ()
+            log.warning("tags of tables are neither checked nor released now: %s", error)
+            return None
 
     async def release(self, tags: Sequence[tuple[str, LedgerId]]) -> None:
         """End the protection for ledgers that no chain names, and that have no recipe."""
@@ -150,9 +153,9 @@ class Tabling:
                 log.warning("%s: the tag of ledger %d is not released now: %s",
                             topic, ledger, error)  # fmt: skip
 
-    async def audit(self, tags: Sequence[tuple[str, LedgerId]]) -> None:
+    async def audit(self, tags: Sequence[tuple[str, LedgerId]] | None) -> None:
         """Look for the files and tags that recipes of this broker's partitions need."""
-        protected, missing = set(tags), 0
+        protected, missing = None if tags is None else set(tags), 0
         tabled = [
             (name, segment.ledger)
             for name, topic in self._topics.by_name.items()
@@ -164,7 +167,7 @@ class Tabling:
             part = tabled[first : first + AUDITS_AT_ONCE]
             problems = await asyncio.gather(*(self._problem(ledger) for _, ledger in part))
             for (name, ledger), problem in zip(part, problems, strict=True):
-                is_protected = (name, ledger) in protected
+                is_protected = protected is None or (name, ledger) in protected
                 if problem is not None or not is_protected:
                     missing += 1
                     log.error("%s: %s", name, problem or NO_TAG % ledger)

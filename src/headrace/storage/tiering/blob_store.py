@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import obstore
 
 from headrace.errors import RequestInvalid, StorageUnavailable
-from headrace.runtime.disk import READ_WRITE, SystemDisk
+from headrace.runtime.disk import READ_ONLY, SystemDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
@@ -133,7 +133,8 @@ class BlobStore:
             size += len(part)
         await self._call(writer.close(), "writing", name)
         if self._folder is not None:
-            await self._call(self._in_thread(_sync, self._folder, name), "syncing", name)
+            synced = self._in_thread(sync_file, self._folder / name, self._folder)
+            await self._call(synced, "syncing", name)
         return size
 
     async def get(self, name: str, start: int, size: int) -> memoryview:
@@ -266,7 +267,7 @@ class BlockingBlobs:
         with _translated(self.shown, "writing", name):
             writer.close()
             if self._folder is not None:
-                _sync(self._folder, name)
+                sync_file(self._folder / name, self._folder)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small blob unless there is one: False, and nothing is changed. A retry after a
@@ -331,18 +332,17 @@ def _checked(url: str) -> Any:
     return split
 
 
-def _sync(folder: Path, name: str) -> None:
-    """Sync a blob and the folders above it, which `obstore` does not do."""
+def sync_file(path: Path, top: Path) -> None:
+    """Sync a file that others wrote, and the folders above it up to `top`."""
     disk = SystemDisk()
-    path = folder / name
-    fd = disk.open(str(path), READ_WRITE)
+    fd = disk.open(str(path), READ_ONLY)
     try:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
     for parent in path.parents:
         disk.sync_folder(str(parent))
-        if parent == folder:
+        if parent == top:
             break
 
 

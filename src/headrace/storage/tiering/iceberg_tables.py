@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import RequestInvalid, StorageUnavailable
+from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
+from headrace.storage.tiering.table_files import ProtectedFiles
 from headrace.storage.tiering.table_rows import digest_of
 from headrace.storage.tiering.table_tags import TableTag
 
@@ -76,9 +78,9 @@ class IcebergTables:
 
     async def protect(
         self, place: TablePlace, base_offset: int, end_offset: int
-    ) -> Sequence[TableFile]:
+    ) -> ProtectedFiles | None:
         """See TableFiles."""
-        found: Sequence[TableFile] = await self._in_thread(
+        found: ProtectedFiles | None = await self._in_thread(
             self._protect, place, base_offset, end_offset
         )
         return found
@@ -88,9 +90,9 @@ class IcebergTables:
         found: Sequence[tuple[str, LedgerId]] = await self._in_thread(self._protected)
         return found
 
-    async def release(self, topic: str, ledger: LedgerId) -> None:
+    async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:
         """See TableFiles."""
-        await self._in_thread(self._release, topic, ledger)
+        await self._in_thread(self._release, topic, ledger, snapshot)
 
     # --- in a thread ---------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class IcebergTables:
         except (ValueError, AttributeError, TypeError):  # altered by hand: nothing is settled
             return {}
 
-    def _protect(self, place: TablePlace, base: int, end: int) -> Sequence[TableFile]:
+    def _protect(self, place: TablePlace, base: int, end: int) -> ProtectedFiles | None:
         table = self._table(place.topic)
         tag = None if table is None else self._tag_of(table, place.ledger)
         if tag is None:
@@ -119,13 +121,14 @@ class IcebergTables:
         table = self._table(place.topic)
         known = None if table is None or tag is None else table.refs().get(tag.name)
         if known is None or table.snapshot_by_id(known.snapshot_id) is None:
-            return ()
+            return None
         found = self._planned(table, known.snapshot_id, place, base, end)
         if not found:  # it was tagged for an earlier ledger of this number
-            self._release(place.topic, place.ledger)
-            return ()
+            self._release(place.topic, place.ledger, known.snapshot_id)
+            return None
         paths = sorted((path, size) for path, size, _ in found)
-        return [TableFile(path, size, self._digest(path, size)) for path, size in paths]
+        files = [TableFile(path, size, self._digest(path, size)) for path, size in paths]
+        return ProtectedFiles(known.snapshot_id, files)
 
     def _add_tag(self, table: Any, place: TablePlace, base: int, end: int) -> TableTag | None:
         snapshot = None if table is None else table.current_snapshot()
@@ -177,15 +180,20 @@ class IcebergTables:
             if tag is not None and tag.owner == self._owner
         ]
 
-    def _release(self, topic: str, ledger: LedgerId) -> None:
+    def _release(self, topic: str, ledger: LedgerId, snapshot: int | None) -> None:
         table = self._table(topic)
-        tag = None if table is None else self._tag_of(table, ledger)
-        if tag is not None:
+        tag = None if table is None else self._tag_of(table, ledger, snapshot)
+        if tag is not None:  # the commit fails if it names another snapshot now
             table.manage_snapshots().remove_tag(tag.name).commit()
 
-    def _tag_of(self, table: Any, ledger: LedgerId) -> TableTag | None:
-        for tag in map(TableTag.parse, table.refs()):
-            if tag is not None and (tag.owner, tag.ledger) == (self._owner, ledger):
+    def _tag_of(self, table: Any, ledger: LedgerId, snapshot: int | None = None) -> TableTag | None:
+        for name, ref in table.refs().items():
+            tag = TableTag.parse(name)
+            if (
+                tag is not None
+                and (tag.owner, tag.ledger) == (self._owner, ledger)
+                and snapshot in {None, ref.snapshot_id}
+            ):
                 return tag
         return None
 
@@ -213,19 +221,28 @@ class IcebergTables:
     def _digest(self, path: str, size: int) -> str:
         found = self._digests.get((path, size))
         if found is None:
+            self._sync(Path(path.removeprefix("file:")).resolve())
             found = digest_of(TableFile(path, size, ""))
             while len(self._digests) >= _DIGESTS_MAX:
                 del self._digests[next(iter(self._digests))]
             self._digests[path, size] = found
         return found
 
+    def _sync(self, path: Path) -> None:
+        """Sync a file, which who wrote it did not do: it is to be the only copy of records."""
+        sync_file(path, self._root if path.is_relative_to(self._root) else path.parent)
+
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        from pyiceberg.exceptions import CommitFailedException, RESTError
+        from pyiceberg import exceptions
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             return await asyncio.to_thread(function, *arguments)
-        except (CommitFailedException, RESTError, SQLAlchemyError, OSError) as error:
+        except (
+            exceptions.CommitFailedException, exceptions.RESTError, exceptions.NoSuchTableError,
+            exceptions.ValidationError, exceptions.ValidationException, SQLAlchemyError, OSError,
+            ValueError, KeyError, TypeError,  # of metadata that is damaged, or changed meanwhile
+        ) as error:  # fmt: skip
             raise StorageUnavailable(
                 f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
                 " the records; the next round tries again",

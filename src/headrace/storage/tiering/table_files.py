@@ -23,6 +23,13 @@ class TablePlace(NamedTuple):
     ledger: LedgerId
 
 
+class ProtectedFiles(NamedTuple):
+    """Files that stay until the protection of this snapshot ends."""
+
+    snapshot: int
+    files: Sequence[TableFile]
+
+
 class TableFiles(Protocol):
     """The data files of the topics' tables."""
 
@@ -35,11 +42,12 @@ class TableFiles(Protocol):
 
     async def protect(
         self, place: TablePlace, base_offset: int, end_offset: int
-    ) -> Sequence[TableFile]:
+    ) -> ProtectedFiles | None:
         """The files with the partition's records of an offset range, protected for the ledger.
 
-        The range is settled. Until `release`, no maintenance of the table deletes the files. Empty
-        if there are none, or if rows of them were deleted. Raises StorageUnavailable.
+        The range is settled. Until `release`, no maintenance of the table deletes the files, and
+        they survive a loss of power. None if there are none, or if rows of them were deleted.
+        Raises StorageUnavailable.
         """
         ...
 
@@ -47,6 +55,8 @@ class TableFiles(Protocol):
         """The tables, by topic, and ledgers with protection. Raises StorageUnavailable."""
         ...
 
-    async def release(self, topic: str, ledger: LedgerId) -> None:
-        """End the protection for a ledger that has no recipe. Raises StorageUnavailable."""
+    async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:
+        """End the protection for a ledger that has no recipe, or that of one snapshot alone:
+        another broker may have protected, and used, a later one since. Raises StorageUnavailable.
+        """
         ...

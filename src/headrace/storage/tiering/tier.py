@@ -103,7 +103,8 @@ class Tier(Protocol):
         whole ledger from it.
 
         Returns why nothing was written, if the recipe would store most of the ledger. Repeating it
-        replaces the recipe. Raises StorageUnavailable, DataCorrupt.
+        replaces the recipe, or verifies it if there is no object any more. Raises LedgerUnknown if
+        it is not attached, StorageUnavailable, DataCorrupt.
         """
         ...
 

@@ -227,7 +227,7 @@ class TieredLedgerStore:
                 remote = self._remote.get(ledger)  # deleted locally during the read
                 if remote is None:
                     raise
-        await self._open(remote)
+        remote = await self._open(remote)
         found = self.read_cached(ledger, position, size)
         return found if found is not None else await self._ahead.read(remote, position, size)
 
@@ -244,7 +244,7 @@ class TieredLedgerStore:
         remote = self._remote.get(ledger)
         if remote is None:
             return await self._inner.recover(ledger)
-        await self._open(remote)
+        remote = await self._open(remote)
         return LedgerInfo(ledger, remote.size, is_sealed=True, footer=await remote.read_footer())
 
     async def delete(self, ledger: LedgerId) -> None:
@@ -321,11 +321,14 @@ class TieredLedgerStore:
 
     async def write_recipe(self, ledger: LedgerId, files: Sequence[TableFile]) -> str | None:
         """See Tier."""
-        size = self._attached[ledger]
-        name = self._recipe_name(ledger)
-        source = self._remote_ledger(ledger, size)
+        remote = self._remote.get(ledger)
+        if remote is None:
+            raise LedgerUnknown(f"ledger {ledger} is not offloaded: it was deleted", ledger=ledger)
+        name, size, reason = self._recipe_name(ledger), remote.size, None
         try:
-            reason = await write_recipe(source, self._blobs, name, files, self._rows)
+            if isinstance(await self._open(remote), RemoteLedger):
+                source = self._remote_ledger(ledger, size)
+                reason = await write_recipe(source, self._blobs, name, files, self._rows)
             if reason is None:
                 await self._recipe_ledger(ledger, size).rebuild_all()
             return reason
@@ -389,15 +392,31 @@ class TieredLedgerStore:
         name = self._recipe_name(ledger)
         return RecipeLedger(ledger, size, self._blobs, name, self._rows, self.counters)
 
-    async def _open(self, remote: RemoteLedger | RecipeLedger) -> None:
+    async def _open(self, remote: RemoteLedger | RecipeLedger) -> RemoteLedger | RecipeLedger:
+        """Open it, or the recipe that has replaced its object since this broker last heard of it,
+        or since the backup that the metadata is from."""
         if not remote.is_open:
-            await remote.open()
+            try:
+                await remote.open()
+            except StorageUnavailable as error:
+                if not error.fields.get("is_missing") or isinstance(remote, RecipeLedger):
+                    raise
+                recipe = self._recipe_ledger(remote.ledger, remote.size)
+                try:
+                    await recipe.open()
+                except StorageUnavailable:
+                    raise error from None
+                if self._remote.get(remote.ledger) is remote:
+                    self._forget(remote.ledger)
+                    self._remote[remote.ledger] = recipe
+                remote = recipe
             while len(self._opened) >= OPENED_MAX:
                 oldest = next(iter(self._opened))
                 del self._opened[oldest]
                 oldest.shut()
         self._opened.pop(remote, None)
         self._opened[remote] = None
+        return remote
 
     async def _delete_objects(self) -> None:
         """Delete the queued objects, and those queued meanwhile."""
