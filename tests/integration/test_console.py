@@ -463,7 +463,8 @@ def test_ledgers_are_shown_as_far_as_they_are_known(browser):
         "is_tabled": False, "object_kept_because": None,
     }  # fmt: skip
     part = {"partition": 1, "broker": 1, "is_loaded": False, "ledger_count": 0, "ledgers": []}
-    loaded = part | {"is_loaded": True, "ledger_count": 2, "ledgers": [ledger]}
+    tabled = ledger | {"ledger": 16, "size_bytes": 0, "is_local": False, "is_tabled": True}
+    loaded = part | {"is_loaded": True, "ledger_count": 3, "ledgers": [tabled, ledger]}
     with browser.page("topics/orders/ledgers?partition=0") as page:
         page.locator("h2", has_text="Ledgers of partition").wait_for()
         answers = [part, loaded]
@@ -477,6 +478,9 @@ def test_ledgers_are_shown_as_far_as_they_are_known(browser):
         page.get_by_role("button", name="Read again").click()
         page.locator("h2", has_text="Ledgers of partition 1").wait_for()
         assert "≥ 9" in page.locator("main").inner_text()
+        assert page.get_by_role("cell", name="in the topic's table alone", exact=True).count() == 1
+        strip = page.get_by_role("img", name="1 in the ledger store, 1 in the topic's table alone")
+        assert strip.locator("rect.tabled").count() == 1
         assert page.get_by_text("this broker's disk").count() == 0
         assert page.get_by_role("columnheader", name="Bookies").count() == 0
 
