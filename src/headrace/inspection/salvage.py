@@ -176,6 +176,7 @@ class DamagedLog:
         last = None if link.end_offset is None else link.end_offset - 1
         if ledger is None:
             where = "only in object storage" if link.local_deleted_ms is not None else "missing"
+            where = where if link.tabled_ms is None else "only in the topic's table"
             yield Lost(expected, last, f"ledger {link.ledger} is {where}")
             return
         footer = self._footer(ledger)
