@@ -134,7 +134,7 @@ export function Chart({ title, points, series, format }) {
       observer = new ResizeObserver(() => drawn.current?.setSize(sized()));
       observer.observe(box);
     };
-    load();
+    timer = setTimeout(load, 50); // after the figures are drawn: a slow machine takes 0.3 s for it
     return () => {
       isOver = true;
       clearTimeout(timer);

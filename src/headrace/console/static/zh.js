@@ -437,7 +437,7 @@ export const words = {
   "No message of this key.": "没有此键的消息。",
   "deleted": "已删除",
   "Tenants": "租户",
-  "Principals": "主体数",
+  "Principals": "主体",
   "Limits": "限额",
   "Used": "已用",
   "At most": "上限",
