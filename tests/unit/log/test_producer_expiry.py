@@ -8,12 +8,12 @@ again.
 from __future__ import annotations
 
 import pytest
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.kit import records
+from tests.kit.records import batch
+from tests.unit.log.log_rig import Rig, rig
 
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import PRODUCER_EXPIRY_MS, enforce
-from headrace.records.batch import check_batch
-from headrace.records.codec import Record, encode_batch
 
 HOUR_MS = 3_600_000
 DAYS_MS = 3 * PRODUCER_EXPIRY_MS
@@ -21,16 +21,9 @@ CONFIG = LogConfig(retention_ms=-1)
 
 
 async def append(bench: Rig, sequence: int) -> int:
-    batch = encode_batch(
-        [Record(0, bench.clock.now_ms(), None, b"%d" % sequence, [])],
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=sequence,
-    )
-    while (appended := bench.log.append(batch, check_batch(batch))) is None:
-        await settle()
-    await appended.completion.wait()
-    return appended.base_offset
+    of_producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+    data = batch(b"%d" % sequence, timestamp_ms=bench.clock.now_ms(), **of_producer)
+    return await records.append(bench.log, data)
 
 
 async def look(bench: Rig) -> None:

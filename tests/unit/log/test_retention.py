@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.kit.records import append, batch
 from tests.unit.log.log_rig import Rig, rig, settle
 
 from headrace.log.log_config import LogConfig
@@ -16,13 +17,7 @@ CONFIG = LogConfig(retention_ms=HOUR_MS)
 
 async def append_timeless(bench: Rig) -> None:
     """A record as clients send it that set no time."""
-    batch = encode_batch([Record(0, -1, None, b"timeless", [])])
-    appended = bench.log.append(batch, check_batch(batch))
-    while appended is None:
-        assert bench.log.ready is not None
-        await bench.log.ready.wait()
-        appended = bench.log.append(batch, check_batch(batch))
-    await appended.completion.wait()
+    await append(bench.log, batch(b"timeless", timestamp_ms=-1))
 
 
 async def look(bench: Rig) -> int:

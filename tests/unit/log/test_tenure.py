@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.kit.records import append, batch
 from tests.unit.log.log_rig import TOPIC_ID, Rig, forget_before, rig, settle
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
@@ -12,8 +13,7 @@ from headrace.broker.coordinators.shard_log import PendingRecord
 from headrace.coordination.kit.machine import EndsTransaction, InTransaction, TransactionEnded
 from headrace.errors import HeadraceError, LedgerFenced, LedgerLost, MetadataUnavailable, NotOwner
 from headrace.log.log_config import LogConfig
-from headrace.records.batch import check_batch, iterate_headers
-from headrace.records.codec import Record, encode_batch
+from headrace.records.batch import iterate_headers
 
 
 async def taken_over(bench: Rig, leader_epoch: int = 1) -> Rig:
@@ -216,15 +216,8 @@ async def test_a_log_that_was_overtaken_does_not_load() -> None:
 
 
 async def append_of(bench: Rig, producer: int, sequence: int) -> int:
-    record = Record(0, bench.clock.ms, None, b"%d" % sequence, [])
-    batch = encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence)
-    for _ in range(40):
-        appended = bench.log.append(batch, check_batch(batch))
-        if appended is not None:
-            await appended.completion.wait()
-            return appended.base_offset
-        await settle()
-    raise AssertionError("the log never became ready")
+    of_producer = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+    return await append(bench.log, batch(b"%d" % sequence, **of_producer))
 
 
 @pytest.mark.parametrize("takeovers", [1, 2, 3])
