@@ -7,8 +7,12 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.integration.broker import Broker, free_ports
 
+from headrace.cli.main import cli
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.certificate import verify
@@ -390,3 +394,57 @@ def test_the_journal_source_has_offsets_of_consumer_groups_and_says_what_is_wron
     ):
         with pytest.raises(Exception, match=message):
             spark.read.format("headrace-journal").options(**given | options).load().count()
+
+
+def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, warehouse, spark):
+    first = free_ports(2)
+    ops, team = f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"
+    broker = Broker(
+        tmp_path,
+        *("--tenants", "acme=User:alice", "--super-users", "User:admin"),
+        *("--listener-security-protocol-map", "OPS:SASL_PLAINTEXT,TEAM:PLAINTEXT"),
+        *("--sasl-enabled-mechanisms", "PLAIN"),
+        *("--listener-setting", "listener.name.team.headrace.tenant=acme"),
+    )
+    broker.kafka = f"OPS://{ops},TEAM://{team}"
+    user = ["user", "add", "admin", "--data-dir", str(broker.data_dir), "--password-file", "-"]
+    assert CliRunner().invoke(cli, user, input="password\n").exit_code == 0
+    broker.start()
+    try:
+        login = {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": "password"}
+        client = {"security.protocol": "SASL_PLAINTEXT", **login}
+        connection = Connection(ops, client)
+        for settings in ({"bootstrap.servers": team}, connection.settings):
+            admin = AdminClient(settings)
+            admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)
+        for topic, count in (("acme/orders", 20), ("orders", 3)):
+            rows = spark.range(count).selectExpr(
+                f"'{topic}' AS topic", "cast(id AS string) AS value"
+            )
+            rows.write.format("headrace").options(**connection.options).mode("append").save()
+
+        def read(bootstrap, topic, **options):
+            reader = spark.read.format("headrace").options(**options).option("subscribe", topic)
+            return reader.option("bootstrap.servers", bootstrap).load()
+
+        start = {"startingOffsets": '{"acme/orders":{"0":5}}', **connection.options}
+        operators = read(ops, "acme/orders", **start).select("topic").collect()
+        assert Counter(row.topic for row in operators) == {"«acme»orders": 15}
+        assert Counter(row.topic for row in read(team, "orders").collect()) == {"orders": 20}
+
+        for topic in ("acme/orders", "orders"):
+            config = ArchiveConfig(ops, topic, warehouse.folder, client=client)
+            run_archive(config, spark=spark)
+            assert run_archive(config, spark=spark).record_count == 0
+        assert spark.table("headrace.tenant_acme.orders").count() == 20
+        assert spark.table("headrace.headrace.orders").count() == 3
+        wanted = DeliveryConfig(
+            connection, "acme/orders", table="tenant_acme.orders", is_numbered=False
+        )
+        found = prove_delivery(wanted, spark=spark)
+        assert (found["tenant"], found["topic"]) == ("acme", "acme/orders")
+        assert found["stored"] == found["archived"]["partitions"]
+        assert (found["stored"]["0"]["count"], found["verdict"]) == (20, "proven")
+        assert verify(found) == []
+    finally:
+        broker.stop()

@@ -23,6 +23,7 @@ from headrace.cli.pipeline_session import (
     MODE,
     RESULT_AS_JSON,
     WAREHOUSE,
+    in_kafka,
     job_module,
     stop_on_interrupt,
 )
@@ -86,6 +87,7 @@ OWN_TABLE = click.option(
     "--topic",
     required=True,
     shell_complete=complete_topics,
+    callback=in_kafka,
     help="The topic, or several separated by commas.",
 )
 @OWN_TABLE
@@ -244,7 +246,9 @@ def _say_round(done: Any) -> None:
 
 
 @run.command()
-@click.option("--topic", required=True, shell_complete=complete_topics, help="The topic.")
+@click.option(
+    "--topic", required=True, shell_complete=complete_topics, callback=in_kafka, help="The topic."
+)
 @OWN_TABLE
 @WAREHOUSE
 @MASTER
@@ -301,7 +305,12 @@ def reconcile(
 
 
 @pipeline.command()
-@click.option("--topic", shell_complete=complete_topics, help="The topic whose table to maintain.")
+@click.option(
+    "--topic",
+    shell_complete=complete_topics,
+    callback=in_kafka,
+    help="The topic whose table to maintain.",
+)
 @OWN_TABLE
 @WAREHOUSE
 @MASTER

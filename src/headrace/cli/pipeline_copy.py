@@ -22,6 +22,7 @@ from headrace.cli.pipeline_session import (
     RESULTS,
     bounds_of,
     connection_of,
+    in_kafka,
     job_module,
     keep_result,
     restarted,
@@ -79,8 +80,15 @@ class TimesType(click.ParamType[Any]):
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
-@click.option("--to", "target", required=True, metavar="TOPIC", help="The topic to write to.")
+@click.argument("topic", shell_complete=complete_topics, callback=in_kafka)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="TOPIC",
+    callback=in_kafka,
+    help="The topic to write to.",
+)
 @click.option("--sql", default="SELECT * FROM records", show_default=True,
               help="Filter and reshape; selects value, key, headers and timestamp.")  # fmt: skip
 @click.option("--speed", type=SpeedType(), default="full", show_default=True,
@@ -207,7 +215,9 @@ def dead() -> None:
 
 
 @dead.command()
-@click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+@click.argument(
+    "topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics, callback=in_kafka
+)
 @click.option("--where", default="true", metavar="SQL", help="Only these letters.")
 @window_options
 @MASTER
@@ -257,12 +267,20 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
 
 
 @dead.command()
-@click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+@click.argument(
+    "topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics, callback=in_kafka
+)
 @click.option("--where", default="true", metavar="SQL", help="Send these letters back ...")
 @click.option("--drop", default="false", metavar="SQL", help="... and delete these.")
 @click.option("--set", "edits", multiple=True, metavar="COLUMN=SQL",
               help="Edit the key or value of what is sent.")  # fmt: skip
-@click.option("--to", "target", metavar="TOPIC", help="Default: the topic a letter came from.")
+@click.option(
+    "--to",
+    "target",
+    metavar="TOPIC",
+    callback=in_kafka,
+    help="Default: the topic a letter came from.",
+)
 @RATE
 @click.option("--loop-max", type=click.IntRange(min=1), default=3, show_default=True,
               help="Keep letters that were sent back so often.")  # fmt: skip

@@ -33,6 +33,7 @@ from headrace.cli.pipeline_session import (
     Command,
     bounds_of,
     connection_of,
+    in_kafka,
     job_module,
     keep_result,
     restarted,
@@ -40,6 +41,7 @@ from headrace.cli.pipeline_session import (
     window_options,
 )
 from headrace.cli.web import HTTP, http_address
+from headrace.records.tenant_names import key_of, written
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -50,7 +52,7 @@ KEY_FILE = click.option(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Key of an HMAC-SHA-256 signature.",
 )
-TOPIC = click.argument("topic", shell_complete=complete_topics)
+TOPIC = click.argument("topic", shell_complete=complete_topics, callback=in_kafka)
 SHOWN_MAX = 20
 OFFSET_RESET = "share.auto.offset.reset"
 
@@ -376,11 +378,12 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     """
     session.describe_topics([topic])
     job, windows = job_module("jobs.quality"), job_module("jobs.windows")
-    expected = job.parse_expectations(options["expect"].read_text())
+    parsed = job.parse_expectations(options["expect"].read_text())
+    expected = {key_of(name): one for name, one in parsed.items()}
     if topic not in expected:
-        raise CommandFailed(
-            f"{options['expect']} expects nothing of {topic}", f"Add a table [{topic}]", USAGE
-        )
+        name = written(topic)
+        step = f'Add a table ["{name}"]' if "/" in name else f"Add a table [{name}]"
+        raise CommandFailed(f"{options['expect']} expects nothing of {name}", step, USAGE)
     if options["violations"] is not None and options["warehouse"] is None:
         raise CommandFailed("--violations requires --warehouse", "Give both", USAGE)
     until = options["until"]

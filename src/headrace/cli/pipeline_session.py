@@ -18,6 +18,7 @@ from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
 from headrace.cli.positions import TimeType
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,12 @@ def _warehouse_options(*, required: bool) -> Callable[[Command], Command]:
     return lambda command: warehouse(catalog(command))
 
 
+def in_kafka(_context: object, _parameter: object, topics: str | None) -> str | None:
+    """Topics of a command, separated by commas, as Kafka's protocol names them: an operator writes
+    a tenant's as `acme/orders`."""
+    return topics and ",".join(key_of(one.strip()) for one in topics.split(","))
+
+
 WAREHOUSE = _warehouse_options(required=True)
 WAREHOUSE_OR_NONE = _warehouse_options(required=False)
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
@@ -90,6 +97,7 @@ RESULTS = click.option(
     "--results",
     metavar="TOPIC",
     shell_complete=complete_topics,
+    callback=in_kafka,
     help="Also send the result to this topic, as JSON; the console's page of jobs shows it.",
 )
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")

@@ -22,6 +22,7 @@ from headrace.pipeline.errors import (
 )
 from headrace.pipeline.planning import Offsets, build, larger, walk
 from headrace.pipeline.warehouse import CATALOG, Warehouse
+from headrace.records.tenant_names import key_of, name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.position import TopicIds
 
 TOPICS_NAMESPACE = "headrace"
+TENANT_NAMESPACE = "tenant_"
+"""And the tenant's name: of the tables of its topics. Do not change: stored."""
 """Of the tables that topics have by default."""
 SHARED_TABLE = "headrace.archive"
 """What earlier versions archived all topics into by default."""
@@ -73,8 +76,10 @@ class TableName(NamedTuple):
 
     @classmethod
     def of_topic(cls, topic: str) -> TableName:
-        """The table of its own that a topic has by default."""
-        return cls(CATALOG, TOPICS_NAMESPACE, topic)
+        """The table of its own that a topic has by default: in a namespace of its tenant's own."""
+        tenant = tenant_of(topic)
+        namespace = TENANT_NAMESPACE + tenant if tenant else TOPICS_NAMESPACE
+        return cls(CATALOG, namespace, name_in(topic))
 
     @property
     def in_spark(self) -> str:
@@ -185,14 +190,21 @@ def load_table(warehouse: Warehouse, table: TableName) -> Any:
 def table_of_topic(warehouse: Warehouse, topic: str) -> TableName:
     """The table that a topic is archived into unless one is named: its own.
 
-    If an earlier version archived the topic into the shared table, that table continues.
+    If an earlier version archived the topic into the shared table, or into one that is named as
+    Kafka's protocol names a tenant's topic, that table continues. `topic` may be `acme/orders`.
     """
-    shared = TableName.parse(SHARED_TABLE)
+    key = key_of(topic)
+    own = TableName.of_topic(key)
+    earlier = [TableName.parse(SHARED_TABLE)]
+    if tenant_of(key):
+        earlier.append(TableName(CATALOG, TOPICS_NAMESPACE, key))
     if warehouse.is_there:
-        found = load_table_or_none(open_catalog(warehouse), shared)
-        if found is not None and topic in read_progress(found).offsets:
-            return shared
-    return TableName.of_topic(topic)
+        catalog = open_catalog(warehouse)
+        for name in earlier:
+            found = load_table_or_none(catalog, name)
+            if found is not None and key in read_progress(found).offsets:
+                return name
+    return own
 
 
 def check_mode(table: Any, mode: str) -> None:

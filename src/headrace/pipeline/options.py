@@ -1,7 +1,9 @@
 """Options of the data source `headrace`, parsed from Spark's options into typed values.
 
 Invariants: pure. Every unknown or contradictory option raises an OptionInvalid that names it. Spark
-passes option names in any case; `kafka.*` options are the client's (`client_settings.py`).
+passes option names in any case; `kafka.*` options are the client's (`client_settings.py`). A topic
+that an operator writes as `acme/orders` gets the name that Kafka's protocol has for it, here and in
+the column topic of rows to write (`rows.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from headrace.pipeline.planning import walk
 from headrace.pipeline.row_filter import RowFilter
 from headrace.pipeline.typed.options import NAMES as TYPED_OPTIONS
 from headrace.pipeline.typed.options import TypedOptions, parse_typed
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +111,7 @@ class SinkOptions:
 def parse_source(raw: Mapping[str, str], known: Sequence[str] = _SOURCE_OPTIONS) -> SourceOptions:
     """Parse the options of a read. Raises OptionInvalid for one that is not `known`, too."""
     options = _lower(raw, known)
-    topics = tuple(name.strip() for name in options.get("subscribe", "").split(",") if name.strip())
+    topics = topics_of(options.get("subscribe", ""))
     pattern = options.get("subscribepattern")
     assigned = _assignment(options.get("assign", "{}"))
     if bool(topics) + (pattern is not None) + bool(assigned) != 1:
@@ -157,13 +160,18 @@ def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
     options = _lower(raw, _SINK_OPTIONS)
     return SinkOptions(
         client=_client(raw, options),
-        topic=options.get("topic"),
+        topic=key_of(options["topic"]) if "topic" in options else None,
         write_id=options.get("writeid"),
         sort_rows=_flag(options, "sortrows", default=False),
         delivery_timeout_ms=_count(options, "deliverytimeoutms") or 60_000,
         at_least_once=_is_at_least_once(options),
         typed=parse_typed(options),
     )
+
+
+def topics_of(text: str) -> tuple[str, ...]:
+    """Topics by name, separated by commas; an operator writes a tenant's as `acme/orders`."""
+    return tuple(key_of(name.strip()) for name in text.split(",") if name.strip())
 
 
 def offsets_to_json(offsets: Offsets) -> str:
@@ -211,7 +219,7 @@ def _boundary(text: str) -> Boundary:
     try:
         parsed = json.loads(word)
         offsets = {
-            str(topic): {str(int(number)): int(offset) for number, offset in by_number.items()}
+            key_of(topic): {str(int(number)): int(offset) for number, offset in by_number.items()}
             for topic, by_number in parsed.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
@@ -230,7 +238,9 @@ def _boundary(text: str) -> Boundary:
 
 def _assignment(text: str) -> dict[str, list[int]]:
     try:
-        found = {str(t): [int(each) for each in numbers] for t, numbers in json.loads(text).items()}
+        found = {
+            key_of(t): [int(one) for one in numbers] for t, numbers in json.loads(text).items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionInvalid(
             f'The option assign must be JSON like {{"topic":[0,1]}}, not {text!r}.', option="assign"
@@ -244,7 +254,7 @@ def _times(options: Mapping[str, str], name: str) -> Offsets:
     text = options.get(name.lower(), "{}")
     try:
         found = {
-            str(topic): {str(int(number)): int(time_ms) for number, time_ms in by_number.items()}
+            key_of(topic): {str(int(number)): int(time_ms) for number, time_ms in by_number.items()}
             for topic, by_number in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError) as error:
@@ -279,7 +289,7 @@ def _duration_ms(options: Mapping[str, str], name: str, default: str) -> int:
 
 def _topic_ids(text: str) -> dict[str, str]:
     try:
-        return {str(topic): str(topic_id) for topic, topic_id in json.loads(text).items()}
+        return {key_of(topic): str(topic_id) for topic, topic_id in json.loads(text).items()}
     except (ValueError, AttributeError) as error:
         raise OptionInvalid(
             f'The option topicIds must be JSON like {{"topic":"id"}}, not {text!r}.',

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid, RowInvalid
 from headrace.pipeline.written import RowToWrite
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,14 +143,16 @@ def _topics(batch: Any, default: str | None) -> Sequence[str]:
     if column is None:
         assert default is not None, "checked at planning"
         return [default] * batch.num_rows
+    written = column.to_pylist()
+    by_name = {name: name and key_of(name) for name in set(written)}
     if column.null_count == 0:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return [by_name[name] for name in written]
     if default is None:
         raise RowInvalid(
             "A row has null in the column topic, and the option topic is not set. The batch is "
             "not committed. Filter such rows, or set the option topic."
         )
-    return [default if each is None else each for each in column.to_pylist()]
+    return [default if name is None else by_name[name] for name in written]
 
 
 def _partitions(batch: Any) -> Sequence[int]:

@@ -17,6 +17,7 @@ DEFAULT: Final = ""
 """The tenant of every name in an installation without tenants."""
 TENANT: Final = "[a-z0-9][a-z0-9-]{0,31}"
 """The name of a tenant, as a regular expression."""
+_WRITTEN: Final = re.compile(f"({TENANT})/(.+)", re.DOTALL)
 _PREFIX: Final = re.compile(f"{OPEN}({TENANT}){CLOSE}")
 
 
@@ -35,6 +36,19 @@ def name_in(key: str) -> str:
     """The name within its tenant, as the tenant's clients write it."""
     found = _PREFIX.match(key) if key[:1] == OPEN else None
     return key if found is None else key[found.end() :]
+
+
+def key_of(written: str) -> str:
+    """The key of a topic as an operator writes it: `acme/orders`, as no topic's name has a slash. A
+    key, or a name of the default tenant, stays as it is."""
+    found = _WRITTEN.fullmatch(written)
+    return written if found is None else prefix_of(found[1]) + found[2]
+
+
+def written(key: str) -> str:
+    """A topic's key as an operator writes it: `acme/orders`."""
+    tenant = tenant_of(key)
+    return f"{tenant}/{name_in(key)}" if tenant else key
 
 
 def sibling(key: str, name: str) -> str:

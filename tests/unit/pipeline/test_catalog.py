@@ -345,6 +345,7 @@ def test_table_names():
     assert quoted == TableName("headrace", "a", "my-topic.v1")
     assert TableName.parse(quoted.in_spark) == quoted
     assert TableName.of_topic("9").in_spark == "headrace.headrace.`9`"
+    assert TableName.of_topic("«a-b»9").in_spark == "headrace.`tenant_a-b`.`9`"
     for wrong in ("t", "a.b.c.d", "a.t;drop", "", "a.my-topic", "a.`b/c`", "a.`", "a.``", "a b.c"):
         with pytest.raises(OptionInvalid):
             TableName.parse(wrong)

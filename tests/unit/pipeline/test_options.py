@@ -33,6 +33,20 @@ def test_offsets_survive_the_way_through_json():
     assert options.starting == offsets
 
 
+def test_an_operators_names_of_tenants_topics_become_those_of_kafkas_protocol():
+    offsets = {"startingOffsets": '{"acme/a":{"0":1}}', "topicIds": '{"acme/a":"id"}'}
+    options = parse_source({**SERVER, "subscribe": "acme/a, b", **offsets})
+    assert options.topics == ("«acme»a", "b")
+    assert (options.starting, options.topic_ids) == ({"«acme»a": {"0": 1}}, {"«acme»a": "id"})
+    times = {"startingOffsetsByTimestamp": '{"acme/a":{"0":5}}'}
+    options = parse_source({**SERVER, "assign": '{"acme/a":[0]}', **times})
+    assert (options.assigned, options.starting_times_ms) == (
+        {"«acme»a": [0]},
+        {"«acme»a": {"0": 5}},
+    )
+    assert parse_sink({**SERVER, "topic": "acme/a"}).topic == "«acme»a"
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.records.identifiers import is_topic_name
-from headrace.records.tenant_names import DEFAULT, name_in, prefix_of, sibling, tenant_of
+from headrace.records.tenant_names import (
+    DEFAULT,
+    key_of,
+    name_in,
+    prefix_of,
+    sibling,
+    tenant_of,
+    written,
+)
 
 NAMES = st.text(st.sampled_from("ab1_./«»:"), max_size=8)
 TENANTS = st.text(st.sampled_from("ab1"), min_size=1, max_size=4)
@@ -29,6 +37,18 @@ def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other
     assert not is_topic_name(key)
     assert (key == prefix_of(two) + other) == ((one, name) == (two, other))
     assert tenant_of(sibling(key, other)) == one
+
+
+@given(TENANTS, NAMES.filter(bool))
+def test_an_operator_writes_a_tenant_and_its_topic_with_a_slash(tenant: str, name: str) -> None:
+    key = prefix_of(tenant) + name
+    assert key_of(f"{tenant}/{name}") == key == key_of(key)
+    assert written(key) == f"{tenant}/{name}"
+
+
+@pytest.mark.parametrize("name", ["orders", "", "/", "a/", "/a", "A/b", "-a/b", "a.b/c"])
+def test_what_names_no_tenant_stays_as_it_is(name: str) -> None:
+    assert key_of(name) == written(name) == name
 
 
 @given(NAMES, TENANTS, NAMES)

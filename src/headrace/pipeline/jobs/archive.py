@@ -48,7 +48,7 @@ from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import Freshness, RoundPacer
 from headrace.pipeline.jobs.typed_rounds import TypedRounds, pinned_values
-from headrace.pipeline.options import offsets_to_json
+from headrace.pipeline.options import offsets_to_json, topics_of
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.publishing import Publisher
@@ -108,8 +108,8 @@ class ArchiveConfig:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics by name."""
-        return tuple(name.strip() for name in self.topic.split(",") if name.strip())
+        """The topics by name, as Kafka's protocol has them."""
+        return topics_of(self.topic)
 
     @property
     def place(self) -> Warehouse:

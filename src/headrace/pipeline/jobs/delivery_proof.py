@@ -10,7 +10,7 @@ The verdict is not decided here: `certificate.judge` derives it from the figures
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,6 +35,7 @@ from headrace.pipeline.jobs.windows import (
     resolve_window,
 )
 from headrace.pipeline.planning import Offsets, offset_of, walk
+from headrace.records.tenant_names import key_of, tenant_of, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,6 +98,7 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
 
     Raises OptionInvalid if the topic or table does not exist, TopicRecreated, TableUnusable.
     """
+    config = replace(config, topic=key_of(config.topic))
     cluster = config.connection.cluster
     window = resolve_window(cluster, (config.topic,), config.bounds)
     log = read_window(spark, config.connection, window)
@@ -110,7 +112,8 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
         body = {
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "cluster_id": config.cluster_id,
-            "topic": config.topic,
+            "topic": written(config.topic),
+            **({"tenant": tenant} if (tenant := tenant_of(config.topic)) else {}),
             "topic_id": window.topic_ids.get(config.topic),
             "window": window.document().get(config.topic, {}),
             "numbered_by": [config.producer, config.sequence] if config.is_numbered else None,
@@ -154,7 +157,7 @@ def _acknowledged(topic: str, group: GroupPosition) -> str:
     cases = " ".join(
         f"WHEN {partition} THEN offset < {committed}"
         for name, partition, committed in walk(group.offsets)
-        if name == topic
+        if key_of(name) == topic
     )
     return f"CASE partition {cases} ELSE false END" if cases else "false"
 
