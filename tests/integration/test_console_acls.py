@@ -94,6 +94,8 @@ def test_a_refusal_is_explained_and_the_link_asks_again(browser, acl_broker):
         link = page.url.partition("#/")[2]
     with browser.page(link) as page:
         page.get_by_text("this rule decides: deny User:bob WRITE").wait_for()
+        page.get_by_role("button", name="中文").click()
+        page.get_by_text(re.compile("由此规则决定.deny User:bob WRITE")).wait_for()
         page.locator("details.foot summary").click()
         said = run(page.locator("details.foot .forms pre").first.inner_text(), acl_broker)
     assert said.startswith("denied: this rule decides: deny User:bob WRITE")

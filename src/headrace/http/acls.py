@@ -152,6 +152,9 @@ class AclOperations:
         return {
             "allowed": found.is_allowed,
             "reason": found.reason,
+            "code": found.code,
+            "values": found.values,
+            "may_differ": found.may_differ,
             "acls": [_shown(one) for one in found.rules],
         }
 

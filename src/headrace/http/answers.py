@@ -595,7 +595,14 @@ ANSWERS: Final[dict[str, Any]] = {
     "listAcls": {"acls": [ACL], "next_page_token?": TOKEN},
     "createAcl": {"acl": ACL, "existed": False, "dry_run": False},
     "deleteAcl": {"acl": ACL, "dry_run": False},
-    "explainAcl": {"allowed": True, "reason": "a rule allows it", "acls": [ACL]},
+    "explainAcl": {
+        "allowed": True,
+        "reason": "this rule decides: allow User:alice READ",
+        "code": "rule",
+        "values": {},
+        "may_differ": False,
+        "acls": [ACL],
+    },
     # the cluster
     **CLUSTER_ANSWERS,
     "getSession": SESSION,

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from tests.unit.http.http_rig import scope
 
 from headrace import broker, http, schemas
+from headrace.broker.security.acls import REASONS
 from headrace.broker.services.group_diagnosis import SENTENCES
 from headrace.console.assets import load_assets
 from headrace.errors import HeadraceError
@@ -130,7 +131,8 @@ def said_in_chinese(kind: str) -> dict[str, list[str]]:
 
 
 def test_every_code_of_a_broker_has_a_chinese_sentence_with_the_same_gaps():
-    for kind, english in (("findings", SENTENCES), ("problems", PROBLEMS)):
+    reasons = {code: (sentence,) for code, sentence in REASONS.items()}
+    for kind, english in (("findings", SENTENCES), ("problems", PROBLEMS), ("reasons", reasons)):
         chinese = said_in_chinese(kind)
         assert {*chinese} == {*english}, kind
         for code, sentences in english.items():

@@ -424,13 +424,40 @@ class Question(NamedTuple):
     name: str
 
 
+REASONS: Final[Mapping[str, str]] = {
+    "super_user": "{principal} is listed in super.users",
+    "damaged_tenants": (
+        "{principal} is in two tenants, or a tenant's stored principals are damaged"
+    ),
+    "other_tenant": "{principal} is of {tenant} tenant, and the resource is not",
+    "no_tenant": "{principal} is of no tenant, and the resource is not",
+    "all_tenants": "{name} holds what all tenants have",
+    "own_tenant": "the resource is of {tenant}, the principal's tenant",
+    "rule": "this rule decides: {rule}",
+    "other_rules": "rules apply to the resource, but none to this principal, host and operation",
+    "no_rule": "no rule applies to the resource, and allow.everyone.if.no.acl.found is {value}",
+    "may_differ": "at a listener or server name of a tenant the answer may differ"
+    " (docs/TENANTS.md)",
+}
+"""By code; the last one is added to the others."""
+
+
 class Explanation(NamedTuple):
     """Why an operation is allowed or not, at a listener that is of no tenant."""
 
     is_allowed: bool
-    reason: str
+    code: str
+    values: dict[str, str]
     rules: list[Acl]
     """Those that match, denials first."""
+    may_differ: bool = False
+    """At a listener or server name of a tenant."""
+
+    @property
+    def reason(self) -> str:
+        """The sentence."""
+        text = REASONS[self.code].format(**self.values)
+        return f"{text} ({REASONS['may_differ']})" if self.may_differ else text
 
 
 def explain(
@@ -449,8 +476,7 @@ def explain(
     found = _explain(index, asked, super_users, tenants, is_open_without_acl=is_open_without_acl)
     if not tenants.has_any or asked.principal in super_users:
         return found
-    note = "at a listener or server name of a tenant the answer may differ (docs/TENANTS.md)"
-    return found._replace(reason=f"{found.reason} ({note})")
+    return found._replace(may_differ=True)
 
 
 def _explain(
@@ -461,32 +487,29 @@ def _explain(
     *,
     is_open_without_acl: bool,
 ) -> Explanation:
-    rules = index.matching(*asked)
+    rules, who = index.matching(*asked), {"principal": asked.principal}
     if asked.principal in super_users:
-        return Explanation(True, f"{asked.principal} is listed in super.users", rules)
+        return Explanation(True, "super_user", who, rules)
     own = tenants.of(asked.principal)
     if own == NOBODY:
-        reason = f"{asked.principal} is in two tenants, or a tenant's stored principals are damaged"
-        return Explanation(False, reason, rules)
+        return Explanation(False, "damaged_tenants", who, rules)
     has_own = asked.kind in OF_TENANTS or asked.kind == ResourceType.USER
     is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=tenants.has_any)
     if is_hidden if has_own else own:
-        reason = f"{asked.principal} is of {own or 'no'} tenant, and the resource is not"
-        return Explanation(False, reason, rules)
+        code = "other_tenant" if own else "no_tenant"
+        return Explanation(False, code, {**who, "tenant": own}, rules)
     if tenants.has_any and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
-        return Explanation(False, f"{asked.name} holds what all tenants have", rules)
+        return Explanation(False, "all_tenants", {"name": asked.name}, rules)
     if own and asked.kind == ResourceType.USER:
         rules = [one for one in rules if one.entry[::3] != (ANY_PRINCIPAL, Permission.ALLOW)]
     denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
     if own and not denials and asked.kind in OF_TENANTS:
-        return Explanation(True, f"the resource is of {own}, the principal's tenant", rules)
+        return Explanation(True, "own_tenant", {"tenant": own}, rules)
     if rules:
         is_allowed = rules[0].entry.permission == Permission.ALLOW
-        return Explanation(is_allowed, f"this rule decides: {rules[0]}", rules)
+        return Explanation(is_allowed, "rule", {"rule": str(rules[0])}, rules)
     if index.touches(asked.kind, asked.name):
-        reason = "rules apply to the resource, but none to this principal, host and operation"
-        return Explanation(False, reason, rules)
+        return Explanation(False, "other_rules", {}, rules)
     is_open_without_acl = is_open_without_acl and not own
     value = "true" if is_open_without_acl else "false"
-    reason = f"no rule applies to the resource, and allow.everyone.if.no.acl.found is {value}"
-    return Explanation(is_open_without_acl, reason, rules)
+    return Explanation(is_open_without_acl, "no_rule", {"value": value}, rules)

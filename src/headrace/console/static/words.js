@@ -44,6 +44,10 @@ function said(kind, code, values) {
 
 export const finding = (one) => said("findings", one.kind, one.values) || [one.sentence, one.next_step];
 export const problem = (one) => said("problems", one.code, one.values) || [one.what, one.cause, one.next_step];
+export const reason = (one) => {
+  const [text] = said("reasons", one.code, one.values) || [];
+  return text ? text + (one.may_differ ? `（${said("reasons", "may_differ")[0]}）` : "") : one.reason;
+};
 export const nextStep = (text) => said("steps", text)?.[0] ?? text;
 
 // A refusal: of which kind in the chosen language, and what exactly as the broker says it.

@@ -1,6 +1,6 @@
-// What a broker says, in Chinese, by its codes: findings of a diagnosis, problems of a broker, kinds
-// of refusals; and its next steps that never vary, by their English text. A test finds what is
-// missing here.
+// What a broker says, in Chinese, by its codes: findings of a diagnosis, problems of a broker, why
+// something is allowed or denied, kinds of refusals; and its next steps that never vary, by their
+// English text. A test finds what is missing here.
 export const findings = {
   "no_lag": ["该组没有积压：所有记录都已处理完。", "无需操作"],
   "no_members": ["该组没有成员：有 {lag} 条记录无人消费。", "启动该组的消费者"],
@@ -26,6 +26,19 @@ export const problems = {
   "broker_unreachable": ["Broker {id}", "没有应答：{cause}", "查看它是否在运行：headrace cluster status"],
   "unavailable": ["{what}", "暂时不可用：{cause}", "{next_step}"],
   "damaged": ["{what}", "已损坏或丢失：{cause}", "{next_step}"],
+};
+
+export const reasons = {
+  "super_user": "{principal} 列在 super.users 中",
+  "damaged_tenants": "{principal} 属于两个租户，或某个租户存储的主体已损坏",
+  "other_tenant": "{principal} 属于租户 {tenant}，而该资源不属于它",
+  "no_tenant": "{principal} 不属于任何租户，而该资源属于某个租户",
+  "all_tenants": "{name} 保存所有租户的内容",
+  "own_tenant": "该资源属于主体所在的租户 {tenant}",
+  "rule": "由此规则决定：{rule}",
+  "other_rules": "有规则适用于该资源，但没有一条适用于此主体、主机和操作",
+  "no_rule": "没有规则适用于该资源，且 allow.everyone.if.no.acl.found 为 {value}",
+  "may_differ": "在租户的监听器或服务器名称上，结果可能不同（docs/TENANTS.md）",
 };
 
 export const errors = {

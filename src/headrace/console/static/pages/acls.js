@@ -6,7 +6,7 @@ import { visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Field, Forms, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
 import { Tenants } from "./tenants.js";
-import { t } from "../words.js";
+import { reason, t } from "../words.js";
 
 const PATH = "/v1/acls";
 const PAGE = 500;
@@ -130,7 +130,7 @@ function Answer({ question }) {
   const state = useData((signal) => ask("POST", path, { body: asked, signal }), []);
   if (state.problem) return html`<${Refusal} problem=${state.problem} again=${state.again} />`;
   return html`<${Loaded} state=${state}>${(answer) => html`
-    <div class=${`note ${answer.allowed ? "good" : "bad"}`} role="status"><strong>${answer.allowed ? t("Allowed") : t("Denied")}</strong><p><bdi>${visible(answer.reason, 2000)}</bdi></p></div>
+    <div class=${`note ${answer.allowed ? "good" : "bad"}`} role="status"><strong>${answer.allowed ? t("Allowed") : t("Denied")}</strong><p><bdi>${visible(reason(answer), 2000)}</bdi></p></div>
     ${answer.acls.length > 0 && html`<${RuleTable} rows=${answer.acls} />`}
     <details class="foot"><summary>${t("The same elsewhere: command line, HTTP, Python")}</summary>
       <${Forms} cli=${command("explain", asked)} method="POST" path=${path} body=${asked} /></details>`}<//>`;
