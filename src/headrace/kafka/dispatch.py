@@ -98,7 +98,7 @@ from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import server_name_of
-from headrace.runtime.tls_server import Decrypted, TlsServer, listening_sockets
+from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -250,7 +250,7 @@ class KafkaFace:
             )
         else:
             sockets = await listening_sockets(host, port, BACKLOG)
-            server = TlsServer(sockets, lambda: Decrypted(protocol()), listener.tls)
+            server = TlsServer(sockets, protocol, listener.tls)
         if not self._servers:
             self._tasks.spawn(self._sweep(), "idle connections")
         self._servers.append(server)

@@ -27,8 +27,6 @@ HANDSHAKES_MAX: Final = 500
 """Unfinished ones of one listener: about 60 KiB each."""
 ACCEPT_REST_S: Final = 0.1
 """After an error, such as too many open files."""
-_SHARED: Final = memoryview(bytearray(320 * 1024))
-"""A loop receives 256 KiB at once, after up to one record that was not complete."""
 _BATCH: Final = 64
 """Connections accepted before others have their turn."""
 
@@ -54,58 +52,13 @@ async def listening_sockets(host: str, port: int, backlog: int) -> list[socket.s
     return made
 
 
-class Decrypted(asyncio.BufferedProtocol):
-    """Gives a protocol what was decrypted, as a connection without TLS does.
-
-    Loops allocate 256 KiB for each TLS record of 16 KiB, and join the records. Here all connections
-    share one buffer, which a loop fills and gives back in one step: decryption takes a quarter less
-    CPU. A loop that stops at the end of a buffer drops the rest if the connection ends meanwhile,
-    so the buffer has room for all that the loop has received.
-    """
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._protocol = protocol
-        self._buffer = _SHARED
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.BaseProtocol."""
-        self._protocol.connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.BaseProtocol."""
-        self._protocol.connection_lost(exc)
-
-    def eof_received(self) -> bool | None:
-        """See asyncio.BufferedProtocol."""
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        """See asyncio.BaseProtocol."""
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        """See asyncio.BaseProtocol."""
-        self._protocol.resume_writing()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """See asyncio.BufferedProtocol."""
-        if sizehint >= len(_SHARED):
-            self._buffer = memoryview(bytearray(sizehint + 1))
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """See asyncio.BufferedProtocol."""
-        data, self._buffer = bytes(self._buffer[:nbytes]), _SHARED
-        self._protocol.data_received(data)
-
-
 class TlsServer:
     """See the module. Used as an asyncio.Server."""
 
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        protocol: Callable[[], asyncio.BaseProtocol],
+        protocol: Callable[[], asyncio.Protocol],
         context: ssl.SSLContext,
     ) -> None:
         """`sockets` listen already; they are closed by `close`."""

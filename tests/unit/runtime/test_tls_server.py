@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import socket
 import ssl
 import time
@@ -17,7 +16,7 @@ from tests.waiting import until
 from headrace.runtime import tls_server
 from headrace.runtime.new_certificates import Authority
 from headrace.runtime.tls import TlsMaterial, report_handshakes, server_context
-from headrace.runtime.tls_server import Decrypted, TlsServer, listening_sockets
+from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 LIMIT_S = 20
 
@@ -76,69 +75,6 @@ def test_the_oldest_unfinished_handshake_gives_way(contexts, run, monkeypatch):
             await asyncio.open_connection("127.0.0.1", port)
         for one in (*silent, garbage):
             one.close()
-
-    run(scenario())
-
-
-class Collecting(asyncio.Protocol):
-    """Keeps what it gets; pauses once, so that more is received than is read at once."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.is_over = False
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.pieces.append(data)
-        if len(self.pieces) == 3 and self.transport is not None:
-            self.transport.pause_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_over = True
-
-
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_what_many_connections_send_is_decrypted_whole_and_in_order(contexts, run):
-    serving, client_context = contexts
-    sent = [random.Random(number).randbytes(3_000_000 + number) for number in range(3)]
-
-    async def send(port: int, data: bytes) -> None:
-        _, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=client_context, server_hostname="localhost"
-        )
-        for at in range(0, len(data), 100_001):
-            writer.write(data[at : at + 100_001])
-            await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    async def scenario() -> None:
-        made: list[Collecting] = []
-
-        def protocol() -> asyncio.Protocol:
-            made.append(Collecting())
-            return cast("asyncio.Protocol", Decrypted(made[-1]))
-
-        sockets = await listening_sockets("127.0.0.1", 0, 100)
-        server = TlsServer(sockets, protocol, serving)
-        await server.start_serving()
-        port = sockets[0].getsockname()[1]
-        sending = [asyncio.create_task(send(port, data)) for data in sent]
-        for number in range(len(sent)):
-            await until(lambda number=number: len(made) > number and len(made[number].pieces) >= 3)
-        for one in made:
-            assert one.transport is not None
-            one.transport.resume_reading()
-        await asyncio.gather(*sending)
-        await until(lambda: all(one.is_over for one in made))
-        found = [b"".join(one.pieces) for one in made]
-        assert sorted(map(len, found)) == sorted(map(len, sent))
-        assert sorted(found) == sorted(sent)
-        server.close()
-        await server.wait_closed()
 
     run(scenario())
 
