@@ -31,6 +31,7 @@ TITLES = {
     "priority": "priorities",
     "push": "push consumer",
     "push_fifo": "push consumer, message groups",
+    "lite": "push consumer, lite topics",
     "dead": "dead letters",
 }
 

@@ -38,6 +38,8 @@ from headrace_verify.blackbox.languages import rocketmq as rocketmq_python
 SOURCES = HERE / "rocketmq_clients"
 TIMEOUT_S = 150
 ORDERED = {"a": [f"a{number}" for number in range(4)], "b": [f"b{number}" for number in range(4)]}
+SUBSCRIBED = (("a", 5), ("b", 4), ("c", 0))
+"""(lite topic, messages that come)"""
 LANES = {
     "normal": (
         "normal",
@@ -52,10 +54,11 @@ LANES = {
     "priority": ("priority", {"messages": [["9", 9], ["5", 5], ["3", 3], ["1", 1]]}),
     "push": ("normal", {"seen": [["0", 1], ["1", 1], ["1", 2], ["2", 1]]}),
     "push_fifo": ("fifo", ORDERED),
+    "lite": ("lite", {name: [f"{name}{n}" for n in range(count)] for name, count in SUBSCRIBED}),
     "dead": ("normal", {"attempts": [1, 2], "letters": [["poison", "t"]]}),
 }
 """(the topic's message type, what the program prints)"""
-LACKING = {("go", "priority"), ("go", "recall")}
+LACKING = {("go", "priority"), ("go", "recall"), ("go", "lite")}
 """What a client cannot do in its newest version."""
 OLDER = [
     tuple(line.split())
@@ -63,7 +66,7 @@ OLDER = [
     if not line.startswith("#")
 ]
 """(language, version, checksums...)"""
-LANES_OF_OLDER = [lane for lane in LANES if lane not in {"recall", "priority"}]
+LANES_OF_OLDER = [lane for lane in LANES if lane not in {"recall", "priority", "lite"}]
 CLIENT_OF_PYTHON = "rocketmq-python-client"
 CLIENT_OF_GO = "github.com/apache/rocketmq-clients/golang/v5"
 CLIENT_OF_JAVA = "org.apache.rocketmq:rocketmq-client-java"
@@ -259,14 +262,6 @@ BY_WORKERS = cells("fifo", "transaction")
 @pytest.mark.parametrize(("language", "lane"), ON_ONE_BROKER)
 def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
     goes_through(PROGRAMS[language](), address(rocketmq), rocketmq, lane)
-
-
-def test_lite_topics_are_refused_with_the_reason(rocketmq):
-    topic, group = fresh(rocketmq, "lite", "mixed")
-    shown = output_of(java_program(), address(rocketmq), "lite", topic, group)
-    assert shown["came"] == [], "what it has not subscribed to"
-    assert [one.partition(":")[0] for one in shown["refused"]] == ["send", "subscribe"]
-    assert "no lite topics" in shown["refused"][1], "the client itself refuses to send"
 
 
 OF_OLDER_CLIENTS = [

@@ -62,6 +62,7 @@ from headrace.broker.services.hot_keys import HotKeys
 from headrace.broker.services.journal_reads import JournalReads
 from headrace.broker.services.ledger_map import LedgerMap
 from headrace.broker.services.letter_desk import LetterDesk
+from headrace.broker.services.lite_subscriptions import LiteSubscriptions
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
 from headrace.broker.services.owner_calls import OwnerCalls
@@ -575,7 +576,6 @@ def _services_of(node: Node, machine: Machine) -> Services:
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
     ledgers = LedgerMap(calls, topics, node.replication, node.tiering)
     search, journals, hot_keys = _searches_of(node, calls, ledgers)
-    tools = node.clock, node.randomness, node.tasks
     announce = GroupAnnouncements(calls, configs).announce
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
@@ -588,7 +588,8 @@ def _services_of(node: Node, machine: Machine) -> Services:
         sends=sends,
         reads=reads,
         stored_reads=StoredReads(node.tasks, node.clock),
-        queues=QueueService(owners, node.shares, configs, groups, *tools),
+        queues=QueueService(owners, node.shares, configs, groups, *shared[1:], node.tasks),
+        lite_subscriptions=LiteSubscriptions(calls, node.shares.lite),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         search=search,
         journals=journals,

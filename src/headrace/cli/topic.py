@@ -26,7 +26,7 @@ from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
-MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed")
+MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed", "lite")
 _FIGURES = "records", "size_bytes", "records_in_per_s", "bytes_out_per_s"
 NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 

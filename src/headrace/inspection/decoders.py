@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.coordination.groups import state_records as group_records
+from headrace.coordination.shares import lite_records
 from headrace.coordination.shares import state_records as share_records
 from headrace.coordination.transactions import state_records as transaction_records
 from headrace.errors import HeadraceError
@@ -31,6 +32,7 @@ _TOPICS: Final[dict[str, Decode]] = {
 }
 _COMPANIONS: Final[dict[int, Decode]] = {
     CompanionKind.SHARES: share_records.decode,
+    CompanionKind.LITE: lite_records.decode,
 }
 
 

@@ -101,10 +101,11 @@ def partition_of_key(key: str) -> PartitionKey:
 
 class CompanionKind(IntEnum):
     """A companion log: SHARES holds the state of share groups, TIMERS delayed records and half
-    messages. Do not change: stored."""
+    messages, LITE what groups have done in lite topics. Do not change: stored."""
 
     SHARES = 1
     TIMERS = 2
+    LITE = 3
 
 
 COMPANION_SHIFT = 24

@@ -10,6 +10,7 @@ from headrace.metadata.facts import COMPANION_SHIFT, CompanionKind, partition_of
 _TITLES = {
     CompanionKind.SHARES: "share groups of",
     CompanionKind.TIMERS: "delayed messages of",
+    CompanionKind.LITE: "lite topics of",
 }
 
 

@@ -29,7 +29,7 @@ from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.shown_messages import message
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.services import Services
@@ -75,6 +75,8 @@ class Client:
         "id",
         "is_lite",
         "is_renewed",
+        "key",
+        "lite",
         "published",
         "renewing",
         "seen_s",
@@ -97,6 +99,10 @@ class Client:
         """Receipts that are renewed at the moment."""
         self.is_lite = False
         """Whether it says that it consumes lite topics."""
+        self.key = ("", client_id)
+        """Its principal and id."""
+        self.lite: dict[tuple[str, str], frozenset[str]] = {}
+        """By topic and group: the lite topics that it subscribes to."""
         self.is_renewed = asyncio.Event()
         """Set when those are."""
 
@@ -112,6 +118,15 @@ class Clients:
         self._of_sessions: Counter[ClientSession] = Counter()
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._turn = 0
+        self._on_left: list[Callable[[Client], None]] = []
+
+    def __iter__(self) -> Iterator[Client]:
+        """All clients."""
+        return iter(list(self._known.values()))
+
+    def on_left(self, notify: Callable[[Client], None]) -> None:
+        """Notify of each client that ends."""
+        self._on_left.append(notify)
 
     def start(self) -> None:
         """Renew, and forget clients, until the tasks are closed."""
@@ -135,6 +150,7 @@ class Clients:
                     f"{CONNECTION_CLIENTS_MAX} clients use this connection: use another one",
                 )
             client = Client(caller.client_id, caller.session, now_s)
+            client.key = caller.key
             self._known[caller.key] = client
             self._of_sessions[caller.session] += 1
         client.seen_s = now_s
@@ -149,6 +165,8 @@ class Clients:
         if not self._of_sessions[client.session]:
             del self._of_sessions[client.session]
         client.held.clear()
+        for notify in self._on_left:
+            notify(client)
         if client.telemetry is not None:
             client.telemetry.finish()
 
@@ -218,6 +236,7 @@ class Clients:
             for key, client in list(self._known.items()):
                 is_valid = self._services.authentication.is_valid(client.session)
                 if now_s - client.seen_s > IDLE_S or not is_valid:
+                    client.lite.clear()  # it may be at another broker now: the owners will know
                     self.leave(key)
             holding = iter([client for client in self._known.values() if client.held])
             renewals = [self._renew_next(holding, now_s) for _ in range(RENEWALS_AT_ONCE)]

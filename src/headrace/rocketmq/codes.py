@@ -35,6 +35,7 @@ MESSAGE_CORRUPTED: Final = 40016
 CLIENT_ID_REQUIRED: Final = 40017
 ILLEGAL_POLLING_TIME: Final = 40018
 ILLEGAL_OFFSET: Final = 40019
+ILLEGAL_LITE_TOPIC: Final = 40020
 UNAUTHORIZED: Final = 40100
 FORBIDDEN: Final = 40300
 NOT_FOUND: Final = 40400
@@ -46,6 +47,7 @@ MESSAGE_BODY_TOO_LARGE: Final = 41301
 MESSAGE_BODY_EMPTY: Final = 41302
 PRECONDITION_FAILED: Final = 42800
 TOO_MANY_REQUESTS: Final = 42900
+LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Final = 42902
 MESSAGE_PROPERTIES_TOO_LARGE: Final = 43101
 INTERNAL_ERROR: Final = 50000
 INTERNAL_SERVER_ERROR: Final = 50001
@@ -53,9 +55,6 @@ HA_NOT_AVAILABLE: Final = 50002
 UNSUPPORTED: Final = 50500
 
 SUCCESS: Final = "OK"
-NO_LITE_TOPICS: Final = "this broker has no lite topics: use topics, or message groups"
-"""A lite topic has an offset of each group, and goes to the clients that name it: a share group has
-one position in a partition, and its messages go to any of its clients."""
 
 
 class Refused(Rejected):

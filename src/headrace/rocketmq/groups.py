@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
+from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC, LITE
 from headrace.broker.services.configurations import SET, ConfigChange, VersionMismatch
 from headrace.rocketmq.names import default_dead_letter_topic
 
@@ -37,8 +37,8 @@ class RocketGroups:
         self._services = services
         self._creating = asyncio.Lock()
 
-    async def ensure(self, group_id: str) -> None:
-        """Give a new group RocketMQ's defaults.
+    async def ensure(self, group_id: str, *, is_lite: bool = False) -> None:
+        """Give a new group RocketMQ's defaults; `is_lite`: it consumes lite topics.
 
         Raises GroupKindMismatch for a consumer group's id, ConfigInvalid, MetadataUnavailable.
         """
@@ -54,6 +54,8 @@ class RocketGroups:
                     ConfigChange("share.delivery.count.limit", SET, str(ATTEMPTS_MAX)),
                     ConfigChange(DEAD_LETTER_TOPIC, SET, default_dead_letter_topic(group_id)),
                 ]
+                if is_lite:
+                    changes.append(ConfigChange(LITE, SET, "true"))
                 # An administrator, or another broker's client, may be faster.
                 with contextlib.suppress(VersionMismatch):
                     await configurations.change_group(group_id, changes, version=version)
@@ -69,7 +71,7 @@ class RocketGroups:
     def is_fifo(self, group_id: str) -> bool:
         """Whether clients consume in order. Raises MetadataUnavailable."""
         config = self.config(group_id)
-        return config.is_ordered or config.is_serial
+        return config.is_ordered or config.is_serial or config.is_lite
 
     def backoff_ms(self, group_id: str) -> Sequence[int]:
         """The delays before each retry of a push consumer: the group's, or RocketMQ's."""

@@ -15,6 +15,7 @@ from headrace.records.attributes import (
     KEYS,
     KEYS_BYTES_MAX,
     KEYS_MAX,
+    LITE_TOPIC,
     MESSAGE_GROUP,
     MESSAGE_ID,
     PRIORITY,
@@ -27,6 +28,7 @@ from headrace.records.codec import Record
 from headrace.records.validation import RESERVED_PREFIX
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused
+from headrace.rocketmq.names import lite_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -97,7 +99,7 @@ def record_of(
         headers.append((TAG, _tag(system.tag)))
     if system.keys:
         headers.append((KEYS, _keys(system.keys)))
-    due_ms = None
+    due_ms = key = None
     if message_type == wire.FIFO:
         headers.append((MESSAGE_GROUP, _message_group(system.message_group)))
     elif message_type == wire.DELAY:
@@ -105,6 +107,9 @@ def record_of(
         headers.append((DELIVER_AT, b"%d" % due_ms))
     elif message_type == wire.PRIORITY:
         headers.append((PRIORITY, b"%d" % system.priority))
+    elif message_type == wire.LITE:
+        key = lite_name(system.lite_topic)
+        headers.append((LITE_TOPIC, key))
     elif message_type == wire.TRANSACTION:
         headers.append((HALF, half_group.encode()))
     if system.HasField("trace_context") and len(system.trace_context) <= TEXT_BYTES_MAX:
@@ -114,9 +119,10 @@ def record_of(
     if message.user_properties:
         headers += _user_properties(message.user_properties)
     born_ms = wire.ms_of(system.born_timestamp)
-    if abs(born_ms - now_ms) > BORN_SKEW_MS_MAX:
+    # A lite topic expires by the times of its messages.
+    if abs(born_ms - now_ms) > BORN_SKEW_MS_MAX or key is not None:
         born_ms = now_ms
-    record = Record(0, born_ms, None, body, headers)
+    record = Record(0, born_ms, key, body, headers)
     return Parsed(record, message_type, system.message_id, due_ms)
 
 
@@ -138,11 +144,9 @@ def _checked_type(system: Any, accepted: Collection[int]) -> int:
         raise Refused(
             codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message says that it is {type_name(stated)} and has the fields of {fields}:"
-            " set a message group (FIFO), a delivery time (DELAY) or a priority (PRIORITY), and"
-            " only one of them",
+            " set a message group (FIFO), a delivery time (DELAY), a priority (PRIORITY)"
+            " or a lite topic (LITE), and only one of them",
         )
-    if stated == wire.LITE:
-        raise Refused(codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, codes.NO_LITE_TOPICS)
     if stated not in accepted:
         shown = ", ".join(map(type_name, sorted(accepted)))
         raise Refused(

@@ -25,6 +25,7 @@ from headrace.rocketmq.clients import Clients
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
 from headrace.rocketmq.in_progress import InProgress
+from headrace.rocketmq.lite import LiteConsumers
 from headrace.rocketmq.offsets import Offsets
 from headrace.rocketmq.receiving import Receiving
 from headrace.rocketmq.routes import Routes
@@ -81,7 +82,8 @@ class Messaging:
         self.clients = Clients(services, tasks)
         routes = Routes(services, groups)
         self._sending = sending = Sending(services, tasks)
-        receiving = Receiving(services, groups, self.clients)
+        lite = LiteConsumers(services, groups, self.clients, tasks)
+        receiving = Receiving(services, groups, self.clients, lite)
         offsets = Offsets(services, tasks)
         telemetry = Telemetry(services, groups, self.clients, tasks)
         unary = {
@@ -98,7 +100,7 @@ class Messaging:
             "UpdateOffset": offsets.update,
             "GetOffset": offsets.get,
             "QueryOffset": offsets.query,
-            "SyncLiteSubscription": _no_lite_topics,
+            "SyncLiteSubscription": lite.sync,
         }
         streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
@@ -246,8 +248,3 @@ def _check_fields(body: bytes) -> None:
 
 def _path(rpc: str) -> str:
     return f"/{wire.SERVICE}/{rpc}"
-
-
-async def _no_lite_topics(caller: Caller, request: Any, response: Any) -> None:
-    await caller.topic(request.topic)
-    raise Refused(codes.ILLEGAL_TOPIC, codes.NO_LITE_TOPICS)

@@ -22,6 +22,7 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.clients import LOCK_MS
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import member_id
+from headrace.rocketmq.lite import lite_client
 from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.sending import set_common_status
 from headrace.rocketmq.shown_messages import delivery, response
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.rocketmq.caller import Caller
     from headrace.rocketmq.clients import Clients
     from headrace.rocketmq.groups import RocketGroups
+    from headrace.rocketmq.lite import LiteConsumers
     from headrace.rocketmq.sending import Ended
 
 MESSAGES_MAX: Final = 1_000
@@ -58,11 +60,14 @@ _Shown = tuple[str, bytes]
 class Receiving:
     """ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
 
-    def __init__(self, services: Services, groups: RocketGroups, clients: Clients) -> None:
+    def __init__(
+        self, services: Services, groups: RocketGroups, clients: Clients, lite: LiteConsumers
+    ) -> None:
         self._services = services
         self._queues = services.queues
         self._groups = groups
         self._clients = clients
+        self._lite = lite
 
     async def receive(self, caller: Caller, request: Any, response_of: Callable[..., Any]) -> None:
         """Wait for messages, and stream them."""
@@ -70,12 +75,13 @@ class Receiving:
         if quotas.is_active:
             quotas.check(caller.session, CONSUMER)
         client = self._clients.seen(caller)
-        if client.is_lite:  # it would get messages that it has not subscribed to
-            raise Refused(codes.ILLEGAL_TOPIC, codes.NO_LITE_TOPICS)
         resource = resource_of(request.message_queue.topic)
         topic = await caller.topic(resource)
         group_id = caller.group_id(request.group)
-        await self._groups.ensure(group_id)
+        if client.is_lite:
+            self._lite.check_topic(topic)
+        await self._groups.ensure(group_id, is_lite=client.is_lite)
+        self._lite.check_group(client, group_id)
         lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
         wait_s = poll_s(caller, request, POLL_S_DEFAULT)
         is_repeatable = 0 < len(request.attempt_id) <= ATTEMPT_ID_LENGTH_MAX
@@ -90,6 +96,8 @@ class Receiving:
         asked.takes_followers = self._groups.is_fifo(group_id)
         asked.selection = selection_of(request.filter_expression)
         asked.owner = f"rocketmq:{caller.client_id}"
+        if client.is_lite:
+            asked.owner = lite_client(caller.key)
         is_renewed = request.auto_renew
         del request  # may be large, and this may wait for long
         show = _show(topic, resource, member, lock_ms)

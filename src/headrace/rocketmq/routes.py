@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.topics.topic_config import MIXED, NORMAL
+from headrace.broker.topics.topic_config import LITE, MIXED, NORMAL
 from headrace.metadata.endpoints import ROCKETMQ
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import BAD_REQUEST, Refused
@@ -34,6 +34,7 @@ ACCEPTED: Final[Mapping[str, tuple[int, ...]]] = {
     "transaction": (wire.TRANSACTION,),
     "priority": (wire.PRIORITY,),
     MIXED: _ALL,
+    LITE: (wire.LITE,),
 }
 """By the topic's headrace.message.type: what its producers may send."""
 
@@ -57,7 +58,8 @@ class Routes:
         topic = await caller.topic(request.topic)
         group_id = caller.group_id(request.group)
         await self._groups.ensure(group_id)
-        is_fifo = self._groups.is_fifo(group_id)
+        config = self._groups.config(group_id)
+        is_fifo = config.is_ordered or config.is_serial
         brokers: set[str] = set()
         for queue in self._queues(caller, topic, request):
             if is_fifo or queue.broker.name not in brokers:

@@ -17,6 +17,7 @@ from headrace.records.attributes import (
     DELIVER_AT,
     HALF,
     KEYS,
+    LITE_TOPIC,
     MESSAGE_GROUP,
     MESSAGE_ID,
     PRIORITY,
@@ -40,10 +41,11 @@ _RESPONSE, _NAME, _VALUE = b"\x12", b"\x0a", b"\x12"
 _TAG, _KEYS, _MESSAGE_ID, _BORN_HOST = b"\x0a", b"\x12", b"\x1a", b"\x42"
 _BORN_AT, _STORED_AT, _DELIVER_AT = b"\x3a", b"\x4a", b"\x5a"
 _RECEIPT, _QUEUE_OFFSET, _INVISIBLE = b"\x62", b"\x70", b"\x7a"
-_ATTEMPT, _MESSAGE_GROUP, _TRACE_CONTEXT, _PRIORITY = (
+_ATTEMPT, _MESSAGE_GROUP, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY = (
     b"\x80\x01",
     b"\x8a\x01",
     b"\x92\x01",
+    b"\xaa\x01",
     b"\xb0\x01",
 )
 _DIGEST: Final = b"\x22\x24\x08\x02\x12\x20"
@@ -58,6 +60,7 @@ _TEXTS: Final = {
     MESSAGE_ID: _MESSAGE_ID,
     BORN_HOST: _BORN_HOST,
     MESSAGE_GROUP: _MESSAGE_GROUP,
+    LITE_TOPIC: _LITE_TOPIC,
 }
 """The fields of SystemProperties that hold an attribute's text."""
 
@@ -97,6 +100,8 @@ def message(
             continue
         elif name == MESSAGE_GROUP:
             kind = wire.FIFO
+        elif name == LITE_TOPIC:
+            kind = wire.LITE
         elif name not in _TEXTS:
             kind = _add_attribute(system, name, value) or kind
             continue
@@ -104,6 +109,8 @@ def message(
     system.append(number_field(_TYPE, kind))
     if not has_id:
         system.append(_field(_MESSAGE_ID, made_id(topic_id, partition, offset).encode()))
+    # A lite topic's name is the key of its messages for the choice of the partition alone.
+    has_keys = has_keys or kind == wire.LITE
     if record.key is not None and not has_keys and (key := _shown(record.key)).decode().strip():
         system.append(_field(_KEYS, key))
     system.append(more)

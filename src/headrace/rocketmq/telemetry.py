@@ -18,6 +18,8 @@ from headrace.rocketmq import wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX
 from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
+from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX
+from headrace.rocketmq.names import LITE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -33,7 +35,6 @@ SEND_BACKOFF_MS: Final = (500, 5_000)
 RECEIVE_BATCH: Final = 32
 LONG_POLL_MS: Final = 20_000
 LITE: Final = frozenset({wire.LITE_PUSH_CONSUMER, wire.LITE_SIMPLE_CONSUMER})
-LITE_QUOTA, LITE_TOPIC_LENGTH = 2_000, 64
 FIFO_BACKOFF_MS: Final = (1_000, 60_000)
 """Of retries inside the client, which are the ones in order; Node's client ends after one attempt
 unless they are exponential."""
@@ -135,7 +136,7 @@ class Telemetry:
             return  # the first receive is refused, with the reason
         if settings.client_type == wire.PULL_CONSUMER:
             return  # its group is one of Kafka's kind
-        await self._groups.ensure(group_id)
+        await self._groups.ensure(group_id, is_lite=client.is_lite)
         config = self._groups.config(group_id)
         policy = settings.backoff_policy
         subscription.fifo = self._groups.is_fifo(group_id)
@@ -148,8 +149,8 @@ class Telemetry:
                 wire.set_ms(policy.customized_backoff.next.add(), step_ms)
         subscription.receive_batch_size = RECEIVE_BATCH
         wire.set_ms(subscription.long_polling_timeout, LONG_POLL_MS)
-        subscription.lite_subscription_quota = LITE_QUOTA
-        subscription.max_lite_topic_size = LITE_TOPIC_LENGTH
+        subscription.lite_subscription_quota = SUBSCRIPTIONS_MAX
+        subscription.max_lite_topic_size = LITE_LENGTH_MAX
 
     def left(self, stream: _Stream) -> None:
         """The stream has ended."""

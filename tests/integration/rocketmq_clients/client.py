@@ -195,6 +195,25 @@ def push_fifo() -> dict:
     return {group: [one for one in found if one[0] == group] for group in ("a", "b")}
 
 
+def lite() -> dict:
+    """Many small queues in one topic: those that the consumer names, as long as it does."""
+    sending = producer()
+    for number in range(4):
+        for name in ("a", "b", "c"):
+            sending.send(message(f"{name}{number}", lite_topic=name))
+    listener = Listener()
+    consuming = rocketmq.LitePushConsumer(CONFIG, GROUP, TOPIC, listener)
+    consuming.startup()
+    for name in ("a", "b"):
+        consuming.subscribe_lite(name)
+    found = [listener.seen.get(timeout=WAIT_S)[0] for _ in range(8)]
+    consuming.unsubscribe_lite("b")
+    for name in ("b", "a"):
+        sending.send(message(f"{name}4", lite_topic=name))
+    found.append(listener.seen.get(timeout=WAIT_S)[0])
+    return {name: [one for one in found if one[0] == name] for name in ("a", "b", "c")}
+
+
 def dead() -> dict:
     """The group gives a message up after two attempts."""
     producer().send(message("poison", tag="t", keys="k"))

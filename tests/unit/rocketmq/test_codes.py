@@ -389,7 +389,6 @@ async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     lite = {"messages": [rocket.message("jobs", message_type=wire.LITE, lite_topic="l")]}
     refused = (await rocket.ask("SendMessage", **lite)).status
     assert refused.code == codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-    assert refused.message == codes.NO_LITE_TOPICS
     for invisible_ms in (9_999, 12 * 3_600_000 + 1):
         request = receive_request("jobs", GROUP, invisible_ms=invisible_ms)
         code, _none = await rocket.stream("ReceiveMessage", request)

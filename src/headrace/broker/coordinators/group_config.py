@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
 
 HOUR_MS: Final = 3_600_000
+LITE: Final = "headrace.share.lite"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 BACKOFF_STEPS_MAX: Final = 64
 BACKOFF_MS_MAX: Final = 365 * 24 * HOUR_MS
@@ -193,6 +194,16 @@ _TABLE = (
         "false",
         "Deliver records with the same key one at a time and in order, independently "
         "of other keys.",
+        OneOf(("true", "false")),
+    ),
+    ConfigDefinition(
+        LITE,
+        BOOLEAN,
+        "false",
+        "Consume lite topics: each client receives those that it subscribes to, and the group has"
+        " a position in each. Only RocketMQ's lite consumers can consume with such a group, and"
+        " they set it on the group that they create. With headrace.share.subscription=exclusive,"
+        " the last client that subscribes to a lite topic is its only one.",
         OneOf(("true", "false")),
     ),
     ConfigDefinition(
@@ -365,4 +376,5 @@ def share_config(overrides: Mapping[str, str]) -> ShareConfig:
         are_expired_dead=value("headrace.share.expired") == "dead-letter",
         filter_tags=value("headrace.share.filter.tags"),
         filter_sql=value("headrace.share.filter.sql"),
+        is_lite=value(LITE) == "true",
     )

@@ -89,7 +89,9 @@ async def wait_for_records(
     receive returns the error. `session`: notifies when the waiting session has ended.
     """
     try:
-        watched = [(await shares.watched(topic, number), pause) for topic, number, pause in waiting]
+        watched = [
+            (await shares.watched(topic, number, pause), pause) for topic, number, pause in waiting
+        ]
     except HeadraceError:
         return
     sources = [one for partition, pause in watched for one in partition.sources(pause)]

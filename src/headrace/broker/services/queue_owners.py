@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.broker.services.long_poll import WAKE_LATE_MS, wait_for_records
+from headrace.broker.shares.hosted_shares import LITE
 from headrace.errors import (
     BrokerUnreachable,
     DeliveryUnknown,
@@ -261,7 +262,9 @@ class QueueOwners:
         self, broker_id: int, group_id: str, topic: Topic, seen: Mapping[int, SeenPause]
     ) -> asyncio.Task[None]:
         """The shared wait for this queue at one broker. It may end too early."""
-        key = broker_id, topic.id, group_id
+        # Of lite topics, each client waits for its own.
+        numbers = {one.readable_end for one, _epoch in seen.values() if one.isolation == LITE}
+        key = broker_id, topic.id, f"{group_id} {sorted(numbers)}" if numbers else group_id
         task = self._watches.get(key)
         if task is None:
             task = self._tasks.start(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.journal_reads import JournalReads
     from headrace.broker.services.ledger_map import LedgerMap
     from headrace.broker.services.letter_desk import LetterDesk
+    from headrace.broker.services.lite_subscriptions import LiteSubscriptions
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
     from headrace.broker.services.owner_calls import OwnerCalls
@@ -80,6 +81,8 @@ class Services:
     stored_reads: StoredReads
     """Of this broker's partitions, as they are stored."""
     queues: QueueService
+    lite_subscriptions: LiteSubscriptions
+    """To lite topics, of the clients of any broker."""
     timers: MessageTimers
     """Delayed and half messages."""
     search: MessageSearch

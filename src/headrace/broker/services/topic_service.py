@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.topics.overrides import delay_max_ms, message_type
 from headrace.broker.topics.tenant_room import held_by
+from headrace.broker.topics.topic_config import LITE
 from headrace.errors import (
     AssignmentInvalid,
     HeadraceError,
@@ -327,6 +328,11 @@ class TopicService:
         Raises TopicUnknown, PartitionsInvalid, AssignmentInvalid, MetadataUnavailable.
         """
         topic = self._topics.get(name)
+        if self.message_type(topic) == LITE:
+            raise PartitionsInvalid(
+                f"topic {name!r} has lite topics, each of which lies in the partition of its name:"
+                " create another topic with more partitions"
+            )
         assigned: dict[int, int] = {}
         if assignments:
             first = topic.fact.partition_count

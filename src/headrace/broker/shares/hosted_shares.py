@@ -1,4 +1,4 @@
-"""The machine of one partition's share groups that this broker serves, for one tenure.
+"""The machine of one partition's share groups, or lite topics, in this broker's tenure.
 
 Invariants: holds the machine's shard, its journal and the partition's log, and wakes waiters for
 records; decides nothing.
@@ -6,16 +6,20 @@ records; decides nothing.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.coordination.shares.commands import AnyShareReply, ShareCommand
+from headrace.coordination.shares.lite_commands import AnyLiteReply, LiteCommand
+from headrace.coordination.shares.lite_records import LiteRecord
 from headrace.coordination.shares.share_machine import ShareRecord
 from headrace.errors import NotCoordinator, NotOwner
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
+    from headrace.broker.shares.lite_waits import LiteWaits
     from headrace.broker.shares.share_reads import BatchesRead
     from headrace.coordination.kit.machine import Answer, Command
     from headrace.errors import HeadraceError
@@ -24,7 +28,12 @@ if TYPE_CHECKING:
 READ_BYTES_MIN: Final = 16 * 1024
 RECORD_BYTES_GUESS: Final = 256
 WAKE_NEVER: Final = -1
+LITE: Final = 2
+"""In place of an isolation level of a pause: of a receive of lite topics. `readable_end` is the
+client's number, `settled` says when it was woken last (`lite_waits`). Do not change: on the wire
+between versions."""
 ShareShard = CoordinatorShard[ShareCommand, ShareRecord, AnyShareReply]
+LiteShard = CoordinatorShard[LiteCommand, LiteRecord, AnyLiteReply]
 
 
 class Pause(NamedTuple):
@@ -42,9 +51,24 @@ class Pause(NamedTuple):
 class Hosted:
     """The machine of one partition, for one tenure."""
 
-    __slots__ = ("data", "journal", "record_bytes", "settled", "shard", "waiters")
+    __slots__ = (
+        "data",
+        "journal",
+        "learning",
+        "lite",
+        "record_bytes",
+        "settled",
+        "shard",
+        "waiters",
+    )
 
-    def __init__(self, data: PartitionLog, journal: PartitionLog, shard: ShareShard) -> None:
+    def __init__(
+        self,
+        data: PartitionLog,
+        journal: PartitionLog,
+        shard: ShareShard | LiteShard,
+        lite: LiteWaits | None = None,
+    ) -> None:
         self.data = data
         self.journal = journal
         self.shard = shard
@@ -52,6 +76,10 @@ class Hosted:
         """Average size per record in the batches read last."""
         self.settled = 0
         self.waiters = Waiters()
+        self.lite = lite
+        """Whom the arrival of records wakes, where they are looked up by lite topics."""
+        self.learning = asyncio.Lock()
+        """Of the receive that reads on for all, where records are looked up before."""
 
     @property
     def is_open(self) -> bool:
@@ -65,10 +93,12 @@ class Hosted:
     def stop(self, error: HeadraceError) -> None:
         """See Tenure."""
         self.shard.close(error)
+        if self.lite is not None:
+            self.lite.close()
 
     def close(self, error: HeadraceError) -> None:
         """See Tenure."""
-        self.shard.close(error)
+        self.stop(error)
         self.journal.abandon(NotOwner(str(error)))
 
     async def ask(self, command: Command[Answer]) -> Answer:
@@ -97,9 +127,14 @@ class Hosted:
 
     def has_changed(self, pause: Pause) -> bool:
         """Whether there may be more records than the receive that returned `pause` saw."""
+        if self.lite is not None:
+            return self.lite.woken(pause.readable_end) != pause.settled
         end = self.data.visibility.bound(pause.isolation).offset
         return (end, self.settled) != (pause.readable_end, pause.settled)
 
     def sources(self, pause: Pause) -> list[tuple[Waiters, int]]:
         """The sources that notify of a change, each with the isolation level to wait at."""
+        if self.lite is not None:
+            self.lite.learn()  # what has arrived since the receive
+            return [(self.lite.waiters(pause.readable_end), READ_UNCOMMITTED)]
         return [(self.waiters, READ_UNCOMMITTED), (self.data.waiters, pause.isolation)]

@@ -19,7 +19,8 @@ from headrace.broker.coordinators.group_config import duration_ms, own_dead_lett
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.held_batches import HeldBatches
-from headrace.broker.shares.hosted_shares import Hosted
+from headrace.broker.shares.hosted_shares import LITE, Hosted
+from headrace.broker.shares.lite_partitions import LitePartitions
 from headrace.broker.shares.queue_figures import QueueFigures
 from headrace.broker.shares.share_receive import Received, ReceiveRequest, ShareReceive
 from headrace.coordination.shares.commands import (
@@ -39,14 +40,14 @@ from headrace.coordination.shares.commands import (
     StatesCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.errors import GroupUnknown, HeadraceError
+from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from headrace.broker.shares.hosted_shares import ShareShard
+    from headrace.broker.shares.hosted_shares import Pause, ShareShard
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
@@ -90,6 +91,10 @@ class SharePartitions:
             is_standalone=is_standalone,
         )
         self._held_batches = HeldBatches()
+        self.lite = LitePartitions(
+            *(environment, topics, terms, dead_letters, self.figures), is_standalone=is_standalone
+        )
+        """For groups that consume lite topics."""
 
     # --- requests of faces -------------------------------------------------------------------
 
@@ -98,17 +103,23 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
-        hosted = await self._host.open(topic, number)
-        await self._open_group(hosted, request.group_id, topic, number)
         terms = self._terms(request.group_id)
-        receiving = ShareReceive(hosted, request, terms, self._held_batches)
-        received = await receiving.receive()
+        if terms.config.is_lite:
+            received = await self.lite.receive(topic, number, request, self._held_batches)
+        else:
+            hosted = await self._host.open(topic, number)
+            await self._open_group(hosted, request.group_id, topic, number)
+            terms = self._terms(request.group_id)
+            receiving = ShareReceive(hosted, request, terms, self._held_batches)
+            received = await receiving.receive()
         if received.acquired:
             self.figures.note_acquired(request.group_id, topic.name, received.acquired)
         return received
 
-    async def watched(self, topic: Topic, number: int) -> Hosted:
+    async def watched(self, topic: Topic, number: int, pause: Pause | None = None) -> Hosted:
         """The partition, for callers that wait. Raises what storage and ownership raise."""
+        if pause is not None and pause.isolation == LITE:
+            return await self.lite.open(topic, number)
         return await self._host.open(topic, number)
 
     async def settle(
@@ -125,12 +136,20 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable.
         """
-        hosted = await self._host.open(topic, number)
-        command = SettleCommand(group_id, member_id, settlements, is_atomic)
-        reply = await hosted.ask(command)
-        self.figures.note_settled(group_id, topic.name, settlements, reply.errors)
-        hosted.wake()
-        return reply.errors
+        if self._is_lite(group_id):
+            errors = await self.lite.settle(
+                *(topic, number, group_id, member_id, settlements), is_atomic=is_atomic
+            )
+        else:
+            hosted = await self._host.open(topic, number)
+            command = SettleCommand(group_id, member_id, settlements, is_atomic)
+            errors = (await hosted.ask(command)).errors
+            hosted.wake()
+        self.figures.note_settled(group_id, topic.name, settlements, errors)
+        return errors
+
+    def _is_lite(self, group_id: str) -> bool:
+        return self._terms(group_id).config.is_lite
 
     async def begin(self, topic: Topic, number: int, group_id: str) -> bool:
         """Register the group with the partition, so that new records from now on are its backlog.
@@ -138,11 +157,18 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
+        if self._is_lite(group_id):
+            await self._begin(group_id, topic.id, len(topic.partitions))
+            await self.lite.open(topic, number, group_id)
+            return False
         hosted = await self._host.open(topic, number)
         return await self._open_group(hosted, group_id, topic, number)
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
+        if self._is_lite(group_id):
+            await self.lite.release(topic, number, group_id, member_id)
+            return
         hosted = await self._host.open(topic, number)
         await hosted.ask(ReleaseMemberCommand(group_id, member_id))
         hosted.wake()
@@ -217,7 +243,12 @@ class SharePartitions:
         return {group.number: group_id for group_id, group in machine.groups.items()}
 
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
-        """Reset the group to `offset`; in-flight state is dropped."""
+        """Reset the group to `offset`; in-flight state is dropped. Raises GroupKindMismatch."""
+        if self._is_lite(group_id):
+            raise GroupKindMismatch(
+                f"group {group_id!r} has a position in each lite topic, which cannot be moved: use"
+                " another group"
+            )
         hosted = await self._host.open(topic, number)
         await self._open_group(hosted, group_id, topic, number)
         await hosted.ask(MoveStartCommand(group_id, offset))
@@ -225,6 +256,7 @@ class SharePartitions:
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""
+        await self.lite.remove_group(topic, number, group_id)
         hosted = await self._hosted_or_none(topic, number)
         if hosted is None:
             return
@@ -235,15 +267,18 @@ class SharePartitions:
     def resign(self, topic: Topic, number: int) -> None:
         """This broker no longer serves the partition."""
         self._host.resign(topic, number)
+        self.lite.resign(topic, number)
 
     def forget_topic(self, topic_id: UUID) -> None:
         """The topic and its journals were deleted."""
         self._host.forget_topic(topic_id)
+        self.lite.forget_topic(topic_id)
 
     def close(self) -> None:
         """Refuse waiting requests and stop the timers."""
         self._held_batches.drop()
         self._host.close()
+        self.lite.close()
 
     # --- the machine of a partition ----------------------------------------------------------
 

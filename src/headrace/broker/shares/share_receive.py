@@ -179,31 +179,8 @@ class ShareReceive:
         return True
 
     async def _read(self, ranges: Sequence[tuple[int, int]]) -> BatchesRead:
-        """Whole batches for the first of `ranges`, up to the requested bytes."""
-        hosted, bytes_max = self._hosted, self._request.bytes_max
-        found = BatchesRead()
-        reached = 0
-        for first, last in ranges:
-            offset = max(first, reached, hosted.data.log_start_offset)
-            while offset <= last and (bytes_max > found.size or not found.batches):
-                held = self._held_batches.find(hosted, offset)
-                if held is not None:
-                    found.take(held, held.first_offset, held.last_offset)
-                    reached = offset = held.last_offset + 1
-                    continue
-                size = min(bytes_max - found.size, hosted.size_of(last - offset + 1))
-                offset, fetched = await hosted.data.reader.fetch_from(offset, size, self._isolation)
-                if offset > last:
-                    break  # deleted during the read
-                data, aborted = bytes(fetched.data), fetched.aborted or ()
-                reached = found.add(data, offset, last, aborted)
-                if reached <= offset:  # nothing up to `last`
-                    break
-                offset = reached
-        hosted.note_sizes(found)
-        if found.batches and ranges and found.within[-1][1] > ranges[-1][1]:  # more of it is left
-            found.batches[-1] = self._held_batches.keep(hosted, found.batches[-1])
-        return found
+        bytes_max, isolation = self._request.bytes_max, self._isolation
+        return await read_batches(self._hosted, self._held_batches, ranges, bytes_max, isolation)
 
     async def _acquire(self, within: Sequence[tuple[int, int]]) -> list[Acquired]:
         request = self._request
@@ -260,3 +237,36 @@ class ShareReceive:
             await self._hosted.ask(command)
             self._hosted.wake()  # the next records of their keys may be delivered, to anyone
         return selected
+
+
+async def read_batches(
+    hosted: Hosted,
+    held_batches: HeldBatches,
+    ranges: Sequence[tuple[int, int]],
+    bytes_max: int,
+    isolation: int,
+) -> BatchesRead:
+    """Whole batches for the first of `ranges`, up to the requested bytes."""
+    found = BatchesRead()
+    reached = 0
+    for first, last in ranges:
+        offset = max(first, reached, hosted.data.log_start_offset)
+        while offset <= last and (bytes_max > found.size or not found.batches):
+            held = held_batches.find(hosted, offset)
+            if held is not None:
+                found.take(held, held.first_offset, held.last_offset)
+                reached = offset = held.last_offset + 1
+                continue
+            size = min(bytes_max - found.size, hosted.size_of(last - offset + 1))
+            offset, fetched = await hosted.data.reader.fetch_from(offset, size, isolation)
+            if offset > last:
+                break  # deleted during the read
+            data, aborted = bytes(fetched.data), fetched.aborted or ()
+            reached = found.add(data, offset, last, aborted)
+            if reached <= offset:  # nothing up to `last`
+                break
+            offset = reached
+    hosted.note_sizes(found)
+    if found.batches and ranges and found.within[-1][1] > ranges[-1][1]:  # more of it is left
+        found.batches[-1] = held_batches.keep(hosted, found.batches[-1])
+    return found

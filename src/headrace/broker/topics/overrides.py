@@ -16,6 +16,7 @@ from headrace.broker.topics.topic_config import (
     AUTO,
     DEAD_LETTERS,
     DEFINITIONS,
+    LITE_EXPIRATION,
     MESSAGE_TYPE,
     MIXED,
     NORMAL,
@@ -70,6 +71,11 @@ def message_type(configs: Mapping[str, str]) -> str:
 def delay_max_ms(configs: Mapping[str, str]) -> int:
     """How far in the future a record of the topic may be due."""
     return int(configs.get("headrace.delay.max.ms", DEFINITIONS["headrace.delay.max.ms"].default))
+
+
+def lite_expiration_ms(configs: Mapping[str, str]) -> int:
+    """How long after its last message a lite topic of the topic expires; -1: never."""
+    return int(configs.get(LITE_EXPIRATION, DEFINITIONS[LITE_EXPIRATION].default))
 
 
 def half_config(configs: Mapping[str, str]) -> HalfConfig:

@@ -88,7 +88,8 @@ ENSEMBLE_MAX = 32
 QUORUM = "headrace.quorum"
 ATTRIBUTES = "headrace.message.attributes"
 MESSAGE_TYPE = "headrace.message.type"
-AUTO, NORMAL, MIXED = "auto", "normal", "mixed"
+AUTO, NORMAL, MIXED, LITE = "auto", "normal", "mixed", "lite"
+LITE_EXPIRATION = "headrace.lite.expiration.ms"
 ATTRIBUTE_TYPES = ("fifo", "delay", "transaction", "priority", MIXED)
 """The message types that need queue attributes."""
 DEAD_LETTERS = "errors.deadletterqueue.group.enable"
@@ -192,10 +193,19 @@ _USED = (
         STRING,
         AUTO,
         "What RocketMQ's clients may send to the topic: normal, fifo, delay, transaction or "
-        "priority messages, or mixed: all of them. Every type but normal has queue attributes take "
+        "priority messages, or mixed: all of them; or lite: messages of lite topics, of which it is"
+        " the parent. Every type but normal and lite has queue attributes take "
         "effect, as with headrace.message.attributes=read. auto: mixed if the topic reads queue "
         "attributes, otherwise normal. Other protocols' clients are not restricted by it.",
-        OneOf((AUTO, NORMAL, *ATTRIBUTE_TYPES)),
+        OneOf((AUTO, NORMAL, LITE, *ATTRIBUTE_TYPES)),
+    ),
+    ConfigDefinition(
+        LITE_EXPIRATION,
+        LONG,
+        "-1",
+        "A lite topic of this topic to which nothing was sent for this long expires: groups get no"
+        " more of its messages, consumed or not. Other consumers of the topic still do. -1: never.",
+        Between(-1, INT64_MAX),
     ),
     ConfigDefinition(
         VALIDATION,

@@ -41,6 +41,8 @@ class ShareConfig:
     """headrace.share.filter.sql, the same"""
     subscription: str = SHARED
     """headrace.share.subscription: how members share a partition"""
+    is_lite: bool = False
+    """headrace.share.lite: the group consumes lite topics"""
     has_attributes: bool = False
     """headrace.message.attributes of the topic: records have priorities and expiry times"""
     ttl_ms: int = -1

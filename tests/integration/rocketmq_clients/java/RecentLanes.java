@@ -1,7 +1,10 @@
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
@@ -20,33 +23,35 @@ final class RecentLanes {
         return "{\"messages\": " + RocketClient.quoted(RocketClient.bodies(found)) + "}";
     }
 
-    /** What is refused of lite topics, and what came although it was: must be nothing. */
+    /** Many small queues in one topic: those that the consumer names, as long as it does. */
     static String lite() throws Exception {
         Producer sending = RocketClient.producer(null);
-        sending.send(RocketClient.message("not for lite consumers").build());
-        List<String> refused = new ArrayList<>();
-        List<String> came = Collections.synchronizedList(new ArrayList<>());
-        try {
-            sending.send(RocketClient.message("lite").setLiteTopic("l").build());
-        } catch (Exception error) {
-            refused.add("send: " + RocketClient.plain(error));
-        }
-        try {
-            RocketClient.PROVIDER.newLitePushConsumerBuilder()
-                .setClientConfiguration(RocketClient.config)
-                .setConsumerGroup(RocketClient.group)
-                .bindTopic(RocketClient.topic)
-                .setMessageListener(one -> {
-                    came.add(RocketClient.body(one));
-                    return ConsumeResult.SUCCESS;
-                })
-                .build()
-                .subscribeLite("l");
-        } catch (Exception error) {
-            refused.add("subscribe: " + RocketClient.plain(error));
-        }
-        Thread.sleep(3_000); // else it would end before what must not come could
-        return "{\"refused\": " + RocketClient.quoted(refused) + ", \"came\": " + RocketClient.quoted(came) + "}";
+        for (int number = 0; number < 4; number++)
+            for (String name : List.of("a", "b", "c")) sendLite(sending, name, number);
+        BlockingQueue<String> seen = new LinkedBlockingQueue<>();
+        LitePushConsumer consuming = RocketClient.PROVIDER.newLitePushConsumerBuilder()
+            .setClientConfiguration(RocketClient.config)
+            .setConsumerGroup(RocketClient.group)
+            .bindTopic(RocketClient.topic)
+            .setMessageListener(one -> {
+                seen.add(RocketClient.body(one));
+                return ConsumeResult.SUCCESS;
+            })
+            .build();
+        for (String name : List.of("a", "b")) consuming.subscribeLite(name);
+        List<String> found = new ArrayList<>();
+        for (int number = 0; number < 8; number++) found.add(seen.poll(40, TimeUnit.SECONDS));
+        consuming.unsubscribeLite("b");
+        for (String name : List.of("b", "a")) sendLite(sending, name, 4);
+        found.add(seen.poll(40, TimeUnit.SECONDS));
+        List<String> shown = new ArrayList<>();
+        for (String name : List.of("a", "b", "c"))
+            shown.add("\"" + name + "\": " + RocketClient.quoted(found.stream().filter(one -> one.startsWith(name)).toList()));
+        return "{" + String.join(", ", shown) + "}";
+    }
+
+    private static void sendLite(Producer sending, String name, int number) throws Exception {
+        sending.send(RocketClient.message(name + number).setLiteTopic(name).build());
     }
 
     static String priority() throws Exception {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { steady } from './steady.mjs';
 
 const require = createRequire(join(process.env.NODE_CLIENTS, 'x.js'));
-const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { ConsumeResult, FilterExpression, LitePushConsumerImpl, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const [endpoints, lane, topic, group] = process.argv.slice(2);
@@ -159,6 +159,31 @@ const lanes = {
     await sendGroups();
     const seen = await (await pushed(failsFirst))(8);
     return byGroup(seen.map(([body]) => body));
+  },
+
+  async lite() {
+    const sending = await producer();
+    for (let number = 0; number < 4; number++) {
+      for (const liteTopic of ['a', 'b', 'c']) await sending.send(message(liteTopic + number, { liteTopic }));
+    }
+    const found = [];
+    const messageListener = {
+      async consume(one) {
+        found.push(one.body.toString());
+        return ConsumeResult.SUCCESS;
+      },
+    };
+    const consuming = new LitePushConsumerImpl({ ...config, consumerGroup: group, bindTopic: topic, messageListener });
+    await consuming.startup();
+    const came = async (count) => {
+      for (const end = Date.now() + WAIT_MS; found.length < count && Date.now() < end;) await sleep(50);
+    };
+    for (const name of ['a', 'b']) await consuming.subscribeLite(name);
+    await came(8);
+    await consuming.unsubscribeLite('b');
+    for (const liteTopic of ['b', 'a']) await sending.send(message(`${liteTopic}4`, { liteTopic }));
+    await came(9);
+    return Object.fromEntries(['a', 'b', 'c'].map((name) => [name, found.filter((one) => one[0] === name)]));
   },
 
   async dead() {

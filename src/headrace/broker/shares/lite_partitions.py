@@ -1,0 +1,190 @@
+"""Receives and settles records of lite topics on the partitions that this broker serves.
+
+Invariants: as `share_partitions`, which calls this for groups that consume lite topics. The machine
+of the partition (`coordination.shares.lite_machine`) has a journal of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.companions.companion_host import CompanionHost
+from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
+from headrace.broker.shares.hosted_shares import Hosted
+from headrace.broker.shares.lite_receive import LiteReceive, catch_up
+from headrace.broker.shares.lite_waits import LiteWaits
+from headrace.broker.topics.overrides import lite_expiration_ms
+from headrace.coordination.shares.commands import (
+    ReleaseMemberCommand,
+    RemoveGroupCommand,
+    SettleCommand,
+    ShareLoadedCommand,
+    ShareTickCommand,
+)
+from headrace.coordination.shares.lite_commands import LiteSyncCommand, OpenLiteCommand
+from headrace.coordination.shares.lite_machine import LiteMachine
+from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError
+from headrace.metadata.facts import CompanionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from headrace.broker.shares.held_batches import HeldBatches
+    from headrace.broker.shares.hosted_shares import LiteShard
+    from headrace.broker.shares.queue_figures import QueueFigures
+    from headrace.broker.shares.share_group_settings import ShareGroupSettings
+    from headrace.broker.shares.share_receive import Received, ReceiveRequest
+    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
+    from headrace.coordination.shares.commands import DeadLetter, Settlement
+    from headrace.log.environment import Environment
+    from headrace.log.partition_log import PartitionLog
+
+SESSION_MS = 120_000
+"""Clients repeat what they subscribe to every 30 s; what is not repeated for so long ends."""
+
+
+class LitePartitions:
+    """The lite topics in all partitions of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        terms: Callable[[str], ShareGroupSettings],
+        dead_letters: DeadLetters,
+        figures: QueueFigures,
+        *,
+        is_standalone: bool,
+    ) -> None:
+        self._environment = environment
+        self._topics = topics
+        self._terms = terms
+        self._dead_letters = dead_letters
+        self._figures = figures
+        self._host = CompanionHost(
+            environment, topics, CompanionKind.LITE, self._make, is_standalone=is_standalone
+        )
+
+    async def open(self, topic: Topic, number: int, group_id: str = "") -> Hosted:
+        """The partition; with a group, which then has begun there with its current settings.
+
+        Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
+        """
+        hosted = await self._host.open(topic, number)
+        if group_id:
+            machine = hosted.shard.machine
+            expiration_ms = lite_expiration_ms(topic.fact.configs)
+            command = OpenLiteCommand(group_id, self._terms(group_id).config, expiration_ms)
+            if not isinstance(machine, LiteMachine) or not machine.is_open(command):
+                await hosted.ask(command)
+        return hosted
+
+    async def receive(
+        self, topic: Topic, number: int, request: ReceiveRequest, held_batches: HeldBatches
+    ) -> Received:
+        """See SharePartitions.receive; `request.owner` is the client, as in `sync`."""
+        if not request.owner:
+            raise GroupKindMismatch(
+                f"group {request.group_id!r} consumes lite topics: use a lite consumer, or another"
+                " group"
+            )
+        hosted = await self.open(topic, number, request.group_id)
+        receiving = LiteReceive(hosted, request, held_batches)
+        return await receiving.receive(self._environment.clock.now_ms())
+
+    async def sync(
+        self, topic: Topic, number: int, group_id: str, client: str, action: int, names: list[str]
+    ) -> list[tuple[str, str]]:
+        """Change what a client of the group subscribes to; returns (client, name) of subscriptions
+        that end because this one is exclusive. Raises QuotaExceeded, and as `open`."""
+        hosted = await self.open(topic, number, group_id)
+        reply = await hosted.ask(LiteSyncCommand(group_id, client, action, names, SESSION_MS))
+        return reply.displaced
+
+    async def settle(
+        self,
+        topic: Topic,
+        number: int,
+        group_id: str,
+        member_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        is_atomic: bool,
+    ) -> Sequence[HeadraceError | None]:
+        """See SharePartitions.settle."""
+        hosted = await self.open(topic, number, group_id)
+        reply = await hosted.ask(SettleCommand(group_id, member_id, settlements, is_atomic))
+        return reply.errors
+
+    async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
+        """See SharePartitions.release."""
+        hosted = await self.open(topic, number)
+        await hosted.ask(ReleaseMemberCommand(group_id, member_id))
+
+    async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
+        """Delete the group on the partition."""
+        is_mine = self._topics.ownership.is_mine(topic, number)
+        opened = self._host.open_or_none if is_mine else self._host.open
+        hosted = await opened(topic, number)
+        if hosted is not None:
+            with suppress(GroupUnknown):
+                await hosted.ask(RemoveGroupCommand(group_id))
+
+    def resign(self, topic: Topic, number: int) -> None:
+        """This broker no longer serves the partition."""
+        self._host.resign(topic, number)
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """The topic and its journals were deleted."""
+        self._host.forget_topic(topic_id)
+
+    def close(self) -> None:
+        """Refuse waiting requests and stop the timers."""
+        self._host.close()
+
+    def _make(self, topic: Topic, number: int, journal: PartitionLog) -> Hosted:
+        environment = self._environment
+
+        def perform(effect: DeadLetter, report: Callable[[Any], None]) -> None:
+            group_id = effect.group_id
+            self._figures.note_given_up(topic.name, number, effect)
+            if effect.has_copy:
+                target = partial(_dead_letter_topic, self._terms, group_id)
+                self._dead_letters.begin(LetterOrigin(topic, number, target), effect, report)
+
+        def learn() -> None:
+            environment.tasks.spawn(self._learn(hosted), f"lite topics of {topic.name}")
+
+        data = topic.require_log(number)
+        waits = LiteWaits(data, learn)
+        shard: LiteShard = CoordinatorShard(
+            f"lite topics of {topic.name}-{number}",
+            InternalPartition(journal, environment.clock),
+            partial(LiteMachine, waits),
+            (ShareLoadedCommand(), ShareTickCommand()),
+            environment.clock,
+            environment.tasks,
+            perform,
+        )
+        hosted = Hosted(data, journal, shard, waits)
+        return hosted
+
+    async def _learn(self, hosted: Hosted) -> None:
+        """Look at what has arrived, for the clients that wait."""
+        waits = hosted.lite
+        assert waits is not None
+        waits.learned()  # of what arrives from now on, another one knows
+        try:
+            await catch_up(hosted, self._environment.clock.now_ms())
+        except HeadraceError:
+            waits.wake_all()
+
+
+def _dead_letter_topic(terms: Callable[[str], ShareGroupSettings], group_id: str) -> str:
+    return terms(group_id).dead_letter_topic

@@ -1,0 +1,160 @@
+"""One receive of lite topics on one partition: what the client may have, read, then acquired.
+
+Invariants: as `share_receive`. First it reads on, for all groups, to the end of the log, so that
+the machine knows where the records of each lite topic lie; of many receives one at a time does so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.shares.hosted_shares import LITE, Pause
+from headrace.broker.shares.lite_waits import number_of
+from headrace.broker.shares.share_reads import BatchesRead, filters_of
+from headrace.broker.shares.share_receive import (
+    OFFSET_MAX,
+    REPETITION_ONLY,
+    ROWS_BYTES,
+    Received,
+    read_batches,
+)
+from headrace.coordination.shares.commands import RepeatCommand
+from headrace.coordination.shares.lite_commands import (
+    ForgetLiteCommand,
+    LearnLiteCommand,
+    LiteAcquireCommand,
+    LiteCaughtUpCommand,
+    LitePeekCommand,
+    LiteRow,
+)
+from headrace.coordination.shares.lite_machine import LiteMachine
+from headrace.errors import ConfigInvalid, CoordinatorLoading, HeadraceError
+from headrace.log.visibility import READ_COMMITTED
+from headrace.records.attributes import LITE_TOPIC, find_header
+from headrace.records.codec import iterate_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.shares.held_batches import HeldBatches
+    from headrace.broker.shares.hosted_shares import Hosted
+    from headrace.broker.shares.share_receive import ReceiveRequest
+    from headrace.coordination.shares.commands import Acquired
+
+log = logging.getLogger(__name__)
+
+ROUNDS_MAX: Final = 8
+"""Per receive: each one but the last finds records that are not there any more."""
+
+
+class LiteReceive:
+    """See the module."""
+
+    def __init__(self, hosted: Hosted, request: ReceiveRequest, held_batches: HeldBatches) -> None:
+        """The group has begun on the partition. Raises ConfigInvalid for a selection."""
+        self._hosted = hosted
+        self._request = request
+        self._held_batches = held_batches
+        if request.selection is not None and filters_of(request.selection):
+            raise ConfigInvalid("messages of lite topics are not filtered: subscribe to fewer")
+
+    async def receive(self, now_ms: int) -> Received:
+        """Acquire available records; empty if there are none. Raises what the machine replies."""
+        hosted, request = self._hosted, self._request
+        group_id = request.group_id
+        if request.attempt:
+            repeat = RepeatCommand(group_id, request.member_id, request.lock_ms)
+            held = (await hosted.ask(repeat)).acquired
+            if held or request.attempt == REPETITION_ONLY:
+                read = await self._read([one.first for one in held])
+                return _received(held, read)
+        assert hosted.lite is not None
+        number = number_of(group_id, request.owner)
+        woken, wait_ms = hosted.lite.woken(number), 0
+        await catch_up(hosted, now_ms)
+        for _ in range(ROUNDS_MAX):
+            peek = LitePeekCommand(group_id, request.owner, request.records_max)
+            peeked = await hosted.ask(peek)
+            offsets, wait_ms = peeked.offsets, peeked.wait_ms
+            if not offsets:
+                break
+            found = await self._read(offsets)
+            missing = _missing(offsets, found, hosted.data.log_start_offset)
+            if missing:
+                await hosted.ask(ForgetLiteCommand(missing))
+                continue
+            acquire = LiteAcquireCommand(
+                *(group_id, request.owner, request.member_id),
+                [one for one in offsets if one < request.end and _is_within(one, found.within)],
+                request.records_max,
+                request.lock_ms,
+                bool(request.attempt),
+            )
+            acquired = (await hosted.ask(acquire)).acquired
+            if acquired:
+                return _received(acquired, found)
+        return Received(pause=Pause(LITE, number, woken, wait_ms))
+
+    async def _read(self, offsets: Sequence[int]) -> BatchesRead:
+        ranges = [(offset, offset) for offset in offsets]
+        bytes_max = self._request.bytes_max
+        return await read_batches(
+            self._hosted, self._held_batches, ranges, bytes_max, READ_COMMITTED
+        )
+
+
+def _received(acquired: list[Acquired], found: BatchesRead) -> Received:
+    held = [one for one in acquired if _is_within(one.first, found.within)]
+    return Received(held, found.holding(held)) if held else Received()
+
+
+def _is_within(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= offset <= last for first, last in ranges)
+
+
+def _missing(offsets: Sequence[int], found: BatchesRead, log_start: int) -> list[int]:
+    """Those that hold no record any more."""
+    return [one for one in offsets if one < log_start or _is_within(one, found.skipped)]
+
+
+async def catch_up(hosted: Hosted, now_ms: int) -> None:
+    """Let the machine know the lite topics of all records that consumers may read.
+
+    Raises what the machine replies, and what reading raises.
+    """
+    async with hosted.learning:
+        while True:
+            machine = hosted.shard.machine
+            if not isinstance(machine, LiteMachine):
+                raise CoordinatorLoading("the partition's lite topics are being loaded: try again")
+            begin, start = machine.index.end, hosted.data.log_start_offset
+            end = hosted.data.visibility.bound(READ_COMMITTED).offset
+            if begin >= end:
+                break
+            found = BatchesRead()
+            at, fetched = await hosted.data.reader.fetch_from(
+                max(begin, start), ROWS_BYTES, READ_COMMITTED
+            )
+            rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
+            if rows_end <= begin:
+                return
+            rows = [row for batch in found.batches for row in _rows(batch, max(begin, start))]
+            await hosted.ask(LearnLiteCommand(begin, rows, rows_end))
+            await asyncio.sleep(0)  # a large log must not hold up other clients
+        if machine.is_outdated(start, now_ms):
+            await hosted.ask(LiteCaughtUpCommand(start))
+
+
+def _rows(batch: bytes, start: int) -> list[LiteRow]:
+    """The records of lite topics in a batch; none if it cannot be decoded."""
+    try:
+        return [
+            LiteRow(record.offset, name.decode(), record.timestamp_ms)
+            for record in iterate_records(batch)
+            if record.offset >= start and (name := find_header(record.headers, LITE_TOPIC))
+        ]
+    except (HeadraceError, UnicodeDecodeError) as error:
+        log.warning("the lite topics of a batch are not known, it is skipped: %s", error)
+        return []

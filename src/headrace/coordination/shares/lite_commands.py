@@ -1,0 +1,189 @@
+"""Commands and replies of the lite topics in one data partition.
+
+Invariants: as `commands`, whose settlements and replies are used here too. A lite topic is a name
+in the headers of records; a group has a position in each, and a client gets those it subscribes to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordination.shares.commands import (
+    AcquireReply,
+    DeadLetteredCommand,
+    ReleaseMemberCommand,
+    RemoveGroupCommand,
+    RepeatCommand,
+    SettleCommand,
+    SettleReply,
+    ShareLoadedCommand,
+    ShareReply,
+    ShareTickCommand,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.coordination.shares.config import ShareConfig
+    from headrace.errors import HeadraceError
+
+ADD, REMOVE, SET, LEAVE = range(4)
+"""What a LiteSyncCommand does with its names: add them, remove them, subscribe to them and nothing
+else, or end all subscriptions of the client. RocketMQ's numbers. Do not change: on the wire."""
+ACTIONS: Final = (ADD, REMOVE, SET, LEAVE)
+
+
+class LiteRow(NamedTuple):
+    """A record of a lite topic."""
+
+    offset: int
+    name: str
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class LiteSyncReply:
+    """Answers a LiteSyncCommand."""
+
+    error: HeadraceError | None = None
+    displaced: list[tuple[str, str]] = field(default_factory=list)
+    """(client, name) of subscriptions that ended because an exclusive one took their place."""
+
+
+@dataclass(slots=True)
+class LitePeekReply:
+    """The next records of a client, by offset."""
+
+    error: HeadraceError | None = None
+    offsets: list[int] = field(default_factory=list)
+    wait_ms: int = -1
+    """When there may be more without new records, -1: not by time alone."""
+
+
+@dataclass(slots=True)
+class OpenLiteCommand:
+    """Open the group on this partition, unless it is open, and set what applies to it.
+
+    `expiration_ms`: for all lite topics of the partition; -1: they do not expire.
+    """
+
+    group_id: str
+    config: ShareConfig
+    expiration_ms: int = -1
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class LearnLiteCommand:
+    """The lite topics of the records from `rows_from` to `rows_end`; other records have no row.
+
+    Does nothing if the machine has read less by now, as after a reload, or more.
+    """
+
+    rows_from: int
+    rows: Sequence[LiteRow]
+    rows_end: int
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class LiteCaughtUpCommand:
+    """All records that the log has now are known; it begins at `log_start_offset`. So lite topics
+    whose last record is too old expire, and those without records are forgotten. Before, a lite
+    topic may look as if it had none, or none that is new."""
+
+    log_start_offset: int
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class ForgetLiteCommand:
+    """These offsets hold no record any more."""
+
+    offsets: Sequence[int]
+
+    def refused(self, error: HeadraceError) -> ShareReply:
+        """The reply that carries `error`."""
+        return ShareReply(error)
+
+
+@dataclass(slots=True)
+class LiteSyncCommand:
+    """Change the subscriptions of a client, and keep the others, for the time of a session."""
+
+    group_id: str
+    client: str
+    action: int
+    names: Sequence[str]
+    session_ms: int
+
+    def refused(self, error: HeadraceError) -> LiteSyncReply:
+        """The reply that carries `error`."""
+        return LiteSyncReply(error)
+
+
+@dataclass(slots=True)
+class LitePeekCommand:
+    """Which records a client could get now; changes nothing."""
+
+    group_id: str
+    client: str
+    records_max: int
+
+    def refused(self, error: HeadraceError) -> LitePeekReply:
+        """The reply that carries `error`."""
+        return LitePeekReply(error)
+
+
+@dataclass(slots=True)
+class LiteAcquireCommand:
+    """Deliver records of the client's lite topics to a member, of each lite topic in order.
+
+    `offsets`: what the caller has read; from the first one of a lite topic that is not among them,
+    no more of it is delivered.
+    """
+
+    group_id: str
+    client: str
+    member_id: str
+    offsets: Sequence[int]
+    records_max: int
+    lock_ms: int = -1
+    is_attempt: bool = False
+    """Whether the member may ask for the same records again (RepeatCommand)."""
+
+    def refused(self, error: HeadraceError) -> AcquireReply:
+        """The reply that carries `error`."""
+        return AcquireReply(error)
+
+
+LiteGroupCommand = (
+    LiteSyncCommand
+    | LitePeekCommand
+    | LiteAcquireCommand
+    | RepeatCommand
+    | SettleCommand
+    | ReleaseMemberCommand
+    | DeadLetteredCommand
+    | RemoveGroupCommand
+)
+LiteCommand = (
+    LiteGroupCommand
+    | OpenLiteCommand
+    | LearnLiteCommand
+    | ForgetLiteCommand
+    | LiteCaughtUpCommand
+    | ShareTickCommand
+    | ShareLoadedCommand
+)
+AnyLiteReply = ShareReply | LiteSyncReply | LitePeekReply | AcquireReply | SettleReply

@@ -1,0 +1,89 @@
+"""Where the records of each lite topic lie in a partition.
+
+Invariants: eight bytes for each record that the log still has, and one small object for each lite
+topic; nothing is done for one that gets no records. Lite topics are in the order of their last
+record, so the next one to expire, or to be without records, is always the first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+TRIM_MIN: Final = 64
+"""Offsets before the start of the log that a lite topic keeps at most."""
+
+
+class LiteIndex:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        """The offset up to which records are known."""
+        self.start = 0
+        """The start of the log."""
+        self._offsets: dict[str, array[int]] = {}
+        self._last_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._offsets
+
+    def add(self, name: str, offset: int, timestamp_ms: int) -> None:
+        """A record that follows all others."""
+        offsets = self._offsets.pop(name, None)
+        if offsets is None:
+            offsets = array("q")
+        elif len(offsets) > TRIM_MIN and offsets[TRIM_MIN] < self.start:
+            del offsets[: bisect_left(offsets, self.start)]
+        offsets.append(offset)
+        self._offsets[name] = offsets  # as the last one
+        self._last_ms[name] = max(timestamp_ms, self._last_ms.get(name, 0))
+
+    def keep(self, name: str, now_ms: int) -> None:
+        """As if a record had come now."""
+        if name in self._offsets:
+            self._offsets[name] = self._offsets.pop(name)
+            self._last_ms[name] = now_ms
+
+    def drop(self, name: str) -> None:
+        """The lite topic has no records any more."""
+        self._offsets.pop(name, None)
+        self._last_ms.pop(name, None)
+
+    def remove(self, offset: int) -> str | None:
+        """The record is not there any more; returns its lite topic. Looks at all of them."""
+        for name, offsets in self._offsets.items():
+            at = bisect_left(offsets, offset)
+            if at < len(offsets) and offsets[at] == offset:
+                del offsets[at]
+                return name
+        return None
+
+    def last(self, name: str) -> int:
+        """The offset of its last record; -1: it has none."""
+        offsets = self._offsets.get(name)
+        return offsets[-1] if offsets else -1
+
+    def last_ms(self, name: str) -> int:
+        """The time of its last record."""
+        return self._last_ms[name]
+
+    def oldest(self) -> Iterator[str]:
+        """The lite topics, in the order of their last records."""
+        return iter(self._offsets)
+
+    def after(self, name: str, position: int, without: Container[int]) -> Iterator[int]:
+        """The offsets from `position` on, ascending, except some."""
+        offsets = self._offsets.get(name)
+        if offsets is None:
+            return iter(())
+        at = bisect_left(offsets, max(position, self.start))
+        all_of_it = (offsets[place] for place in range(at, len(offsets)))
+        return (offset for offset in all_of_it if offset not in without)

@@ -1,0 +1,155 @@
+"""What lite consumers subscribe to: SyncLiteSubscription, and the command that ends a subscription.
+
+Invariants: a client names its lite topics one by one and repeats all of them every 30 s; this
+broker remembers them only to count them, and to end them with the client. A lite consumer has a
+group of its own kind, on topics of type LITE.
+"""
+
+from __future__ import annotations
+
+import logging
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.topics.topic_config import LITE
+from headrace.coordination.shares.lite_commands import ACTIONS, ADD, LEAVE, REMOVE, SET
+from headrace.errors import HeadraceError, QuotaExceeded
+from headrace.rocketmq import codes, wire
+from headrace.rocketmq.codes import Refused
+from headrace.rocketmq.names import lite_name
+
+if TYPE_CHECKING:
+    from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
+    from headrace.rocketmq.caller import Caller
+    from headrace.rocketmq.clients import Client, Clients
+    from headrace.rocketmq.groups import RocketGroups
+    from headrace.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTIONS_MAX: Final = 2_000
+"""Of one client, as in RocketMQ."""
+LAST: Final = 0
+"""OffsetOption's policy: where the group was."""
+
+
+def lite_client(key: tuple[str, str]) -> str:
+    """The name by which owners know a client: of one principal, no other one's."""
+    return "rocketmq:" + sha256("\n".join(key).encode()).hexdigest()[:32]
+
+
+class LiteConsumers:
+    """See the module."""
+
+    def __init__(
+        self, services: Services, groups: RocketGroups, clients: Clients, tasks: Tasks
+    ) -> None:
+        self._services = services
+        self._groups = groups
+        self._clients = clients
+        self._tasks = tasks
+        clients.on_left(self._left)
+        services.lite_subscriptions.on_displaced(self._displaced)
+
+    async def sync(self, caller: Caller, request: Any, response: Any) -> None:
+        """Change what a client subscribes to."""
+        topic = await caller.topic(request.topic)
+        self.check_topic(topic)
+        action = request.action
+        if action not in ACTIONS:
+            raise Refused(codes.BAD_REQUEST, f"there is no action {action}")
+        names = list(dict.fromkeys(request.lite_topic_set))
+        for name in names[: SUBSCRIPTIONS_MAX + 1]:
+            lite_name(name)
+        option = request.offset_option
+        which = option.WhichOneof("offset_type")
+        if which is not None and (which != "policy" or option.policy != LAST):
+            raise Refused(
+                codes.UNSUPPORTED,
+                "a group goes on where it was in a lite topic, and begins with its first message:"
+                " another offset cannot be chosen here",
+            )
+        group_id = caller.group_id(request.group)
+        await self._groups.ensure(group_id, is_lite=True)
+        client = self._clients.seen(caller)
+        client.is_lite = True  # its settings may not have come yet
+        self.check_group(client, group_id)
+        wanted = _names_after(client.lite.get((topic.name, group_id), frozenset()), action, names)
+        if len(wanted) > SUBSCRIPTIONS_MAX:
+            raise _too_many(len(wanted))
+        try:
+            await self._services.lite_subscriptions.sync(
+                topic, group_id, lite_client(caller.key), action, names
+            )
+        except QuotaExceeded as error:
+            raise Refused(codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
+        if wanted:
+            client.lite[topic.name, group_id] = wanted
+        else:
+            client.lite.pop((topic.name, group_id), None)
+
+    def check_topic(self, topic: Topic) -> None:
+        """Raises Refused unless the topic is one of lite topics."""
+        if self._services.topics.message_type(topic) != LITE:
+            raise Refused(
+                codes.ILLEGAL_TOPIC,
+                f"{topic.name} has no lite topics: use a topic with headrace.message.type=lite",
+            )
+
+    def check_group(self, client: Client, group_id: str) -> None:
+        """Raises Refused if the client and its group are not of the same kind."""
+        is_lite = self._groups.config(group_id).is_lite
+        if is_lite != client.is_lite:
+            kind = "lite topics, with lite consumers" if is_lite else "whole topics"
+            raise Refused(
+                codes.ILLEGAL_CONSUMER_GROUP,
+                f"this group consumes {kind}: use another group for this consumer",
+            )
+
+    # --- subscriptions that end --------------------------------------------------------------
+
+    def _left(self, client: Client) -> None:
+        for name, group_id in client.lite:
+            self._tasks.spawn(self._leave(client.key, name, group_id), "lite consumer left")
+
+    async def _leave(self, key: tuple[str, str], name: str, group_id: str) -> None:
+        topic = self._services.topics.find(name)
+        if topic is None:
+            return
+        try:
+            await self._services.lite_subscriptions.sync(
+                topic, group_id, lite_client(key), LEAVE, ()
+            )
+        except HeadraceError as error:  # they end by themselves, as they are not repeated
+            log.info("subscriptions of a client to lite topics of %s remain: %s", name, error)
+
+    def _displaced(self, displaced: tuple[str, str, str]) -> None:
+        group_id, client_name, lite_topic = displaced
+        for client in self._clients:
+            for key, names in list(client.lite.items()):
+                if key[1] != group_id or lite_topic not in names:
+                    continue
+                if lite_client(client.key) != client_name:
+                    continue
+                client.lite[key] = names - {lite_topic}
+                if client.telemetry is not None:
+                    command = wire.TelemetryCommand()
+                    command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+                    client.telemetry.send(command.SerializeToString())
+
+
+def _names_after(before: frozenset[str], action: int, names: list[str]) -> frozenset[str]:
+    if action == ADD:
+        return before.union(names)
+    if action == REMOVE:
+        return before.difference(names)
+    return frozenset(names) if action == SET else frozenset()
+
+
+def _too_many(count: int) -> Refused:
+    return Refused(
+        codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+        f"the client would subscribe to {count} lite topics: it can have {SUBSCRIPTIONS_MAX}; use"
+        " another client for the others",
+    )

@@ -1,0 +1,248 @@
+"""Lite topics: many small queues in one topic, of which each client gets those it names."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
+from tests.unit.rocketmq.test_lanes import Telemetry
+
+from headrace.errors import GroupKindMismatch, PartitionsInvalid
+from headrace.rocketmq import codes, lite, wire
+
+PARENT = "parent"
+GROUP = "lite-workers"
+WHERE = {"topic": {"name": PARENT}, "group": {"name": GROUP}}
+ADD, REMOVE, SET, LEAVE = range(4)
+
+
+class Lite:
+    """A lite consumer, and a producer of lite topics."""
+
+    def __init__(self, rocket, client_id, group=GROUP) -> None:
+        self.rocket, self.client_id, self.group = rocket, client_id, group
+
+    @classmethod
+    async def open(cls, rocket, client_id, group=GROUP):
+        found = cls(rocket, client_id, group)
+        kind = wire.LITE_PUSH_CONSUMER
+        assert await rocket.code("Heartbeat", client_id, client_type=kind) == codes.OK
+        return found
+
+    async def sync(self, *names, action=ADD, **more):
+        where = WHERE | {"group": {"name": self.group}}
+        return await self.rocket.code(
+            "SyncLiteSubscription", self.client_id, **where, action=action, lite_topic_set=names,
+            **more,
+        )  # fmt: skip
+
+    async def receive(self, **fields):
+        request = receive_request(PARENT, self.group, **fields)
+        call = self.rocket.begin("ReceiveMessage", request, self.client_id)
+        await asyncio.wait_for(call.over.wait(), 60)
+        parts = [wire.response_of("ReceiveMessage").FromString(one) for one in call.sent]
+        assert parts[0].status.code in {codes.OK, codes.MESSAGE_NOT_FOUND}, parts[0].status
+        return [one.message for one in parts if one.HasField("message")]
+
+    async def bodies(self, **fields):
+        return sorted(one.body.decode() for one in await self.receive(**fields))
+
+    async def take(self, **fields):
+        """Receive and acknowledge."""
+        got = await self.receive(**fields)
+        if got:
+            found = await self.rocket.acknowledge(PARENT, self.group, *got)
+            assert set(found) == {codes.OK}
+        return [one.body.decode() for one in got]
+
+
+async def send(rocket, name, *bodies):
+    for body in bodies:
+        kind = {"message_type": wire.LITE, "lite_topic": name}
+        await rocket.send(PARENT, body.encode(), **kind)
+
+
+@on_rocketmq
+async def test_a_client_gets_the_lite_topics_that_it_names_and_each_from_its_first_message(rocket):
+    await rocket.create(PARENT, "lite", 4)
+    for name in "abc":
+        await send(rocket, name, *(f"{name}{n}" for n in range(3)))
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    got = await one.receive()
+    assert sorted(one.body for one in got) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+    for message in got:
+        system = message.system_properties
+        assert (system.message_type, system.lite_topic) == (wire.LITE, message.body.decode()[:1])
+        assert (system.delivery_attempt, list(system.keys)) == (1, [])
+    assert await one.receive() == [], "nothing comes twice"
+    assert set(await rocket.acknowledge(PARENT, GROUP, *got)) == {codes.OK}
+    await send(rocket, "a", "a3")
+    await send(rocket, "c", "c3")
+    assert await one.take() == ["a3"]
+    assert await one.sync("b", action=REMOVE) == codes.OK
+    await send(rocket, "b", "b3", "b4")
+    assert await one.take() == []
+    assert await one.sync("b") == codes.OK
+    assert await one.take() == ["b3", "b4"], "the group has its position in b"
+    other = await Lite.open(rocket, "other", "another group")
+    assert await other.sync("b", "c", action=SET) == codes.OK
+    assert await other.take(batch_size=3) != []
+    simple = await rocket.receive(PARENT, "all", batch_size=32)
+    assert len(simple) == 13, "they are messages of the parent, too"
+
+
+@on_rocketmq
+async def test_of_two_clients_one_at_a_time_gets_a_lite_topic_and_in_order(rocket):
+    await rocket.create(PARENT, "lite")
+    one, two = await Lite.open(rocket, "one"), await Lite.open(rocket, "two")
+    for client in (one, two):
+        assert await client.sync("a") == codes.OK
+    await send(rocket, "a", "a0", "a1")
+    (first,) = await one.receive(batch_size=1)
+    assert await two.take() == [], "one has a0"
+    await send(rocket, "a", "a2")
+    await rocket.acknowledge(PARENT, GROUP, first)
+    assert await two.take() == ["a1", "a2"]
+    assert await one.sync(action=LEAVE) == codes.OK
+    await send(rocket, "a", "a3")
+    assert await one.take() == []
+    assert await rocket.code("NotifyClientTermination", "two") == codes.OK
+    while (
+        rocket.node.shares.lite._host.get(rocket.node.topics.get(PARENT), 0)
+        .shard.machine.groups[GROUP]
+        .clients
+    ):
+        await asyncio.sleep(0)
+    two = await Lite.open(rocket, "two")
+    assert await two.take() == [], "it has ended"
+
+
+@on_rocketmq
+async def test_what_is_not_acknowledged_comes_again_before_what_follows(rocket):
+    await rocket.create(PARENT, "lite")
+    await rocket.create("dlq.lite-workers")
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    await send(rocket, "a", "a0", "a1")
+    (first,) = await one.receive(batch_size=1)
+    handle = {"receipt_handle": first.system_properties.receipt_handle}
+    changed = wire.request_of("ChangeInvisibleDuration")(**WHERE, **handle)
+    wire.set_ms(changed.invisible_duration, 50)
+    call = rocket.begin("ChangeInvisibleDuration", changed, "one")
+    await asyncio.wait_for(call.over.wait(), 30)
+    again = await one.receive(wait_ms=30_000)
+    assert [one.body for one in again] == [b"a0", b"a1"]
+    assert [one.system_properties.delivery_attempt for one in again] == [2, 1]
+    forwarded = await rocket.code(
+        "ForwardMessageToDeadLetterQueue", "one", **WHERE,
+        receipt_handle=again[0].system_properties.receipt_handle,
+    )  # fmt: skip
+    assert forwarded == codes.OK
+    assert await rocket.acknowledge(PARENT, GROUP, again[1]) == [codes.OK]
+    assert await rocket.acknowledge(PARENT, GROUP, again[1]) == [codes.OK], "as before"
+    (letter,) = await rocket.receive("dlq.lite-workers", "readers", wait_ms=30_000)
+    assert letter.body == b"a0"
+    await send(rocket, "a", "a2")
+    assert await one.take(wait_ms=30_000) == ["a2"]
+
+
+@on_rocketmq
+async def test_a_waiting_client_gets_what_comes_and_a_repeated_receive_the_same(rocket):
+    await rocket.create(PARENT, "lite", 2)
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a") == codes.OK
+    waiting = asyncio.ensure_future(one.receive(wait_ms=60_000, auto_renew=True, attempt_id="x"))
+    await asyncio.sleep(0)
+    await send(rocket, "b", "b0")
+    await send(rocket, "a", "a0")
+    assert [one.body for one in await waiting] == [b"a0"]
+    again = await one.receive(auto_renew=True, attempt_id="x")
+    assert [one.system_properties.delivery_attempt for one in again] == [1]
+
+
+@on_rocketmq
+async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
+    await rocket.create(PARENT, "lite")
+    await rocket.create("jobs")
+    one = await Lite.open(rocket, "one")
+    for name in ("a.b", "a/b", "x" * 65, " "):
+        kind = {"message_type": wire.LITE, "lite_topic": name}
+        assert await rocket.send_code(PARENT, **kind) == codes.ILLEGAL_LITE_TOPIC
+        assert await one.sync(name) == codes.ILLEGAL_LITE_TOPIC
+    assert await one.sync("x" * 64) == codes.OK
+    conflict = codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert await rocket.send_code(PARENT) == conflict
+    kind = {"message_type": wire.LITE, "lite_topic": "a"}
+    assert await rocket.send_code("jobs", **kind) == conflict
+    on_jobs = WHERE | {"topic": {"name": "jobs"}}
+    assert await rocket.code("SyncLiteSubscription", **on_jobs) == codes.ILLEGAL_TOPIC
+    assert await one.sync("a", action=7) == codes.BAD_REQUEST
+    assert await one.sync("a", offset_option={"policy": 2}) == codes.UNSUPPORTED
+    assert await one.sync("a", offset_option={"policy": 0}) == codes.OK
+    many = [f"n{number}" for number in range(lite.SUBSCRIPTIONS_MAX - 2)]
+    assert await one.sync(*many) == codes.OK
+    assert await one.sync("one-more") == codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert await one.sync("n0", action=REMOVE) == codes.OK
+    assert await one.sync("one-more") == codes.OK
+    request = receive_request(PARENT, GROUP)
+    code, _none = await rocket.stream("ReceiveMessage", request, client_id="plain")
+    assert code == codes.ILLEGAL_CONSUMER_GROUP, "a plain consumer in a group of lite topics"
+    assert await rocket.receive(PARENT, "plain group") == []
+    assert await Lite(rocket, "one", "plain group").sync("a") == codes.ILLEGAL_CONSUMER_GROUP
+    topic = rocket.node.topics.get(PARENT)
+    with pytest.raises(GroupKindMismatch):
+        await rocket.node.shares.move_start(topic, 0, GROUP, 0)
+    with pytest.raises(PartitionsInvalid):
+        await rocket.node.services.topics.add_partitions(PARENT, 2)
+
+
+@on_rocketmq
+async def test_in_an_exclusive_group_the_last_client_is_the_only_one_and_the_former_is_told(rocket):
+    await rocket.create(PARENT, "lite", 4)
+    stream = Telemetry(rocket)
+    settings = {"client_type": wire.LITE_PUSH_CONSUMER, "subscription": {"group": WHERE["group"]}}
+    answer = (await stream.ask(settings)).settings.subscription
+    assert (answer.fifo, answer.lite_subscription_quota, answer.max_lite_topic_size) == (
+        True, 2_000, 64,
+    )  # fmt: skip
+    await rocket.set_group(GROUP, **{"headrace.share.subscription": "exclusive"})
+    one, two = Lite(rocket, "client@1"), await Lite.open(rocket, "two")
+    assert await one.sync("a", "b") == codes.OK
+    stream.call.arrived.clear()
+    assert await two.sync("a") == codes.OK
+    await asyncio.wait_for(stream.call.arrived.wait(), 30)
+    command = wire.TelemetryCommand.FromString(stream.call.sent[-1])
+    assert command.notify_unsubscribe_lite_command.lite_topic == "a"
+    await send(rocket, "a", "a0")
+    await send(rocket, "b", "b0")
+    assert await one.take() == ["b0"]
+    assert await two.take() == ["a0"]
+
+
+@on_rocketmq
+async def test_a_client_that_waits_is_woken_by_its_own_lite_topics_alone(rocket):
+    await rocket.create(PARENT, "lite")
+    one, two = await Lite.open(rocket, "one"), await Lite.open(rocket, "two")
+    assert await one.sync("a") == codes.OK
+    assert await two.sync("b") == codes.OK
+    receives = 0
+    lite_receive = rocket.node.shares.lite.receive
+
+    async def counted(*arguments):
+        nonlocal receives
+        receives += 1
+        return await lite_receive(*arguments)
+
+    rocket.node.shares.lite.receive = counted
+    waiting = asyncio.ensure_future(one.bodies(wait_ms=60_000))
+    while not receives:
+        await asyncio.sleep(0)
+    for number in range(20):
+        await send(rocket, "b", f"b{number}")
+    assert len(await two.take()) == 20
+    assert receives == 2, "the first one of each"
+    await send(rocket, "a", "a0")
+    assert await waiting == ["a0"]
+    assert receives == 3

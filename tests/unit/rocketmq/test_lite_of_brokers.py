@@ -1,0 +1,85 @@
+"""Lite topics where several brokers own the partitions, and when one of them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+from tests.kit.cluster import Cluster
+from tests.unit.rocketmq.rocketmq_rig import Rocket
+from tests.unit.rocketmq.test_lite import PARENT, SET, Lite, send
+from tests.waiting import until
+
+from headrace.rocketmq import codes
+
+PARTITIONS = 6
+NAMES = [f"n{number}" for number in range(24)]
+
+
+class LiteCluster(Cluster):
+    """Brokers that share a topic of lite topics."""
+
+    def __init__(self) -> None:
+        super().__init__(has_ports=True)
+        self.rockets: dict[int, Rocket] = {}
+
+    async def start(self, broker_id: int):
+        await super().start(broker_id)
+        self.rockets[broker_id] = Rocket(self.rigs[broker_id])
+
+    async def kill(self, broker_id: int, **more: bool):
+        del self.rockets[broker_id]
+        return await super().kill(broker_id, **more)
+
+    def are_settled(self) -> bool:
+        """Whether each broker that is there owns some of the partitions, and all agree on it."""
+        owners = self.owners(PARENT) if self.agree(PARENT, {*self.rigs}) else []
+        return {*owners} == {*self.rockets}
+
+
+def with_three_brokers(test):
+    @functools.wraps(test)
+    def run():
+        async def scenario():
+            async with LiteCluster() as cluster:
+                for broker_id in (1, 2, 3):
+                    await cluster.start(broker_id)
+                await cluster.rockets[1].create(PARENT, "lite", PARTITIONS)
+                await until(cluster.are_settled)
+                await test(cluster)
+
+        asyncio.run(scenario())
+
+    del run.__wrapped__
+    return run
+
+
+@with_three_brokers
+async def test_any_broker_takes_subscriptions_and_receives_and_a_takeover_keeps_positions(cluster):
+    one, two, three = cluster.rockets.values()
+    consumer = await Lite.open(one, "consumer")
+    assert await consumer.sync(*NAMES, action=SET) == codes.OK
+    for name in NAMES:
+        await send(two, name, f"{name} first", f"{name} second")
+    at_three = await Lite.open(three, "consumer")
+    found = []
+    while len(found) < 2 * len(NAMES):
+        got = await at_three.receive(batch_size=7, wait_ms=30_000)
+        found += [message.body.decode() for message in got]
+        firsts = [message for message in got if message.body.endswith(b"first")]
+        if firsts:  # the others are held, and come again
+            assert set(await two.acknowledge(PARENT, consumer.group, *firsts)) == {codes.OK}
+    assert len({*found}) == len(found) == 2 * len(NAMES)
+
+    await cluster.kill(2)
+    await until(cluster.are_settled)
+    for name in NAMES:
+        await send(one, name, f"{name} third")
+    taken: dict[str, list[str]] = {name: [] for name in NAMES}
+    while any(len(bodies) < 2 for bodies in taken.values()):
+        # Owners that take over know no subscriptions, until clients repeat them.
+        assert await consumer.sync(*NAMES, action=SET) == codes.OK
+        for body in await consumer.take(wait_ms=1_000):
+            name, _, which = body.partition(" ")
+            taken[name].append(which)
+    assert taken == {name: ["second", "third"] for name in NAMES}
