@@ -176,6 +176,9 @@ GUIDES = {
             "headrace topic describe": "headrace topic create «acme»orders;"
             " headrace topic describe",
             "--force": "--force --yes",
+            "user add alice --tenant acme": "user add alice --tenant acme --generate",
+            "headrace user add alice --tenant beta": "headrace tenant create beta;"
+            " headrace user add alice --tenant beta --generate",
         },
         not_run={"headrace serve": SERVE},
         options=OPEN_WITH_RULES,

@@ -216,7 +216,7 @@ class Node:
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.coordinators = CoordinatorRegistry()
         own = partial(self._make_ownership, incarnation=randomness.uuid().hex)
-        limits_of = None if self.access is None else self.access.tenants.limits
+        limits_of = None if self.access is None else self.access.tenants.limits_of_new
         self.topics = Topics(
             environment, config, randomness, own, limits_of, is_standalone=is_standalone
         )

@@ -13,6 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--cluster", is_flag=True, help="The cluster itself."),
         click.option("--transactional-id", multiple=True, metavar="ID", help="'*' for all."),
         click.option("--group", multiple=True, metavar="GROUP", help="'*' for all."),
-        click.option("--topic", multiple=True, metavar="TOPIC", help="'*' for all."),
+        click.option(
+            "--topic", multiple=True, metavar="TOPIC", type=TOPIC_NAME, help="'*' for all."
+        ),
     ):
         command = option(command)
     return command

@@ -16,12 +16,13 @@ from headrace.cli.backlog_move import move
 from headrace.cli.backlog_park import park, parked, unpark
 from headrace.cli.backlog_probe import probe
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.failures import no_group
 from headrace.cli.group_listing import list_groups, type_of
 from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
 from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -109,7 +110,7 @@ def _lags(session: CliSession, group: str, kind: str) -> list[Lag]:
 
 @backlog.command()
 @GROUP
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
 @click.option("--sample", type=click.IntRange(min=1), default=100_000, show_default=True,
               help="Maximum number of records to examine.")  # fmt: skip

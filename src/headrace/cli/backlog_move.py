@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.output import AS_JSON, print_json, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
 from headrace.cli.refusals import refusal
@@ -48,13 +49,13 @@ PARTITIONER: Final = "murmur2_random"
 
 @click.command()
 @click.argument("group", shell_complete=complete_groups)
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option(
     "--to",
     "target",
     metavar="TOPIC",
     required=True,
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     help="The topic to move them to, which must exist.",
 )
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -29,7 +29,7 @@ WAIT_MS: Final = 10_000
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option("--partition", "-p", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--count", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--every", type=Milliseconds(), default="100ms", show_default=True)

@@ -24,6 +24,7 @@ from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.progress import counting
 from headrace.cli.setting_options import setting_option
 from headrace.errors import HeadraceError, MetadataUnavailable
@@ -293,7 +294,7 @@ def drain(settings: ClusterSettings, broker_id: int, undo: bool, wait_s: float) 
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC_NAME)
 @click.argument("partition", type=click.IntRange(0))
 @click.option("--to", "broker_id", type=click.IntRange(0), default=None, help="The broker's id.")
 @click.option("--unpin", is_flag=True, help="Return it to automatic placement.")

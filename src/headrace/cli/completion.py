@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.connection import bootstrap_of
 from headrace.cli.session import DEFAULT_BOOTSTRAP
+from headrace.records.tenant_names import written
 
 TIMEOUT_S = 1.0  # a longer completion feels like a hang
 
@@ -39,10 +40,8 @@ def _bootstrap(ctx: click.Context) -> str:
     return bootstrap_of(ctx) or os.environ.get("HEADRACE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
 
 
-def complete_topics(
-    ctx: click.Context, _param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """The broker's topics that start with the typed text."""
+def complete_topics(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The broker's topics that start with the typed text, as operators write them."""
     from headrace.cli.failures import CommandFailed
     from headrace.cli.session import CliSession
 
@@ -50,7 +49,8 @@ def complete_topics(
         names = CliSession(_bootstrap(ctx), TIMEOUT_S).cluster_metadata().topics
     except CommandFailed:
         return []
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+    texts = sorted(map(written, names))
+    return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
 
 
 def complete_groups(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.output import say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -65,9 +66,7 @@ def _complete_format(_ctx: object, _param: object, incomplete: str) -> list[str]
 
 
 @click.command()
-@click.argument(
-    "topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics
-)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", type=TOPIC_NAME)
 @click.option(
     "--from",
     "start",

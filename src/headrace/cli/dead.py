@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 TAKEN_AT_ONCE: Final = 500
-TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics)
+TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC", type=TOPIC_NAME)
 
 
 class LetterPlace(click.ParamType[Place]):

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, Cell, counted, iso_time, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import (
     MASTER,
     WAREHOUSE_OR_NONE,
@@ -35,7 +35,7 @@ VALUE_LENGTH: Final = 60
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option("--id", "message_id", metavar="ID", help="The header headrace-message-id.")
 @click.option("--key", "-k", help="The record's key, or a word in headrace-keys.")
 @click.option("--tag", help="The header headrace-tag.")

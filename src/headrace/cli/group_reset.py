@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
 from headrace.cli.output import AS_JSON, counted, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
     Bounds,
@@ -36,7 +37,7 @@ TOPICS = click.option(
     "-t",
     "topics",
     multiple=True,
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     help="Default: every topic in which the group has offsets.",
 )
 NUMBERS = click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True)

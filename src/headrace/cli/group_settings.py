@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, SET, Resource, alter
 from headrace.cli.duration import Duration
 from headrace.cli.output import AS_JSON, print_json
+from headrace.cli.parameters import TOPIC_NAME
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -59,7 +60,7 @@ class _Delays(click.ParamType[str]):
 @click.option(
     "--dead-letter-topic",
     metavar="TOPIC",
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     help="Where messages go after the last attempt.",
 )
 @click.option(

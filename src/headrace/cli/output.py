@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
+from headrace.records.tenant_names import written
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Cell = str | int | float | bool | None
+_OF_TOPICS = frozenset({"topic", "origin", "dead letter", "sent to"})
+"""Columns of which each cell begins with the name of a topic."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -57,7 +60,13 @@ def print_table(
         bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
         for index in range(len(columns))
     ]
-    texts = [[cell_text(cell) for cell in row] for row in rows]
+    texts = [
+        [
+            written(text) if name in _OF_TOPICS else text
+            for name, text in zip(columns, map(cell_text, row), strict=True)
+        ]
+        for row in rows
+    ]
     if sys.stdout.isatty():
         _draw(columns, texts, numeric, title)
         return

@@ -5,10 +5,36 @@ Invariants: text in, values out; click reports errors with the option's name.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import click
 
+from headrace.cli.completion import complete_topics
 from headrace.errors import HeadraceError
+from headrace.records.tenant_names import key_of
 from headrace.server.settings import parse_address
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class TopicName(click.ParamType[str]):
+    """A topic, as its key: operators may write `acme/orders` for the topic of a tenant."""
+
+    name = "topic"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click.ParamType."""
+        return key_of(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """See click.ParamType."""
+        return complete_topics(ctx, incomplete)
+
+
+TOPIC_NAME: Final = TopicName()
 
 
 class Address(click.ParamType[tuple[str, int]]):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_copy import dead, replay
 from headrace.cli.pipeline_looks import backlog, page, trace
 from headrace.cli.pipeline_proof import proof, quality, resend, verify
@@ -86,7 +86,7 @@ OWN_TABLE = click.option(
 @click.option(
     "--topic",
     required=True,
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     callback=in_kafka,
     help="The topic, or several separated by commas.",
 )
@@ -246,9 +246,7 @@ def _say_round(done: Any) -> None:
 
 
 @run.command()
-@click.option(
-    "--topic", required=True, shell_complete=complete_topics, callback=in_kafka, help="The topic."
-)
+@click.option("--topic", required=True, type=TOPIC_NAME, callback=in_kafka, help="The topic.")
 @OWN_TABLE
 @WAREHOUSE
 @MASTER
@@ -307,7 +305,7 @@ def reconcile(
 @pipeline.command()
 @click.option(
     "--topic",
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     callback=in_kafka,
     help="The topic whose table to maintain.",
 )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import (
     DRY_RUN,
     MASTER,
@@ -80,7 +80,7 @@ class TimesType(click.ParamType[Any]):
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics, callback=in_kafka)
+@click.argument("topic", type=TOPIC_NAME, callback=in_kafka)
 @click.option(
     "--to",
     "target",
@@ -215,9 +215,7 @@ def dead() -> None:
 
 
 @dead.command()
-@click.argument(
-    "topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics, callback=in_kafka
-)
+@click.argument("topic", metavar="DEAD_LETTER_TOPIC", type=TOPIC_NAME, callback=in_kafka)
 @click.option("--where", default="true", metavar="SQL", help="Only these letters.")
 @window_options
 @MASTER
@@ -267,9 +265,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
 
 
 @dead.command()
-@click.argument(
-    "topic", metavar="DEAD_LETTER_TOPIC", shell_complete=complete_topics, callback=in_kafka
-)
+@click.argument("topic", metavar="DEAD_LETTER_TOPIC", type=TOPIC_NAME, callback=in_kafka)
 @click.option("--where", default="true", metavar="SQL", help="Send these letters back ...")
 @click.option("--drop", default="false", metavar="SQL", help="... and delete these.")
 @click.option("--set", "edits", multiple=True, metavar="COLUMN=SQL",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, CommandFailed, no_group
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
 from headrace.cli.pipeline_session import (
     MASTER,
@@ -181,7 +182,7 @@ def _show_backlog(found: dict[str, Any]) -> None:
 
 @click.command()
 @TOPIC
-@click.option("--through", multiple=True, metavar="TOPIC", shell_complete=complete_topics,
+@click.option("--through", multiple=True, metavar="TOPIC", type=TOPIC_NAME,
               help="Topics that the messages also pass, such as dead letters.")  # fmt: skip
 @click.option("--message", metavar="SQL", help="Default: the header headrace-message-id.")
 @click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=200,
@@ -273,7 +274,7 @@ def trace_messages(
 @WAREHOUSE_OR_NONE
 @KEY_FILE
 @WATCH
-@click.option("--through", multiple=True, metavar="TOPIC", shell_complete=complete_topics,
+@click.option("--through", multiple=True, metavar="TOPIC", type=TOPIC_NAME,
               help="Topics that the messages also pass.")  # fmt: skip
 @click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=0,
               show_default=True, help="Ask the brokers for the deliveries of so many.")  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.duration import Duration
@@ -23,6 +23,7 @@ from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
     DRY_RUN,
@@ -52,7 +53,7 @@ KEY_FILE = click.option(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Key of an HMAC-SHA-256 signature.",
 )
-TOPIC = click.argument("topic", shell_complete=complete_topics, callback=in_kafka)
+TOPIC = click.argument("topic", type=TOPIC_NAME, callback=in_kafka)
 SHOWN_MAX = 20
 OFFSET_RESET = "share.auto.offset.reset"
 
@@ -421,7 +422,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
 @click.command()
 @TOPIC
 @click.option("--from-table", "table", help="Send from this archive (with --warehouse).")
-@click.option("--from-topic", "source", shell_complete=complete_topics,
+@click.option("--from-topic", "source", type=TOPIC_NAME,
               help="Send from this topic.")  # fmt: skip
 @click.option("--table-topic", metavar="NAME", help="The topic's name in the table, if another.")
 @click.option("--certificate", type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import TimeType
 from headrace.records.tenant_names import key_of
 
@@ -96,7 +96,7 @@ RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the
 RESULTS = click.option(
     "--results",
     metavar="TOPIC",
-    shell_complete=complete_topics,
+    type=TOPIC_NAME,
     callback=in_kafka,
     help="Also send the result to this topic, as JSON; the console's page of jobs shows it.",
 )

@@ -19,11 +19,11 @@ import click
 
 from headrace.cli import records_in, rows_in
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_topics
 from headrace.cli.disk_space import full_disks
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import Meter
 from headrace.cli.records_in import Headers, OutgoingRecord, Reading, Source
@@ -102,7 +102,7 @@ class Delivery:
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--format",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups, complete_topics
+from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import parse_duration_ms
 from headrace.cli.share_offsets import without_dead_letters
 from headrace.cli.web import HTTP, Web, path_of
@@ -27,7 +28,7 @@ RECEIPTS_MAX: Final = 10_000
 """Of one way to settle in one request: more are settled by further requests."""
 WAIT_MS_MAX: Final = 60_000
 """Of one request: longer waits are further requests."""
-TOPIC = click.argument("topic", shell_complete=complete_topics)
+TOPIC = click.argument("topic", type=TOPIC_NAME)
 GROUP = click.argument("group", shell_complete=complete_groups)
 
 

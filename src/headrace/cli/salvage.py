@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, counted, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.salvage_fit import misfits
 from headrace.cli.topic_settings import topic_settings
@@ -127,7 +127,7 @@ class _Target:
 )
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("name", metavar="TOPIC-PARTITION")
-@click.option("--to", "topic", metavar="TOPIC", shell_complete=complete_topics,
+@click.option("--to", "topic", metavar="TOPIC", type=TOPIC_NAME,
               help="The topic for the records; it must exist.")  # fmt: skip
 @click.option("--partition", type=click.IntRange(0),
               help="Its partition, which must be empty. Default: of the same number.")  # fmt: skip

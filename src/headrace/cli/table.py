@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka_admin
-from headrace.cli.completion import complete_topics
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import MODE, WAREHOUSE, job_module
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SETTING = "headrace.table"
 _ALL = (_SETTING, f"{_SETTING}.value")
-TOPIC = click.argument("topic", shell_complete=complete_topics)
+TOPIC = click.argument("topic", type=TOPIC_NAME)
 
 
 @click.group()
@@ -85,7 +85,7 @@ def disable(session: CliSession, topic: str) -> None:
 
 
 @table.command()
-@click.argument("topics", nargs=-1, shell_complete=complete_topics)
+@click.argument("topics", nargs=-1, type=TOPIC_NAME)
 @WAREHOUSE
 @AS_JSON
 @click.pass_obj

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka_admin
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
 from headrace.cli.pairs import name_and_value
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
 from headrace.cli.topic_hot_keys import hot_keys
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "priority", "mixed", "lite")
 _FIGURES = "records", "size_bytes", "records_in_per_s", "bytes_out_per_s"
-NAMES = click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+NAMES = click.argument("names", nargs=-1, required=True, type=TOPIC_NAME)
 
 
 def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
@@ -62,7 +62,7 @@ topic.add_command(trim)
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Default: the broker's.")
 @click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the broker's.")
 @click.option(
@@ -116,7 +116,7 @@ def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> No
 
 
 @topic.command("list")
-@click.argument("patterns", nargs=-1)
+@click.argument("patterns", nargs=-1, type=TOPIC_NAME)
 @click.option(
     "--internal", is_flag=True, help="Include internal topics (names that begin with __)."
 )
@@ -290,7 +290,7 @@ def describe(
 
 
 @topic.command()
-@click.argument("name", shell_complete=complete_topics)
+@click.argument("name", type=TOPIC_NAME)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="New number of partitions.")
 @click.option("--set", "config", metavar="NAME=VALUE", multiple=True, callback=_settings)
 @click.option(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.lag import committed_offsets
 from headrace.cli.output import AS_JSON, counted, print_json
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
     Partition,
@@ -35,8 +35,8 @@ LATEST: Final = PositionSpec("latest")
 
 
 @click.command()
-@click.argument("source", shell_complete=complete_topics)
-@click.argument("target", shell_complete=complete_topics)
+@click.argument("source", type=TOPIC_NAME)
+@click.argument("target", type=TOPIC_NAME)
 @click.option("--from", "start", type=PositionType(), metavar="POSITION", default=EARLIEST,
               help=f"{POSITION_WORDS}. Default: earliest.")  # fmt: skip
 @click.option("--to", "stop", type=PositionType(), metavar="POSITION", default=LATEST,

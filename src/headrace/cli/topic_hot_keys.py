@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RECORDS_MAX = 10_000
 
 
 @click.command("hot-keys")
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option("--partition", "-p", required=True, type=click.IntRange(0), help="Whose keys.")
 @click.option(
     "--records",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.option(
     "--partition",
     "-p",

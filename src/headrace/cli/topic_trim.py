@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_topics
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
     Partition,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.argument("name", metavar="TOPIC", type=TOPIC_NAME)
 @click.option(
     "--before",
     type=PositionType(),

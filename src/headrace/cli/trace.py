@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PLACE: Final = ("event", "at_ms", "topic", "partition", "offset")
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", type=TOPIC_NAME)
 @click.argument("message", metavar="ID|PARTITION:OFFSET")
 @HTTP
 @AS_JSON

@@ -13,6 +13,7 @@ import click
 from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import TOPIC_NAME
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -124,7 +125,7 @@ def _documents(answer: Any) -> list[dict[str, Any]]:
 
 
 @txn.command("abort-hanging")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, type=TOPIC_NAME)
 @click.option("--partition", required=True, type=click.IntRange(0))
 @click.option(
     "--start-offset",

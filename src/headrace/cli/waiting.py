@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_topics
 from headrace.cli.output import say
+from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
-TOPIC = click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
+TOPIC = click.argument("topic", metavar="TOPIC", type=TOPIC_NAME)
 _AT_ONCE = 500
 
 

@@ -177,7 +177,7 @@ def needing(*names: str, true: Sequence[str] = ()) -> Schema:
 
 OF_TENANT: Final = f"({OPEN}{TENANT_NAME}{CLOSE})?"
 """What operators write before the names of tenants."""
-TOPIC: Final = text(283, 1, pattern=f"^{OF_TENANT}[a-zA-Z0-9._-]{{1,249}}$")
+TOPIC: Final = text(283, 1, pattern=f"^({OF_TENANT}|{TENANT_NAME}/)[a-zA-Z0-9._-]{{1,249}}$")
 GROUP: Final = text(8_000, 1)
 SET_GROUP: Final = text(289, 1)
 """A share group, or another group with settings: 255 characters, and 34 of a tenant."""

@@ -14,11 +14,12 @@ from starlette.responses import Response, StreamingResponse
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.broker.security.access import How
+from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace.broker.security.access import Access
     from headrace.broker.services.tenant_view import TenantView
@@ -46,19 +47,18 @@ _TEXTS: Final = frozenset(
 
 def enter(view: TenantView, operation: str, access: Access, given: Json) -> None:
     """Turn the names of a request into keys. `given`: its path, query and body."""
-    if not view.prefix:
+    if not view.prefix and not view.reads_slashes:
         return
-    places = [
-        need.of for need in access.needs if need.how is not How.SHOWN and need.kind in OF_TENANTS
-    ]
-    for place in dict.fromkeys([*places, *ALSO.get(operation, ())]):
-        _enter(view, given, place)
+    needs = [one for one in access.needs if one.how is not How.SHOWN and one.kind in OF_TENANTS]
+    places = {one.of: one.kind == ResourceType.TOPIC for one in needs}
+    for place, is_topic in (places | dict.fromkeys(ALSO.get(operation, ()), True)).items():
+        _enter(view.topic_key if is_topic else view.key, given, place)
 
 
-def _enter(view: TenantView, value: Any, place: str) -> None:
+def _enter(key: Callable[[str], str], value: Any, place: str) -> None:
     if isinstance(value, list):
         for item in value:
-            _enter(view, item, place)
+            _enter(key, item, place)
         return
     if not isinstance(value, dict):
         return
@@ -67,9 +67,9 @@ def _enter(view: TenantView, value: Any, place: str) -> None:
         field, rest = place, ""
     found = value.get(field)
     if rest:
-        _enter(view, found, rest)
+        _enter(key, found, rest)
     elif isinstance(found, str) and found:  # an empty one does not name a topic
-        value[field] = view.key(found)
+        value[field] = key(found)
 
 
 def leave(view: TenantView, value: Any, field: str = "") -> Any:

@@ -7,6 +7,7 @@ come in pages.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from starlette.responses import JSONResponse
 
@@ -181,6 +182,7 @@ class TopicOperations:
         )
         fact = await self._services.topics.create(new, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else fact.partition_count
+        name = quote(call.view.name(fact.name))
         return JSONResponse(
             {
                 "name": fact.name,
@@ -191,7 +193,7 @@ class TopicOperations:
                 "dry_run": call.is_dry_run,
             },
             200 if call.is_dry_run else int(CREATED),
-            {} if call.is_dry_run else {"Location": f"/v1/topics/{fact.name}"},
+            {} if call.is_dry_run else {"Location": f"/v1/topics/{name}"},
         )
 
     async def _get(self, call: Call) -> Json:

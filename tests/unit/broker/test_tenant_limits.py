@@ -70,6 +70,7 @@ async def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
         with pytest.raises(PolicyViolation, match="5 partitions"):
             await topics.add_partitions("«acme»b", 3)
         await topics.add_partitions("«acme»b", 2)
+        await tenants.create("beta", [])
         for name in ("c", "«beta»c"):
             await topics.create(NewTopic(name, 9, -1, {}))
         await tenants.change("acme", limits={"topics": None})
@@ -647,6 +648,8 @@ async def test_partitions_that_cannot_be_loaded_hold_up_no_others(monkeypatch):
         await load(host)
 
     async with broker(BrokerConfig(**CONFIG)) as rig:
+        assert rig.node.access is not None
+        await rig.node.access.tenants.create("acme", [])
         await rig.node.services.topics.create(NewTopic("«acme»a", 3, -1, {}))
         damaged, failing, good = rig.node.topics.get("«acme»a").partitions
         monkeypatch.setattr(LifecycleHost, "_load", loaded)

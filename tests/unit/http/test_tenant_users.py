@@ -1,4 +1,5 @@
-"""Users of a tenant's own over HTTP: by password, browser session and API key, without a prefix."""
+"""Users of a tenant's own over HTTP: by password, browser session and API key, without a prefix.
+And operators, who write `acme/orders`."""
 
 from __future__ import annotations
 
@@ -72,3 +73,44 @@ async def test_a_tenants_own_user_is_known_by_its_name_in_all_ways_of_logging_in
             f"Authorization: {basic('root', 'of root')}",
         )
         assert (status, "the tenant has 1 users" in kept) == (409, True)
+
+
+async def test_operators_write_a_slash_between_tenant_and_topic():
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(**config) as address:
+        await prepare(address)
+        root = f"Authorization: {basic('root', 'of root')}"
+
+        async def operate(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+            status, answer = await ask(address, method, path, root, body=body)
+            return status, body_of(answer)
+
+        made = {"name": "acme/orders", "partitions": 1}
+        assert (await operate("POST", "/v1/topics", made))[0] == 201
+        assert "«acme»orders" in address.node.topics.by_name
+        sent = {"records": [{"value": "v"}]}
+        assert (await operate("POST", "/v1/topics/acme%2Forders/records", sent))[0] == 200
+        status, found = await operate("GET", "/v1/topics/acme%2Forders")
+        assert (status, found["name"]) == (200, "«acme»orders")
+        _, listed = await operate("GET", "/v1/topics?prefix=acme/or")
+        assert [one["name"] for one in listed["topics"]] == ["«acme»orders"]
+        # Groups may have slashes: theirs are names of the default tenant.
+        queue = "/v1/queues/acme%2Forders/acme%2Fg"
+        assert (await operate("POST", f"{queue}/receive", {}))[0] == 200
+        _, groups = await operate("GET", "/v1/groups")
+        assert [one["group"] for one in groups["groups"]] == ["acme/g"]
+        status, refused = await operate("POST", "/v1/topics", made | {"name": "nobody/orders"})
+        assert (status, "there is no tenant 'nobody'" in refused["detail"]) == (400, True)
+        # Others have no rights to it, and learn nothing of it.
+        alice = f"Authorization: {basic('alice', 'pä:ss')}"
+        told = {
+            (await ask(address, "GET", f"/v1/topics/acme%2F{name}", alice))[1].replace(name, "")
+            for name in ("orders", "absent")
+        }
+        assert len({one.partition("\r\n\r\n")[2] for one in told}) == 1
+    async with served(**config) as address:  # without tenants a slash is in no topic's name
+        change = CredentialChange("root", SHA_256, new_credential(SHA_256, "x", salt_text(1)))
+        await address.node.services.authentication.users.change([change])
+        root = f"Authorization: {basic('root', 'x')}"
+        status, answer = await ask(address, "POST", "/v1/topics", root, body=made)
+        assert (status, "'acme/orders' is not a valid topic name" in answer) == (400, True)

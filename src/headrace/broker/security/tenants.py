@@ -37,6 +37,7 @@ from headrace.errors import (
     PolicyViolation,
     Rejected,
     RequestInvalid,
+    TopicNameInvalid,
 )
 from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
@@ -216,6 +217,14 @@ class Tenants:
     def limits(self, tenant: str) -> Mapping[str, float]:
         """What limits a tenant (`tenant_limits.LIMITS`); empty if nothing does."""
         return self._limits.get(tenant, _NO_LIMITS)
+
+    def limits_of_new(self, tenant: str) -> Mapping[str, float]:
+        """As `limits`, for what is created. Raises TopicNameInvalid if there is no such tenant."""
+        if tenant and not self.exists(tenant):
+            raise TopicNameInvalid(
+                f"there is no tenant {tenant!r}: create it first; nothing was changed"
+            )
+        return self.limits(tenant)
 
     def when_full(self, tenant: str) -> str:
         """What happens once a tenant stores all that it may: one of `WHEN_FULL`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.records.tenant_names import prefix_of
+from headrace.records.tenant_names import key_of, prefix_of
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -20,10 +20,17 @@ class TenantView(NamedTuple):
     """See the module. Of the default tenant, and of those who see all, names are keys."""
 
     prefix: str = ""
+    reads_slashes: bool = False
+    """Whether `acme/orders` is a topic of the tenant acme: in a cluster with tenants, for clients
+    that are of none."""
 
     def key(self, name: str) -> str:
         """The key of a name that the client writes."""
         return self.prefix + name
+
+    def topic_key(self, name: str) -> str:
+        """The key of a topic's name that the client writes."""
+        return key_of(name) if self.reads_slashes else self.prefix + name
 
     def name(self, key: str) -> str:
         """A key as the client writes it."""
@@ -42,4 +49,5 @@ def view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
     no tenant at all: it has no rights."""
     if not authorizer.has_tenants:
         return OF_ALL
-    return TenantView(prefix_of(authorizer.tenant(session)))
+    prefix = prefix_of(authorizer.tenant(session))
+    return TenantView(prefix, not prefix)

@@ -44,6 +44,10 @@ export function span(ms) {
   return `${(ms / 1000).toFixed(1)} s`;
 }
 
+// A topic of a tenant as operators write it: acme/orders. The broker takes both.
+const OF_TENANT = /^«([a-z0-9][a-z0-9-]{0,31})»/;
+export const topicText = (name) => name.replace(OF_TENANT, "$1/");
+
 // Characters that draw nothing, or that turn the direction of what stands beside them: a message
 // must not change how the page around it reads.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, line, time, visible } from "../format.js";
+import { count, line, time, topicText, visible } from "../format.js";
 import { LETTERS_MAX, redriveAction } from "../redrive.js";
 import { go, link, setQuery } from "../route.js";
 import { Empty, Field, Forms, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
@@ -30,7 +30,7 @@ function List() {
     <${Loaded} state=${state}>${({ topics }) => (topics.length === 0
       ? html`<${Empty} text=${t("No group names a topic for dead letters. Name one:")} command="headrace config set errors.deadletterqueue.topic.name=orders.dead --group billing" />`
       : html`<${Table} label=${t("Dead letters")} rows=${topics} keyOf=${(one) => one.name} columns=${[
-          { name: t("Topic"), cell: (one) => html`<a href=${link(["dead-letters", one.name])}>${one.name}</a>` },
+          { name: t("Topic"), cell: (one) => html`<a href=${link(["dead-letters", one.name])}>${topicText(one.name)}</a>` },
           { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },
         ]} />`)}<//>
     <form class="filters" onSubmit=${open}>

@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { atLeast, bytes, count, visible } from "../format.js";
+import { atLeast, bytes, count, topicText, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Empty, Field, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
 import { Topic } from "./topic.js";
@@ -41,7 +41,7 @@ function List({ query }) {
       const rows = [data, ...further].flatMap((one) => one.topics);
       if (rows.length === 0) return html`<${Empty} text=${t("No topic yet. Create one:")} command=${command} />`;
       return html`<${Table} label=${t("Topics")} rows=${rows} keyOf=${(one) => one.name} columns=${[
-        { name: t("Name"), cell: (one) => html`<a href=${link(["topics", one.name])}>${one.name}</a>` },
+        { name: t("Name"), cell: (one) => html`<a href=${link(["topics", one.name])}>${topicText(one.name)}</a>` },
         { name: t("Partitions"), isNumber: true, cell: (one) => count(one.partitions) },
         { name: t("Records"), isNumber: true, cell: (one) => partly(one, count(one.records)) },
         { name: t("Size"), isNumber: true, cell: (one) => partly(one, bytes(one.size_bytes)) },
