@@ -1,10 +1,11 @@
 """What a noisy tenant costs a quiet one: latencies of produce, alone and beside it, in alternation.
 
-    python -m benchmarks.tenants [--turns 5] [--seconds 10]
+    python -m benchmarks.tenants [--turns 5] [--seconds 10] [--unlimited]
 
 The noisy tenant offers three times its rate on 200 connections, from a process of its own, and
 ignores throttle times: it has IN_FLIGHT requests on the way on each connection. The quiet one
 sends a record of 1 KiB a hundred times a second; each has been synced when it is acknowledged.
+With --unlimited no tenant has a limit, and the noisy one sends as much as it can.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ CONNECTIONS, RATE_BYTES, EXCESS, IN_FLIGHT = 200, 1 << 20, 3, 5
 NOISY_BYTES, QUIET_BYTES = 10 << 10, 1 << 10
 EACH_S = 0.01
 WARM_UP_S = 5.0
+UNLIMITED_BYTES = 1 << 30
+"""A second: all connections have IN_FLIGHT requests on the way all the time."""
 
 
-def served(folder: Path) -> Served:
-    """A broker with both tenants, of which one has a limit."""
+def served(folder: Path, *, has_limit: bool) -> Served:
+    """A broker with both tenants, of which one may have a limit."""
     add = [sys.executable, "-m", "headrace.cli.main", "user", "add"]
     for name in (NOISY, QUIET):
         options = ["--password-file", "-", "--data-dir", str(folder / "data")]
@@ -62,8 +65,9 @@ def served(folder: Path) -> Served:
     )
     for name in (NOISY, QUIET):
         change(made, "POST", "/v1/tenants", {"name": name, "principals": [f"User:{name}"]})
-    limits = {"limits": {"producer_byte_rate": RATE_BYTES}}
-    change(made, "PATCH", f"/v1/tenants/{NOISY}", limits)
+    if has_limit:
+        limits = {"limits": {"producer_byte_rate": RATE_BYTES}}
+        change(made, "PATCH", f"/v1/tenants/{NOISY}", limits)
     return made
 
 
@@ -102,7 +106,7 @@ def create(connection: socket.socket) -> None:
     raise TimeoutError("the topic was not created")
 
 
-def be_noisy(address: tuple[str, int], is_ready: Event, is_over: Event) -> None:
+def be_noisy(address: tuple[str, int], rate_bytes: float, is_ready: Event, is_over: Event) -> None:
     """Send so many bytes a second, over all connections in turn, as far as they take them."""
     opened = [log_in(address, NOISY) for _ in range(CONNECTIONS)]
     selector, data = selectors.DefaultSelector(), frame(NOISY_BYTES)
@@ -113,9 +117,11 @@ def be_noisy(address: tuple[str, int], is_ready: Event, is_over: Event) -> None:
     is_ready.set()
     begun_s, sent, at = time.monotonic(), 0, 0
     while not is_over.is_set():
-        offered = (time.monotonic() - begun_s) * RATE_BYTES * EXCESS
-        while sent < offered:
-            at, sent = (at + 1) % CONNECTIONS, sent + len(data)
+        offered = (time.monotonic() - begun_s) * rate_bytes
+        due = int(offered - sent) // len(data)
+        sent += due * len(data)
+        for _ in range(min(due, CONNECTIONS * IN_FLIGHT)):
+            at = (at + 1) % CONNECTIONS
             one = opened[at]
             if asked[one] < IN_FLIGHT:
                 one.setblocking(True)
@@ -149,11 +155,15 @@ def latencies_ms(connection: socket.socket, seconds: float) -> list[float]:
     return found
 
 
-def turn(made: Served, quiet: socket.socket, seconds: float, *, is_noisy: bool) -> list[float]:
+def turn(
+    made: Served, quiet: socket.socket, seconds: float, rate_bytes: float, *, is_noisy: bool
+) -> list[float]:
     if not is_noisy:
         return latencies_ms(quiet, seconds)
     is_ready, is_over = multiprocessing.Event(), multiprocessing.Event()
-    noisy = multiprocessing.Process(target=be_noisy, args=(made.address, is_ready, is_over))
+    noisy = multiprocessing.Process(
+        target=be_noisy, args=(made.address, rate_bytes, is_ready, is_over)
+    )
     noisy.start()
     is_ready.wait(60)
     time.sleep(WARM_UP_S)
@@ -174,9 +184,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--unlimited", action="store_true")
     options = parser.parse_args()
+    offered = UNLIMITED_BYTES if options.unlimited else RATE_BYTES * EXCESS
     with tempfile.TemporaryDirectory() as name:
-        made = served(Path(name))
+        made = served(Path(name), has_limit=not options.unlimited)
         try:
             for tenant in (NOISY, QUIET):
                 connection = log_in(made.address, tenant)
@@ -186,7 +198,7 @@ def main() -> None:
             for _ in range(options.turns):
                 for is_noisy in (False, True):
                     cpu_s = made.cpu_s()
-                    found = turn(made, connection, options.seconds, is_noisy=is_noisy)
+                    found = turn(made, connection, options.seconds, offered, is_noisy=is_noisy)
                     p50[is_noisy].append(percentile(found, 0.5))
                     p99[is_noisy].append(percentile(found, 0.99))
                     print(
