@@ -42,7 +42,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ),
     ((VersionMismatch,), 412, "read the settings and their ETag again, then decide again"),
     ((errors.GroupUnknown,), 404, "check the group's id"),
-    ((errors.RequestInvalid, errors.GroupIdInvalid, errors.TopicNameInvalid), 400, _SAME),
+    ((errors.RequestInvalid, errors.GroupIdInvalid), 400, _SAME),
     ((errors.GroupNotEmpty,), 409, "stop the group's consumers, then try again"),
     ((errors.AuthenticationFailed,), 401, "send valid credentials"),
     ((errors.Unauthorized,), 403, "ask an administrator: `headrace acl explain` names the rule"),

@@ -100,7 +100,7 @@ async def test_operators_write_a_slash_between_tenant_and_topic():
         _, groups = await operate("GET", "/v1/groups")
         assert [one["group"] for one in groups["groups"]] == ["acme/g"]
         status, refused = await operate("POST", "/v1/topics", made | {"name": "nobody/orders"})
-        assert (status, "there is no tenant 'nobody'" in refused["detail"]) == (400, True)
+        assert (status, "there is no tenant 'nobody'" in refused["detail"]) == (409, True)
         # Others have no rights to it, and learn nothing of it.
         alice = f"Authorization: {basic('alice', 'pä:ss')}"
         told = {
@@ -113,4 +113,4 @@ async def test_operators_write_a_slash_between_tenant_and_topic():
         await address.node.services.authentication.users.change([change])
         root = f"Authorization: {basic('root', 'x')}"
         status, answer = await ask(address, "POST", "/v1/topics", root, body=made)
-        assert (status, "'acme/orders' is not a valid topic name" in answer) == (400, True)
+        assert (status, "'acme/orders' is not a valid topic name" in answer) == (409, True)
