@@ -713,6 +713,11 @@ def test_a_secure_broker_is_made_by_one_command(tmp_path) -> None:
         assert "orders" in command(*listed, env=as_alice)
         command(*listed, env=as_boss, code=1)  # with the wrong password
         command("-b", broker.kafka, "topic", "list", env=env, code=4)
+        command("context", "add", "system", *words[words.index("--bootstrap") :][:2], "--tls",
+                "--user", "boss", env=env)  # fmt: skip
+        refused = command("--context", "system", "topic", "list", env=as_boss, code=4)
+        assert "Name the CA" in refused
+        assert "headrace serve" not in refused
     finally:
         broker.stop()
 

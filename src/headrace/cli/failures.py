@@ -57,6 +57,14 @@ CHECK_LOGIN = (
     "Check user, password and mechanism: of the context, or of -X sasl.username, sasl.password and"
     " sasl.mechanism"
 )
+CHECK_CERTIFICATE = (
+    "Name the CA that the broker's certificate is from, with --ca of `headrace context add` or -X"
+    " ssl.ca.location=FILE, and an address that the certificate is for"
+)
+START_A_BROKER = (
+    "Start a broker with `headrace serve`, or specify another address with --bootstrap HOST:PORT"
+    " (or HEADRACE_BOOTSTRAP)"
+)
 # By KafkaError.name(): the errors that a user of this command line can encounter.
 _MEANINGS = {
     "_AUTHENTICATION": _Meaning(FAILED, "the login was refused", CHECK_LOGIN),

@@ -7,6 +7,7 @@ its errors reach the user as CommandFailed.
 from __future__ import annotations
 
 import socket
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +15,10 @@ from headrace.broker.security.plain import PLAIN
 from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.contexts import context_for, helper_settings
 from headrace.cli.failures import (
+    CHECK_CERTIFICATE,
     CHECK_LOGIN,
     NOT_FOUND,
+    START_A_BROKER,
     UNREACHABLE,
     USAGE,
     CommandFailed,
@@ -140,7 +143,7 @@ class CliSession:
 
     def check_reachable(self) -> None:
         """Fail immediately, with a clear message, if the bootstrap address refuses connections."""
-        troubles = []
+        troubles, next_step = [], START_A_BROKER
         for address in self.bootstrap.split(","):
             host, port = host_and_port(address.strip())
             try:
@@ -152,12 +155,13 @@ class CliSession:
                 ) from error
             except OSError as error:
                 troubles.append(f"{address.strip()} ({error.strerror or error})")
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    next_step = CHECK_CERTIFICATE
             else:
                 return
         raise CommandFailed(
             f"cannot connect to {', '.join(troubles)}: nothing was sent or changed",
-            "Start a broker with `headrace serve`, or specify another address with"
-            " --bootstrap HOST:PORT (or HEADRACE_BOOTSTRAP)",
+            next_step,
             UNREACHABLE,
         )
 

@@ -20,7 +20,9 @@ OTHERS = (
     "BOOTSTRAP",
     "CACHE",
     "COMPILED",
+    "CONTEXT",
     "MAVEN",
+    "PASSWORD",
     "TRACEBACK",
     "ZOOKEEPER_CREDENTIAL",
 )

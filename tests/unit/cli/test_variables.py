@@ -43,5 +43,6 @@ def test_a_wrong_value_is_an_error_that_names_the_variable(name: str, value: str
 
 
 def test_a_name_that_is_nearly_one_of_ours_is_reported() -> None:
-    names = ["HEADRACE_KAKFA", "HEADRACE_KAFKA", "HEADRACE_CACHE", "HEADRACE_SERVICE_HOST", "HOME"]
+    names = ["HEADRACE_KAKFA", "HEADRACE_KAFKA", "HEADRACE_SERVICE_HOST", "HOME"]
+    names += ["HEADRACE_CACHE", "HEADRACE_CONTEXT", "HEADRACE_PASSWORD"]  # not of `serve`
     assert misspelt(serve, names) == {"HEADRACE_KAKFA": "HEADRACE_KAFKA"}
