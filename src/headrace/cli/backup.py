@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.failures import CommandFailed
-from headrace.cli.output import AS_JSON, print_json, size_text
+from headrace.cli.output import AS_JSON, counted, print_json, size_text
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 
@@ -121,6 +121,6 @@ def _report(done: Done, verb: str, *, as_json: bool) -> None:
         print_json(done._asdict())
         return
     click.echo(
-        f"{verb} {done.folder}: {done.records:,} records in {done.logs} logs, {done.files} files,"
-        f" {size_text(done.size_bytes)}; checked, no damage"
+        f"{verb} {done.folder}: {counted(done.records, 'record')} in {counted(done.logs, 'log')},"
+        f" {counted(done.files, 'file')}, {size_text(done.size_bytes)}; checked, no damage"
     )

@@ -5,6 +5,7 @@ Invariants: the one table from errors to status codes.
 
 from __future__ import annotations
 
+import inspect
 import re
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -82,10 +83,18 @@ def details(error: HeadraceError) -> dict[str, Any]:
         "type": "about:blank",
         "status": status,
         "code": type(error).__name__,
-        "detail": _LOGIN_FAILED if is_login else shown_text(str(error)),
+        "detail": _LOGIN_FAILED if is_login else shown_text(_text(error)),
         "retriable": isinstance(error, Retriable) and status in {429, 503},
         "next_step": next_step,
     }
+
+
+def _text(error: HeadraceError) -> str:
+    """What was raised without a text is named by what its class means."""
+    text = str(error)
+    if text == type(error).__name__:
+        return (inspect.getdoc(error) or text).split("\n")[0].rstrip(".")
+    return text
 
 
 def refused(error: HeadraceError) -> Response:

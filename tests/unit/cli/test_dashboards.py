@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +19,7 @@ from headrace.cli.dashboards import dashboard_json
 from headrace.cli.main import cli
 from headrace.cli.metrics_reference import shown_names
 from headrace.http.metric_table import ROWS
+from headrace_verify.blackbox.languages.rocketmq import NotInstalled, find_python
 
 NAMES = {name for row in ROWS.values() for name in shown_names(row)} | {"up"}
 LABELS = {label for row in ROWS.values() for label in row.labels}
@@ -99,6 +102,53 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
             assert not cells & taken, panel["title"]
             taken |= cells
         assert len({panel["id"] for panel in found["panels"]}) == len(found["panels"])
+
+
+READ_AND_WRITTEN = """
+import json, sys
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+register_default_plugins()
+boards = [Dashboard.from_json(board) for board in json.load(sys.stdin)]
+print(JSONEncoder().encode(boards))
+"""
+OF_EXPORTS = {"__inputs", "__requires"}
+"""Fields of a dashboard's file, beside those of the dashboard."""
+
+
+def test_grafanas_schema_has_every_field_of_the_dashboards() -> None:
+    """Grafana's own library reads the fields that its schema has, and writes what it has read."""
+    try:
+        python = find_python((Path(__file__).parent / "grafana.lock").read_text())
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    boards = [json.loads(dashboard_json(board)) for board in DASHBOARDS]
+    done = subprocess.run(
+        [python, "-c", READ_AND_WRITTEN],
+        input=json.dumps(boards),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    for board, known in zip(boards, json.loads(done.stdout), strict=True):
+        for name in OF_EXPORTS:
+            del board[name]
+        assert_has(known, board, board["uid"])
+
+
+def assert_has(known: Any, expected: Any, place: str) -> None:
+    """Defaults may have been added, nothing may be missing."""
+    if isinstance(expected, dict):
+        assert expected.keys() <= known.keys(), place
+        for name, value in expected.items():
+            assert_has(known[name], value, f"{place}.{name}")
+    elif isinstance(expected, list):
+        for number, (one, value) in enumerate(zip(known, expected, strict=True)):
+            assert_has(one, value, f"{place}[{number}]")
+    else:
+        assert known == expected, place
 
 
 def test_an_export_overwrites_nothing_without_force(tmp_path) -> None:

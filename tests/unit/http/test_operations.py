@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web, followed, on_the_web
 
+from headrace.errors import GroupUnknown
+from headrace.http.problems import details
 from headrace.records.batch import check_batch, read_header
 from headrace.records.codec import Record, assemble_batch, encode_batch
 from headrace.records.partitioner import partition_of_key
@@ -296,6 +298,11 @@ async def test_one_settle_mixes_four_ways_and_says_what_became_of_each(web: Web)
     assert results[wrong]["next_step"]
     status, again = await web.ask("POST", f"/v1/queues/t/{GROUP}/settle", {"ack": [b]})
     assert not again["results"][0]["ok"]
+
+
+def test_an_error_that_was_raised_without_a_text_says_what_its_class_means() -> None:
+    assert details(GroupUnknown())["detail"] == "No such group"
+    assert details(GroupUnknown("no group 'a'"))["detail"] == "no group 'a'"
 
 
 @on_the_web
