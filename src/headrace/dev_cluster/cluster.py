@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 300.0
 _PROBE_TIMEOUT_S = 1.0
 # Below the range of ephemeral ports, so that no outgoing connection takes the port of a server that
 # is down for a moment.
