@@ -298,6 +298,8 @@ class KafkaConnection:
                     dispatch(self, frame)
                     if self.reserved_bytes:  # nothing is left to be done for it
                         self.release_request()
+                    if not frames.data:
+                        break
                 elif not frames.wanted_bytes or not self._may_take(frames.wanted_bytes):
                     break
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
@@ -432,7 +434,7 @@ class KafkaConnection:
             self._write(transport, out, held_bytes)
         if is_withheld:
             self._withhold()
-        elif out and self._is_half_closed and not replies and not self.frames.has_more:
+        elif out and self._is_half_closed and not replies and not self.frames.data:
             transport.close()
 
     def mute(self, mute_ms: int) -> None:

@@ -19,19 +19,22 @@ SIZE_BYTES: Final = 4
 TLS_HELLOS: Final = frozenset({0x160300, 0x160301, 0x160302, 0x160303, 0x160304})
 """The first bytes of a TLS handshake record: its content type and version."""
 
+_NOTHING: Final = memoryview(b"")
+
 
 class RequestFrames:
     """See the module."""
 
     __slots__ = (
         "_at",
-        "_data",
         "_limit",
         "_listener_name",
         "_need",
         "_partial",
+        "_view",
         "bytes_max",
         "bytes_min",
+        "data",
         "wanted_bytes",
     )
 
@@ -40,8 +43,9 @@ class RequestFrames:
         self.bytes_max = self._limit = bytes_max
         """Bounds of the next request's size, which depend on whether the client is known."""
         self._listener_name = listener_name
-        self._data = b""
-        """Received, and handed out up to `_at`."""
+        self.data = b""
+        """Received, and handed out up to `_at`; empty if `next` has seen all of it."""
+        self._view = _NOTHING
         self._at = 0
         self._partial = bytearray()
         """A request that has begun to arrive; `_need` bytes long, 0 if its size is not known."""
@@ -52,16 +56,16 @@ class RequestFrames:
 
     def add(self, data: bytes) -> None:
         """The client has sent more."""
-        if self._data:
-            data = self._data[self._at :] + data
-        self._data, self._at = data, 0
+        if self.data:
+            data = self.data[self._at :] + data
+        self.data, self._view, self._at = data, memoryview(data), 0
 
     def next(self, admitted_bytes: int) -> memoryview | None:
         """The next request, without its size; None if `wanted_bytes` says why. `admitted_bytes`:
         for a large request of this size there is memory. Raises FrameInvalid."""
         if self._partial:
             return self._next_gathered(admitted_bytes)
-        data, at = self._data, self._at
+        data, at = self.data, self._at
         start = at + SIZE_BYTES
         if start > len(data):
             self._gather(0)
@@ -70,23 +74,25 @@ class RequestFrames:
         if not self.bytes_min <= size <= self.bytes_max:
             size = self._checked_size(data[at:start])
         end = start + size
-        if end - at >= COUNTED_BYTES_MIN and end - at > admitted_bytes:
+        if size >= COUNTED_BYTES_MIN - SIZE_BYTES and end - at > admitted_bytes:
             self.wanted_bytes = end - at
             return None
-        if end > len(data):
+        if end < len(data):
+            self._at = end
+        elif end == len(data):
+            frame = self._view[start:end]
+            self.data, self._view = b"", _NOTHING  # as `_drop`
+            return frame
+        else:
             self._gather(end - at)
             return None
-        if end == len(data):
-            self._data, self._at = b"", 0
-        else:
-            self._at = end
-        return memoryview(data)[start:end]
+        return self._view[start:end]
 
     def _gather(self, need: int) -> None:
         """Keep the beginning of a request until more of it arrives."""
-        if self._data:
-            self._partial += memoryview(self._data)[self._at :]
-            self._data, self._at = b"", 0
+        if self.data:
+            self._partial += self._view[self._at :]
+            self._drop()
         self._need = need
         self.wanted_bytes = 0
 
@@ -112,27 +118,26 @@ class RequestFrames:
     def _move(self, size: int) -> None:
         """Move received bytes to the request that has begun, until it has this size."""
         end = self._at + size - len(self._partial)
-        with memoryview(self._data) as view:
-            self._partial += view[self._at : end]
-        if end >= len(self._data):
-            self._data, self._at = b"", 0
-        else:
-            self._at = end
+        if self.data:
+            self._partial += self._view[self._at : end]
+            if end >= len(self.data):
+                self._drop()
+            else:
+                self._at = end
+
+    def _drop(self) -> None:
+        """Keep nothing of what was received: an idle client costs no memory."""
+        self.data, self._view = b"", _NOTHING
 
     @property
     def missing_bytes(self) -> int:
         """How many bytes of the request that has begun the client has not sent yet."""
         return self._need - len(self._partial) if self._need else 0
 
-    @property
-    def has_more(self) -> bool:
-        """Whether bytes were received that `next` has not seen."""
-        return bool(self._data)
-
     def clear(self) -> None:
         """The client's requests are of no use any more."""
-        self._data, self._at, self._need = b"", 0, 0
-        self._partial = bytearray()
+        self._drop()
+        self._partial, self._need = bytearray(), 0
 
     def _checked_size(self, data: bytes | bytearray) -> int:
         size = int.from_bytes(data, "big", signed=True)
