@@ -167,6 +167,13 @@ async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalo
         for call in (tables.protected(), tables.settled(TOPIC), tables.protect(place(7), 0, 10)):
             with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
                 await call
+    metadata.write_bytes(data)
+    manifests = Path(lake.table.current_snapshot().manifest_list.removeprefix("file://"))
+    listed = manifests.read_bytes()
+    for damaged in (b"", listed[:-9], listed[: len(listed) // 2]):  # as power loss leaves them
+        manifests.write_bytes(damaged)
+        with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
+            await tables.protect(place(7), 0, 10)
     metadata.unlink()
     with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
         await tables.protected()

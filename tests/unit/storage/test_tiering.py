@@ -29,6 +29,7 @@ from headrace.storage.tiering.object_format import (
     object_name,
 )
 from headrace.storage.tiering.recipe_format import recipe_name
+from headrace.storage.tiering.recipe_writing import RUNS_MORE
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
@@ -478,3 +479,20 @@ async def test_metadata_from_before_a_recipe_replaced_the_object_still_gives_the
             await store.read(ledger, 0, len(data))
         with pytest.raises(LedgerUnknown):
             await store.write_recipe(LedgerId(99), [])
+
+
+async def test_a_ledger_with_a_marker_after_each_small_transaction_keeps_its_object(tmp_path):
+    """Each would be a request and memory of its own when the recipe is read."""
+    pytest.importorskip("pyarrow")
+    count = 2 * RUNS_MORE
+    records = [Record(2 * at, 1_700_000_000_000, None, b"v" * 900, []) for at in range(count)]
+    data = b"".join(
+        encode_batch([one], base_offset=one.offset)
+        + encode_batch([Record(0, 0, b"k", b"m", [])], base_offset=one.offset + 1)
+        for one in records
+    )
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        reason = await store.write_recipe(ledger, [table_file(tmp_path / "a", records)])
+        assert reason == "it has a marker, or another batch to keep, every few KiB"
+        assert [item.is_recipe async for item in store.list_objects()] == [False]
+        assert bytes(await store.read(ledger, 0, len(data))) == data

@@ -81,6 +81,7 @@ class Tabling:
                 log.debug("ledger %d was deleted by retention", segment.ledger)
             except HeadraceError as error:
                 self._failed(one.topic, error)
+                waiting = deque(each for each in waiting if each.topic != one.topic)
                 continue
             if one.segments and not one.log.is_deleted:
                 waiting.append(one)

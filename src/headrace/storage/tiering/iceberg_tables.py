@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import RequestInvalid, StorageUnavailable
+from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
 from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
 from headrace.storage.tiering.table_files import ProtectedFiles
@@ -233,16 +233,11 @@ class IcebergTables:
         sync_file(path, self._root if path.is_relative_to(self._root) else path.parent)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        from pyiceberg import exceptions
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             return await asyncio.to_thread(function, *arguments)
-        except (
-            exceptions.CommitFailedException, exceptions.RESTError, exceptions.NoSuchTableError,
-            exceptions.ValidationError, exceptions.ValidationException, SQLAlchemyError, OSError,
-            ValueError, KeyError, TypeError,  # of metadata that is damaged, or changed meanwhile
-        ) as error:  # fmt: skip
+        except HeadraceError:
+            raise
+        except Exception as error:  # whatever the libraries make of damaged metadata
             raise StorageUnavailable(
                 f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
                 " the records; the next round tries again",

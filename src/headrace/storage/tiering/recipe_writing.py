@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import DataCorrupt
 from headrace.records.batch import iterate_headers
@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 PIECE_BLOCKS = 8
 
 
+RUN_BYTES_MIN: Final = 32 << 10
+"""A ledger may have a run for so many of its bytes, and `RUNS_MORE` in all: each is a request, and
+some 200 bytes of memory while the recipe is open."""
+RUNS_MORE: Final = 256
+
+
 class _Unprofitable(Exception):
-    """The recipe would store most of the ledger."""
+    """The recipe would store most of the ledger, or be read in too many pieces; with the reason."""
 
 
 async def write_recipe(
@@ -48,7 +54,9 @@ async def write_recipe(
         async with aclosing(_stored(source, plan)) as stored:
             async for part in stored:
                 if plan.stored_size > STORED_SHARE_MAX * source.size:
-                    raise _Unprofitable
+                    raise _Unprofitable(plan.why_kept())
+                if len(plan.runs) > source.size // RUN_BYTES_MIN + RUNS_MORE:
+                    raise _Unprofitable("it has a marker, or another batch to keep, every few KiB")
                 yield part
         footer = await source.read_footer() or b""
         runs = tuple(plan.runs)
@@ -57,8 +65,8 @@ async def write_recipe(
     try:
         async with aclosing(parts()) as stream:
             await blobs.put(name, stream)
-    except _Unprofitable:
-        return plan.why_kept()
+    except _Unprofitable as error:
+        return str(error)
     return None
 
 
