@@ -184,7 +184,10 @@ GUIDES = {
         options=OPEN_WITH_RULES,
     ),
     "TIERING": Guide(
-        not_run={"headrace serve": SERVE},
+        not_run={
+            "headrace serve": SERVE,
+            "headrace topic alter orders --set headrace.table.replaces.objects": SPARK,
+        },
         options=("--objects", "file://{folder}/objects"),
     ),
     "TRANSACTIONS": Guide(not_run={"headrace txn describe": "needs a transaction"}),

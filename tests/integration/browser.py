@@ -142,7 +142,7 @@ def keyboard_faults(page: Any) -> list[str]:
     """What cannot be reached by the tab key in the order of the page, or does not show that it has
     the focus; and whether the palette gives the focus back."""
     while True:
-        for _ in range(page.evaluate(_WALK) + 10):
+        for _ in range(2 * page.evaluate(_WALK) + 20):  # boxes that scroll are stops, too
             page.keyboard.press("Tab")
         is_same, faults = page.evaluate("window.walk()")
         if is_same:  # else what was loaded meanwhile belongs to the page, too
