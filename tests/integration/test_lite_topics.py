@@ -58,6 +58,7 @@ class Run:
         self.events: list[dict[str, Any]] = []
         self.sent: set[int] = set()
         self.settled: dict[str, set[int]] = {name: set() for name in self.groups}
+        """With those whose acknowledgement the broker may have stored before it was killed."""
         self.values: dict[tuple[int, int], int] = {}
         self.is_all_sent = threading.Event()
         self.deadline = time.monotonic() + LIMIT_S
@@ -150,7 +151,7 @@ class Run:
                     kind = OK
                     self.settled[group].add(int(one.body))
             except ConnectionError:
-                pass
+                self.settled[group].add(int(one.body))
             self.note(kind, SETTLE, since_ns, op=op, **fields)
             if kind != OK:
                 return
