@@ -24,6 +24,7 @@ decision has no reply, and a later decision has (ticket, reply) among its `answe
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -175,12 +176,24 @@ class Machine(Protocol[Command_contra, Record, Reply]):
         ...
 
 
+class Replayed(Protocol[Record]):
+    """Of a machine: what a replay calls."""
+
+    def apply(self, record: Record) -> None:
+        """See Machine."""
+        ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+        """See Machine."""
+        ...
+
+
 class EachRecord(Generic[Record]):
     """The plain replay: decode each record, and apply it."""
 
     __slots__ = ("_machine",)
 
-    def __init__(self, machine: Machine[Any, Record, Any]) -> None:
+    def __init__(self, machine: Replayed[Record]) -> None:
         self._machine = machine
 
     def __call__(self, records: list[KeyValue]) -> None:
@@ -202,4 +215,42 @@ def decode_or_none(
     try:
         return decode(key, value)
     except RecordInvalid:
+        return None
+
+
+class PlainJournal(ABC, Generic[Record]):
+    """Part of machines whose log has no transactions, and is replayed record by record.
+
+    `skipped_count`: records of the log that could not be decoded.
+    """
+
+    def __init__(self, decode: Callable[[bytes, bytes | None], Record | None]) -> None:
+        """`decode`: of stored bytes; None for what a newer version wrote. Raises RecordInvalid."""
+        self._decode = decode
+        self.skipped_count = 0
+
+    @abstractmethod
+    def apply(self, record: Record) -> None:
+        """See Machine."""
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
+        """See Machine."""
+        record: Record | None = decode_or_none(self._decode, key, value)
+        if record is None:
+            self.skipped_count += 1
+        return record
+
+    def replayer(self) -> Callable[[list[KeyValue]], None]:
+        """See Machine."""
+        return EachRecord(self)
+
+    def decode_pending(
+        self, transaction: InTransaction, key: bytes | None, value: bytes | None
+    ) -> Record | None:
+        """See Machine."""
+        self.skipped_count += 1
+        return None
+
+    def ended(self, ended: TransactionEnded) -> Record | None:
+        """See Machine."""
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ class LiteIndex:
     def oldest(self) -> Iterator[str]:
         """The lite topics, in the order of their last records."""
         return iter(self._offsets)
+
+    def before(self, offset: int) -> list[str]:
+        """Those whose records are all before `offset`."""
+        return list(takewhile(lambda name: self.last(name) < offset, self.oldest()))
 
     def after(self, name: str, position: int, without: Container[int]) -> Iterator[int]:
         """The offsets from `position` on, ascending, except some."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never
 
 from headrace.coordination.kit.deadlines import Deadlines
-from headrace.coordination.kit.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.kit.machine import Decision, PlainJournal
 from headrace.coordination.shares.commands import (
     DeadLetter,
     DeadLetteredCommand,
@@ -69,9 +69,8 @@ from headrace.coordination.shares.lite_records import (
 from headrace.errors import GroupFull, GroupUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
     from headrace.coordination.shares.lite_group import NotesReady
 
 GROUPS_MAX: Final = 1_000
@@ -92,15 +91,15 @@ _Grouped = (
 )
 
 
-class LiteMachine:
+class LiteMachine(PlainJournal[LiteRecord]):
     """See the module and `Machine`."""
 
     def __init__(self, ready: NotesReady | None = None) -> None:
         """`ready` is told of each client that may get a record now and might not before."""
+        super().__init__(decode)
         self._ready: NotesReady = ready or set()
         self.index = LiteIndex()
         self.groups: dict[str, LiteGroup] = {}
-        self.skipped_count = 0
         self._by_number: dict[int, LiteGroup] = {}
         self._next_number = 0
         self._expired: dict[str, int] = {}
@@ -164,11 +163,7 @@ class LiteMachine:
         """Lite topics without records have no progress."""
         if offset <= self.index.start and self._is_complete:
             return []
-        gone: set[str] = set()
-        for name in self.index.oldest():
-            if self.index.last(name) >= offset:
-                break
-            gone.add(name)
+        gone = {*self.index.before(offset)}
         records: list[LiteRecord] = []
         for group in self.groups.values():
             names = gone if self._is_complete else group.progress
@@ -275,12 +270,7 @@ class LiteMachine:
     def _begin_at(self, offset: int) -> None:
         self._is_complete = True
         self.index.start = max(self.index.start, offset)
-        gone: list[str] = []
-        for name in self.index.oldest():
-            if self.index.last(name) >= offset:
-                break
-            gone.append(name)
-        for name in gone:
+        for name in self.index.before(offset):
             self.index.drop(name)
             self._refresh(name)
 
@@ -358,27 +348,6 @@ class LiteMachine:
         """See Machine."""
         if isinstance(record, LiteOpened | LiteRemoved | LiteProgress | LiteExpired):
             return encode(record)
-        return None
-
-    def decode(self, key: bytes | None, value: bytes | None) -> LiteRecord | None:
-        """See Machine."""
-        record: LiteRecord | None = decode_or_none(decode, key, value)
-        if record is None:
-            self.skipped_count += 1
-        return record
-
-    def replayer(self) -> Callable[[list[KeyValue]], None]:
-        """See Machine."""
-        return EachRecord(self)
-
-    def decode_pending(
-        self, transaction: InTransaction, key: bytes | None, value: bytes | None
-    ) -> LiteRecord | None:
-        """See Machine: this journal has no transactions."""
-        return None
-
-    def ended(self, ended: TransactionEnded) -> LiteRecord | None:
-        """See Machine."""
         return None
 
     def state_parts(self) -> Iterator[list[LiteRecord]]:

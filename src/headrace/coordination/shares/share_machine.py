@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.coordination.kit.deadlines import Deadlines
-from headrace.coordination.kit.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.kit.machine import Decision, PlainJournal
 from headrace.coordination.shares.arrivals import decide_outdated, decide_rows
 from headrace.coordination.shares.attempts import decide_repeat
 from headrace.coordination.shares.claims import decide_claim, released
@@ -90,9 +90,8 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
 
 ShareRecord = StoredRecord | VolatileRecord
 ShareDecision = Decision[ShareRecord, AnyShareReply]
@@ -122,12 +121,12 @@ PART_SIZE = 500
 AFTER_RESTART = "given up before the broker was restarted"
 
 
-class ShareMachine:
-    """See the module. `skipped_count`: journal records that could not be decoded."""
+class ShareMachine(PlainJournal[ShareRecord]):
+    """See the module and `Machine`."""
 
     def __init__(self) -> None:
+        super().__init__(decode)
         self.groups: dict[str, ShareGroup] = {}
-        self.skipped_count = 0
         self._by_number: dict[int, ShareGroup] = {}
         self._next_number = 0
         self._deadlines = Deadlines[int]()
@@ -321,28 +320,6 @@ class ShareMachine:
         """See Machine."""
         if isinstance(record, ShareGroupChanged | ShareGroupOpened | ShareGroupRemoved | KeyParked):
             return encode(record)
-        return None
-
-    def decode(self, key: bytes | None, value: bytes | None) -> ShareRecord | None:
-        """See Machine. Undecodable records are counted and skipped."""
-        record: ShareRecord | None = decode_or_none(decode, key, value)
-        if record is None:
-            self.skipped_count += 1
-        return record
-
-    def replayer(self) -> Callable[[list[KeyValue]], None]:
-        """See Machine."""
-        return EachRecord(self)
-
-    def decode_pending(
-        self, transaction: InTransaction, key: bytes | None, value: bytes | None
-    ) -> ShareRecord | None:
-        """See Machine: a journal contains no transactions."""
-        self.skipped_count += 1
-        return None
-
-    def ended(self, ended: TransactionEnded) -> ShareRecord | None:
-        """See Machine."""
         return None
 
     def state_parts(self) -> Iterator[list[ShareRecord]]:

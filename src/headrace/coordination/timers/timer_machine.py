@@ -367,7 +367,7 @@ class TimerMachine:
 
     def replayer(self) -> Callable[[list[KeyValue]], None]:
         """See Machine."""
-        return EachRecord(self)
+        return EachRecord[TimerRecord](self)
 
     def decode_pending(
         self, transaction: InTransaction, key: bytes | None, value: bytes | None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from headrace.coordination.kit.deadlines import Deadlines
 from headrace.coordination.kit.host_commands import DoneReply, LoadedCommand, TickCommand
-from headrace.coordination.kit.machine import Decision, EachRecord, decode_or_none
+from headrace.coordination.kit.machine import Decision, PlainJournal
 from headrace.coordination.kit.pieces import keys_in_pieces
 from headrace.coordination.transactions.commands import (
     AddPartitionsCommand,
@@ -51,9 +51,9 @@ from headrace.coordination.transactions.state_records import (
 from headrace.errors import TransactionalIdUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
+    from headrace.coordination.kit.machine import TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
 
 EXPIRE_AGAIN_MS = 1_000
@@ -87,13 +87,13 @@ PART_RECORDS = 500
 """Per snapshot part: about 2 ms of work to encode and append."""
 
 
-class TransactionMachine:
-    """See the module. `skipped_count`: records of the log that could not be decoded."""
+class TransactionMachine(PlainJournal[TransactionRecord]):
+    """See the module and `Machine`."""
 
     def __init__(self, config: TransactionConfig) -> None:
+        super().__init__(decode)
         self.transactions: dict[str, TransactionStored] = {}
         self._removals = 0
-        self.skipped_count = 0
         self.awaiting: dict[str, tuple[int, frozenset[Partition]]] = {}
         """Per prepared transaction: its token, and the partitions without a marker."""
         self._config = config
@@ -292,24 +292,6 @@ class TransactionMachine:
         """See Machine."""
         if isinstance(record, TransactionStored | TransactionRemoved):
             return encode(record)
-        return None
-
-    def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-        """See Machine. Undecodable records are skipped: one bad record must not stop all ids."""
-        record: TransactionRecord | None = decode_or_none(decode, key, value)
-        if record is None:
-            self.skipped_count += 1
-        return record
-
-    def replayer(self) -> Callable[[list[KeyValue]], None]:
-        """See Machine."""
-        return EachRecord(self)
-
-    def decode_pending(
-        self, transaction: InTransaction, key: bytes | None, value: bytes | None
-    ) -> TransactionRecord | None:
-        """See Machine: this log contains no transactions, it describes them."""
-        self.skipped_count += 1
         return None
 
     def ended(self, ended: TransactionEnded) -> TransactionRecord | None:
