@@ -120,6 +120,13 @@ class CompanionHost(Generic[Hosted]):
         await data.wait_loaded()
         return await self.open(topic, number) if data.has_companion(self._kind) else None
 
+    async def open_if_begun(self, topic: Topic, number: int) -> Hosted | None:
+        """As `open`; None if nothing has ever begun on a partition that this broker serves."""
+        is_new = self.get(topic, number) is None
+        if is_new and self._topics.ownership.is_mine(topic, number):
+            return await self.open_or_none(topic, number)
+        return await self.open(topic, number)
+
     def check_owned(self, topic: Topic, number: int) -> None:
         """Raise NotOwner if this broker does not serve the partition."""
         if not self._topics.ownership.is_mine(topic, number):

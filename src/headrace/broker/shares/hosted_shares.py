@@ -6,7 +6,6 @@ records; decides nothing.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
@@ -54,7 +53,6 @@ class Hosted:
     __slots__ = (
         "data",
         "journal",
-        "learning",
         "lite",
         "record_bytes",
         "settled",
@@ -78,8 +76,6 @@ class Hosted:
         self.waiters = Waiters()
         self.lite = lite
         """Whom the arrival of records wakes, where they are looked up by lite topics."""
-        self.learning = asyncio.Lock()
-        """Of the receive that reads on for all, where records are looked up before."""
 
     @property
     def is_open(self) -> bool:

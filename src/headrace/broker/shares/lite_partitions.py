@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.internal_topics import InternalPartition
-from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
 from headrace.broker.shares.hosted_shares import Hosted
 from headrace.broker.shares.lite_receive import LiteReceive, catch_up
 from headrace.broker.shares.lite_waits import LiteWaits
 from headrace.broker.topics.overrides import lite_expiration_ms
 from headrace.coordination.shares.commands import (
-    ReleaseMemberCommand,
     RemoveGroupCommand,
-    SettleCommand,
     ShareLoadedCommand,
     ShareTickCommand,
 )
@@ -31,17 +28,16 @@ from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from uuid import UUID
 
     from headrace.broker.shares.held_batches import HeldBatches
     from headrace.broker.shares.hosted_shares import LiteShard
-    from headrace.broker.shares.queue_figures import QueueFigures
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
     from headrace.broker.shares.share_receive import Received, ReceiveRequest
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
-    from headrace.coordination.shares.commands import DeadLetter, Settlement
+    from headrace.coordination.shares.commands import DeadLetter, ShareCommand
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
 
@@ -57,16 +53,14 @@ class LitePartitions:
         environment: Environment,
         topics: Topics,
         terms: Callable[[str], ShareGroupSettings],
-        dead_letters: DeadLetters,
-        figures: QueueFigures,
+        give_up: Callable[[Topic, int, DeadLetter, Callable[[ShareCommand], None]], None],
         *,
         is_standalone: bool,
     ) -> None:
+        """`give_up`: as `SharePartitions.give_up`."""
         self._environment = environment
-        self._topics = topics
         self._terms = terms
-        self._dead_letters = dead_letters
-        self._figures = figures
+        self._give_up = give_up
         self._host = CompanionHost(
             environment, topics, CompanionKind.LITE, self._make, is_standalone=is_standalone
         )
@@ -107,31 +101,9 @@ class LitePartitions:
         reply = await hosted.ask(LiteSyncCommand(group_id, client, action, names, SESSION_MS))
         return reply.displaced
 
-    async def settle(
-        self,
-        topic: Topic,
-        number: int,
-        group_id: str,
-        member_id: str,
-        settlements: Sequence[Settlement],
-        *,
-        is_atomic: bool,
-    ) -> Sequence[HeadraceError | None]:
-        """See SharePartitions.settle."""
-        hosted = await self.open(topic, number, group_id)
-        reply = await hosted.ask(SettleCommand(group_id, member_id, settlements, is_atomic))
-        return reply.errors
-
-    async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
-        """See SharePartitions.release."""
-        hosted = await self.open(topic, number)
-        await hosted.ask(ReleaseMemberCommand(group_id, member_id))
-
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""
-        is_mine = self._topics.ownership.is_mine(topic, number)
-        opened = self._host.open_or_none if is_mine else self._host.open
-        hosted = await opened(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is not None:
             with suppress(GroupUnknown):
                 await hosted.ask(RemoveGroupCommand(group_id))
@@ -151,13 +123,6 @@ class LitePartitions:
     def _make(self, topic: Topic, number: int, journal: PartitionLog) -> Hosted:
         environment = self._environment
 
-        def perform(effect: DeadLetter, report: Callable[[Any], None]) -> None:
-            group_id = effect.group_id
-            self._figures.note_given_up(topic.name, number, effect)
-            if effect.has_copy:
-                target = partial(_dead_letter_topic, self._terms, group_id)
-                self._dead_letters.begin(LetterOrigin(topic, number, target), effect, report)
-
         def learn() -> None:
             environment.tasks.spawn(self._learn(hosted), f"lite topics of {topic.name}")
 
@@ -170,7 +135,7 @@ class LitePartitions:
             (ShareLoadedCommand(), ShareTickCommand()),
             environment.clock,
             environment.tasks,
-            perform,
+            partial(self._give_up, topic, number),
         )
         hosted = Hosted(data, journal, shard, waits)
         return hosted
@@ -184,7 +149,3 @@ class LitePartitions:
             await catch_up(hosted, self._environment.clock.now_ms())
         except HeadraceError:
             waits.wake_all()
-
-
-def _dead_letter_topic(terms: Callable[[str], ShareGroupSettings], group_id: str) -> str:
-    return terms(group_id).dead_letter_topic

@@ -124,7 +124,8 @@ async def catch_up(hosted: Hosted, now_ms: int) -> None:
 
     Raises what the machine replies, and what reading raises.
     """
-    async with hosted.learning:
+    assert hosted.lite is not None
+    async with hosted.lite.catching_up:
         while True:
             machine = hosted.shard.machine
             if not isinstance(machine, LiteMachine):

@@ -7,6 +7,7 @@ arrives is looked at once for all of them, and costs those nothing that do not s
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -36,6 +37,8 @@ class LiteWaits:
         """`learn()` begins to look at what has arrived, and ends with `learned`."""
         self._data = data
         self._learn = learn
+        self.catching_up = asyncio.Lock()
+        """Of the receive that reads on for all."""
         self._is_learning = False
         self._serial = 0
         """Raised whenever a client is woken."""

@@ -81,7 +81,6 @@ class SharePartitions:
         self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
-        self._topics = topics
         self._terms = terms
         self._host = CompanionHost(
             environment,
@@ -92,7 +91,7 @@ class SharePartitions:
         )
         self._held_batches = HeldBatches()
         self.lite = LitePartitions(
-            *(environment, topics, terms, dead_letters, self.figures), is_standalone=is_standalone
+            environment, topics, terms, self.give_up, is_standalone=is_standalone
         )
         """For groups that consume lite topics."""
 
@@ -136,20 +135,24 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable.
         """
-        if self._is_lite(group_id):
-            errors = await self.lite.settle(
-                *(topic, number, group_id, member_id, settlements), is_atomic=is_atomic
-            )
-        else:
-            hosted = await self._host.open(topic, number)
-            command = SettleCommand(group_id, member_id, settlements, is_atomic)
-            errors = (await hosted.ask(command)).errors
-            hosted.wake()
+        hosted = await self._opened(topic, number, group_id, is_used=True)
+        command = SettleCommand(group_id, member_id, settlements, is_atomic)
+        errors = (await hosted.ask(command)).errors
+        hosted.wake()
         self.figures.note_settled(group_id, topic.name, settlements, errors)
         return errors
 
     def _is_lite(self, group_id: str) -> bool:
         return self._terms(group_id).config.is_lite
+
+    async def _opened(
+        self, topic: Topic, number: int, group_id: str, *, is_used: bool = False
+    ) -> Hosted:
+        """What serves a group on the partition; `is_used`: a lite group then has its current
+        settings."""
+        if self._is_lite(group_id):
+            return await self.lite.open(topic, number, group_id if is_used else "")
+        return await self._host.open(topic, number)
 
     async def begin(self, topic: Topic, number: int, group_id: str) -> bool:
         """Register the group with the partition, so that new records from now on are its backlog.
@@ -166,10 +169,7 @@ class SharePartitions:
 
     async def release(self, topic: Topic, number: int, group_id: str, member_id: str) -> None:
         """A member's session has ended."""
-        if self._is_lite(group_id):
-            await self.lite.release(topic, number, group_id, member_id)
-            return
-        hosted = await self._host.open(topic, number)
+        hosted = await self._opened(topic, number, group_id)
         await hosted.ask(ReleaseMemberCommand(group_id, member_id))
         hosted.wake()
 
@@ -180,7 +180,7 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             return []
         return (await hosted.ask(DescribeCommand(group_ids))).groups
@@ -200,7 +200,7 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             return [[] for _ in offsets]
         return (await hosted.ask(StatesCommand(offsets))).states
@@ -208,7 +208,7 @@ class SharePartitions:
     async def ask(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
         """The reply to a command on groups that have begun. Raises RecordStateInvalid,
         GroupUnknown, NotOwner, StorageUnavailable."""
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             raise GroupUnknown(f"no share group has begun on {topic.name}-{number}")
         reply = await hosted.ask(command)
@@ -226,7 +226,7 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable.
         """
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         return None if hosted is None else hosted.journal
 
     async def numbered_groups(self, topic: Topic, number: int) -> dict[int, str]:
@@ -234,7 +234,7 @@ class SharePartitions:
 
         Raises as `journal`, and CoordinatorLoading.
         """
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             return {}
         await hosted.ask(DescribeCommand([]))  # once its machine is loaded
@@ -257,7 +257,7 @@ class SharePartitions:
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""
         await self.lite.remove_group(topic, number, group_id)
-        hosted = await self._hosted_or_none(topic, number)
+        hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             return
         with suppress(GroupUnknown):
@@ -282,15 +282,21 @@ class SharePartitions:
 
     # --- the machine of a partition ----------------------------------------------------------
 
-    async def _hosted_or_none(self, topic: Topic, number: int) -> Hosted | None:
-        """None if no share group has ever begun on the partition."""
-        is_new = self._host.get(topic, number) is None
-        if is_new and self._topics.ownership.is_mine(topic, number):
-            return await self._host.open_or_none(topic, number)
-        return await self._host.open(topic, number)
-
     def _dead_letter_topic(self, group_id: str) -> str:
         return self._terms(group_id).dead_letter_topic
+
+    def give_up(
+        self,
+        topic: Topic,
+        number: int,
+        letter: DeadLetter,
+        report: Callable[[ShareCommand], None],
+    ) -> None:
+        """Count records that are given up, and copy them if their group wants that."""
+        self.figures.note_given_up(topic.name, number, letter)
+        if letter.has_copy:
+            target = partial(self._dead_letter_topic, letter.group_id)
+            self._dead_letters.begin(LetterOrigin(topic, number, target), letter, report)
 
     def _make(self, topic: Topic, number: int, journal: PartitionLog) -> Hosted:
         environment = self._environment
@@ -299,16 +305,13 @@ class SharePartitions:
             effect: DeadLetter | LocksExpired | Filtered, report: Callable[[ShareCommand], None]
         ) -> None:
             group_id = effect.group_id
-            target = partial(self._dead_letter_topic, group_id)
             if isinstance(effect, LocksExpired):
                 self.figures.of(group_id, topic.name).timed_out += effect.records
                 return
             if isinstance(effect, Filtered):
                 self.figures.of(group_id, topic.name).filtered += effect.records
                 return
-            self.figures.note_given_up(topic.name, number, effect)
-            if effect.has_copy:
-                self._dead_letters.begin(LetterOrigin(topic, number, target), effect, report)
+            self.give_up(topic, number, effect, report)
 
         shard: ShareShard = CoordinatorShard(
             f"share groups of {topic.name}-{number}",
