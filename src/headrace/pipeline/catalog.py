@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from headrace.pipeline.position import TopicIds
 
 TOPICS_NAMESPACE = "headrace"
+"""Of the tables that topics have by default."""
 TENANT_NAMESPACE = "tenant_"
 """And the tenant's name: of the tables of its topics. Do not change: stored."""
-"""Of the tables that topics have by default."""
 SHARED_TABLE = "headrace.archive"
 """What earlier versions archived all topics into by default."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

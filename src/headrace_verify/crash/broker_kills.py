@@ -71,7 +71,7 @@ def _cycles(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) 
         broker.kill()
         raw.join()
         if rng.random() < 0.2:  # some die while they recover
-            _die_early(broker, rng.random() * 0.5)
+            broker.start_and_die(rng.random() * 0.5)
         starts.append(broker.start())
         task.runs += 1
         task.checked += 1
@@ -89,19 +89,6 @@ def _wait_for_acknowledgements(library: LibraryLoad, raw: RawLoad) -> None:
         if library.count > written and raw.acknowledged > raw_written:
             return
         time.sleep(0.01)
-
-
-def _die_early(broker: RealBroker, after_s: float) -> None:
-    import threading
-
-    early = threading.Timer(after_s, broker.kill_if_running)
-    early.start()
-    try:
-        broker.start()
-    except Fatal:
-        pass  # as planned, it died before it was ready
-    early.join()
-    broker.kill()
 
 
 def _verify_all(task: Task, broker: RealBroker, library: LibraryLoad, raw: RawLoad) -> None:

@@ -113,7 +113,8 @@ class LedgerMap:
     async def _lacking_here(self, asked: Any) -> Any:
         """How many ledgers lack copies by topic, and the first of them; of all topics if `asked`
         names none."""
-        (names,) = checked(asked, list | None)
+        (listed,) = checked(asked, list | None)
+        names = None if listed is None else frozenset(listed)
         missing = {} if self._replication is None else self._replication.lacking
         if not missing:
             return {}, []

@@ -36,8 +36,21 @@ def _no_limits(_tenant: str) -> Mapping[str, float]:
 
 def held_by(tenant: str, topics: Iterable[TopicFact]) -> dict[str, int]:
     """How many topics and partitions a tenant has."""
-    own = [one.partition_count for one in topics if tenant_of(one.name) == tenant]
-    return {TOPICS: len(own), PARTITIONS: sum(own)}
+    return _sizes(_own(tenant, topics))
+
+
+def _own(tenant: str, topics: Iterable[TopicFact]) -> dict[str, int]:
+    """The numbers of partitions of a tenant's topics, by name."""
+    prefix = prefix_of(tenant)  # looked at alone: there may be many topics of others
+    return {
+        one.name: one.partition_count
+        for one in topics
+        if (one.name.startswith(prefix) if prefix else tenant_of(one.name) == tenant)
+    }
+
+
+def _sizes(own: Mapping[str, int]) -> dict[str, int]:
+    return {TOPICS: len(own), PARTITIONS: sum(own.values())}
 
 
 class Place(NamedTuple):
@@ -130,8 +143,8 @@ def _grown(
     name: str, added: int, topics: Iterable[TopicFact], least: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """What a tenant with these topics, or `least`, has once a topic has so many partitions more."""
-    own = {one.name: one for one in topics if tenant_of(one.name) == tenant_of(name)}
-    held = held_by(tenant_of(name), own.values())
+    own = _own(tenant_of(name), topics)
+    held = _sizes(own)
     if least:
         held = {what: max(count, least[what]) for what, count in held.items()}
     held[TOPICS] += name not in own
