@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.kit.machines import carry_out, replay
 
 from headrace.coordination.shares.commands import (
     ACCEPT,
@@ -77,10 +78,7 @@ class Rig:
     def load(self) -> None:
         """As after a crash: everything that was not stored is forgotten."""
         self.machine = LiteMachine()
-        for key, value in self.journal:
-            record = self.machine.decode(key, value)
-            assert record is not None
-            self.machine.apply(record)
+        replay(self.machine, self.journal)
         self.held.clear()
         self.letters.clear()
         self.submit(ShareLoadedCommand())
@@ -93,16 +91,12 @@ class Rig:
         assert None not in self.journal
 
     def submit(self, command):
-        decision = self.machine.decide(command, self.now_ms)
+        decision = carry_out(self.machine, command, self.now_ms, self.journal)
         for record in decision.records:
             stored = self.machine.encode(record)
-            if stored is not None:
-                self.journal.append(stored)
-                assert self.machine.decode(*stored) == record
-            self.machine.apply(record)
+            assert stored is None or self.machine.decode(*stored) == record
             if type(record).__name__ == "LiteExpired" and record.end is not None:
                 self.note_expired(record)
-        self.machine.validate()
         for effect in decision.effects:
             self.note_given_up(effect)
         assert decision.reply.error is None or not decision.records

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.kit.machines import carry_out, replay
 from tests.property.coordination.share_model import (
     ACQUIRED,
     ARCHIVING,
@@ -117,14 +118,7 @@ class Rig:
         return 0 if keyed is None else keyed.rows_end
 
     def ask(self, command):
-        decision = self.machine.decide(command, self.now_ms)
-        for record in decision.records:
-            pair = self.machine.encode(record)
-            if pair is not None:
-                self.journal.append(pair)
-        for record in decision.records:
-            self.machine.apply(record)
-        self.machine.validate()
+        decision = carry_out(self.machine, command, self.now_ms, self.journal)
         letters = [one for one in decision.effects if isinstance(one, DeadLetter)]
         self.letters += [(letter.first, letter.last) for letter in letters if letter.has_copy]
         return decision.reply
@@ -402,10 +396,7 @@ class Rig:
         if self.rng.random() < 0.5:  # a snapshot takes the journal's place
             self.journal = [self.machine.encode(r) for r in self.machine.state_records()]
         self.machine = ShareMachine()
-        for key, value in self.journal:
-            record = self.machine.decode(key, value)
-            assert record is not None
-            self.machine.apply(record)
+        replay(self.machine, self.journal)
         self.letters.clear()
         self.model.crash()
         self.ask(ShareLoadedCommand())

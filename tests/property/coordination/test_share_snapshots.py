@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.kit.machines import carry_out, replay
 
 from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.commands import (
@@ -46,13 +47,7 @@ class History:
         self.is_in_snapshot = False
 
     def ask(self, command):
-        decision = self.machine.decide(command, self.now_ms)
-        pairs = [self.machine.encode(record) for record in decision.records]
-        self.journal += [pair for pair in pairs if pair is not None]
-        for record in decision.records:
-            self.machine.apply(record)
-        self.machine.validate()
-        return decision.reply
+        return carry_out(self.machine, command, self.now_ms, self.journal).reply
 
     def step(self) -> None:
         rng = self.rng
@@ -118,10 +113,7 @@ class History:
     def check(self) -> None:
         """A crash at this point finds what the machine knows, but for locks."""
         replayed = ShareMachine()
-        for key, value in self.journal[self.start :]:
-            record = replayed.decode(key, value)
-            assert record is not None
-            replayed.apply(record)
+        replay(replayed, self.journal[self.start :])
         assert picture(replayed) == picture(self.machine)
         assert replayed.skipped_count == 0
 
