@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from crc32c import crc32c
-from tests.kit.broker import Rig, running
+from tests.kit.broker import BrokerHarness, running
 from tests.waiting import until
 
 from headrace.coordination.groups.commands import (
@@ -202,7 +202,7 @@ async def test_a_topic_made_again_after_a_deletion_that_a_crash_cut_short_has_no
 
     disk, facts = ModelDisk(), MemoryMetadata()
     store = await open_ledgers(disk, 12 << 10, 1 << 20)
-    rig = Rig(None, store, MemoryMetadataStore(facts), SlowClock())
+    rig = BrokerHarness(None, store, MemoryMetadataStore(facts), SlowClock())
     node = await rig.start()
     await node.topics.ensure_internal("__consumer_offsets")
     await node.topics.create("t")

@@ -36,7 +36,7 @@ Test = Callable[[T], Awaitable[None]]
 ADDRESS = ("127.0.0.1", 9092)
 
 
-class Rig:
+class BrokerHarness:
     """A broker, and what it stands on, which outlives it."""
 
     node: Node
@@ -109,25 +109,25 @@ class Rig:
 @asynccontextmanager
 async def broker(
     config: BrokerConfig | None = None, store: Any = None, metadata: Any = None, **given: Any
-) -> AsyncIterator[Rig]:
-    """A broker that runs. `given`: see Rig."""
-    rig = Rig(config, store, metadata, **given)
+) -> AsyncIterator[BrokerHarness]:
+    """A broker that runs. `given`: see BrokerHarness."""
+    rig = BrokerHarness(config, store, metadata, **given)
     async with rig.running():
         yield rig
 
 
 def running(config: BrokerConfig | None = None, **given: Any) -> AbstractAsyncContextManager[Node]:
     """The same, where a test needs the node alone."""
-    return Rig(config, **given).running()
+    return BrokerHarness(config, **given).running()
 
 
-def metrics_of(rig: Rig, *sources: Source) -> Metrics:
+def metrics_of(rig: BrokerHarness, *sources: Source) -> Metrics:
     """The metrics of a broker with files, as the server puts them together."""
     counted = partial(kafka_figures, rig.face), partial(counter_figures, Counters())
     return Metrics([*rig.node.figures, *counted, *sources])
 
 
-def on_a_broker(make: Callable[[Rig], T]) -> Callable[[Test[T]], Callable[[], None]]:
+def on_a_broker(make: Callable[[BrokerHarness], T]) -> Callable[[Test[T]], Callable[[], None]]:
     """Decorates a test that gets what `make` makes of a broker of its own."""
 
     def decorate(test: Test[T]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
 from tests.waiting import until
 
@@ -31,7 +31,7 @@ class Cluster:
         self.has_ports = has_ports
         self.metadata = MemoryMetadata()
         self.ledgers = MemoryLedgerStore()
-        self.rigs: dict[int, Rig] = {}
+        self.rigs: dict[int, BrokerHarness] = {}
         self.settings: dict[str, Any] = {"rebalance_delay_ms": 20, "join_timeout_ms": 300}
         """Of the brokers that start from now on."""
 
@@ -44,7 +44,7 @@ class Cluster:
         """A broker that all others know, so that nothing made from then on moves because it joined.
         `slots`: see Node; then each broker has ledgers of its own."""
         ledgers = MemoryLedgerStore() if slots else self.ledgers.beside()
-        rig = Rig(
+        rig = BrokerHarness(
             BrokerConfig(broker_id=broker_id, **self.settings),
             ledgers,
             MemoryMetadataStore(self.metadata),

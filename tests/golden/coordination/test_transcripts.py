@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.coordination.group_rig import START_MS, Rig
+from tests.unit.coordination.group_rig import START_MS, GroupHarness
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.config import GroupConfig
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "transcripts"
 
 
-class Teller(Rig):
+class Teller(GroupHarness):
     """A rig that writes down what happens."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.errors import HeadraceError, MetadataUnavailable
@@ -88,7 +88,7 @@ class Chaos:
     async def start(self, broker_id: int) -> None:
         config = BrokerConfig(broker_id=broker_id, rebalance_delay_ms=5, join_timeout_ms=5_000)
         ledgers = self.ledgers.beside()
-        rig = Rig(config, ledgers, CutStore(self.metadata), shared_ledgers=ledgers)
+        rig = BrokerHarness(config, ledgers, CutStore(self.metadata), shared_ledgers=ledgers)
         node = await rig.start()
         await node.register(("127.0.0.1", 1), ("127.0.0.1", 0))
         self.nodes[broker_id] = node

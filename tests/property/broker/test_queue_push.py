@@ -23,7 +23,7 @@ GROUP, PARTITIONS, STEPS, LIMIT_S = "workers", 3, 40, 30
 class Subscriber:
     """A subscription, and what the model says of it."""
 
-    def __init__(self, rig: Rig, name: str) -> None:
+    def __init__(self, rig: ModelledQueue, name: str) -> None:
         self.rig, self.name = rig, name
         asked = ReceiveRequest(GROUP, "", 0, 0, lock_ms=60_000)
         self.push = rig.services.queues.subscribe(rig.topic, asked, lambda one: f"t-{one}")
@@ -80,7 +80,7 @@ class Subscriber:
         assert await self.push.next() == []
 
 
-class Rig:
+class ModelledQueue:
     """A broker with a queue, its subscribers, and the model of its messages."""
 
     def __init__(self, node, topic, seed: int) -> None:
@@ -160,7 +160,7 @@ async def test_subscriptions_deliver_each_message_to_one_consumer_within_its_cre
         }
         await rig.node.group_configs.change(GROUP, lambda _: settings)
         await rig.node.topics.create("jobs", PARTITIONS, 1, {})
-        history = Rig(rig.node, rig.node.topics.get("jobs"), seed)
+        history = ModelledQueue(rig.node, rig.node.topics.get("jobs"), seed)
         for _ in range(STEPS):
             await history.step()
         await history.finish()
@@ -171,7 +171,7 @@ async def test_a_subscription_extends_its_locks_until_it_ends():
         settings = {"share.auto.offset.reset": "earliest"}
         await rig.node.group_configs.change(GROUP, lambda _: settings)
         await rig.node.topics.create("jobs", PARTITIONS, 1, {})
-        history = Rig(rig.node, rig.node.topics.get("jobs"), 1)
+        history = ModelledQueue(rig.node, rig.node.topics.get("jobs"), 1)
         await history.send()
         queues = rig.node.services.queues
         asked = ReceiveRequest(GROUP, "", 0, 0, lock_ms=300)

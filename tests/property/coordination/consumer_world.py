@@ -20,9 +20,9 @@ from tests.property.coordination.member_world import (
     INTERVAL_MS,
     REBALANCE_MS,
     SESSION_MS,
+    ChangingTopics,
     Member,
     MemberHistory,
-    World,
 )
 
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
@@ -42,7 +42,7 @@ class Client(Member):
     assignor: str | None
     is_telling_all: bool = True
 
-    def build(self, world: World) -> ConsumerHeartbeatCommand:
+    def build(self, world: ChangingTopics) -> ConsumerHeartbeatCommand:
         command = ConsumerHeartbeatCommand(
             GROUP,
             self.member_id,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tests.unit.coordination.group_rig import Rig
+from tests.unit.coordination.group_rig import GroupHarness
 
 from headrace.coordination.groups.config import GroupConfig
 from headrace.coordination.kit.topic_view import TopicShape
@@ -38,7 +38,7 @@ REFUSALS = (
 )  # fmt: skip
 
 
-class World:
+class ChangingTopics:
     """Topics as a TopicView."""
 
     def __init__(self) -> None:
@@ -132,8 +132,8 @@ class MemberHistory:
             streams_session_timeout_ms=SESSION_MS,
             assignment_interval_ms=self.random.choice([0, 200, 1_000]),
         )
-        self.rig = Rig(config, check_purity=seed % 100 == 0)
-        self.world = World()
+        self.rig = GroupHarness(config, check_purity=seed % 100 == 0)
+        self.world = ChangingTopics()
         self.clients: list[Any] = []
         self.count = 0
         self.prepare()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.property.coordination.consumer_world import NAMES, Client, History, Place
-from tests.property.coordination.member_world import GROUP, REBALANCE_MS, SESSION_MS, World
+from tests.property.coordination.member_world import GROUP, REBALANCE_MS, SESSION_MS, ChangingTopics
 
 from headrace.coordination.groups.commands import (
     HeartbeatCommand,
@@ -72,7 +72,7 @@ class ClassicClient:
         """A classic client adopts its assignment when it receives it."""
         return False
 
-    def by_name(self, world: World) -> dict[str, tuple[int, ...]]:
+    def by_name(self, world: ChangingTopics) -> dict[str, tuple[int, ...]]:
         found: dict[str, list[int]] = {}
         for topic_id, number in sorted(self.owned):
             name = world.name_of(topic_id)
@@ -80,7 +80,7 @@ class ClassicClient:
                 found.setdefault(name, []).append(number)
         return {name: tuple(numbers) for name, numbers in found.items()}
 
-    def build(self, world: World, fresh: str) -> Any:
+    def build(self, world: ChangingTopics, fresh: str) -> Any:
         if self.doing == "join":
             if not self.is_cooperative:
                 self.owned = set()
@@ -112,7 +112,7 @@ class ClassicClient:
             )
         return HeartbeatCommand(GROUP, self.generation, self.member_id, self.instance_id)
 
-    def _assign(self, world: World) -> list[tuple[str, bytes]]:
+    def _assign(self, world: ChangingTopics) -> list[tuple[str, bytes]]:
         read = {m.member_id: read_subscription(m.metadata) for m in self.joined.members}
         owner = {
             (name, number): member_id
@@ -132,7 +132,7 @@ class ClassicClient:
                     given[to].setdefault(name, []).append(number)
         return [(member_id, write_assignment(one.items(), 1)) for member_id, one in given.items()]
 
-    def take(self, reply: Any, world: World) -> None:
+    def take(self, reply: Any, world: ChangingTopics) -> None:
         error = reply.error
         if error is None:
             self._go_on(reply, world)
@@ -151,7 +151,7 @@ class ClassicClient:
         else:
             raise AssertionError(f"a classic client met {error!r} at {self.doing}")
 
-    def _go_on(self, reply: Any, world: World) -> None:
+    def _go_on(self, reply: Any, world: ChangingTopics) -> None:
         if isinstance(reply, JoinReply):
             self.member_id, self.generation = reply.member_id, reply.generation
             self.joined, self.doing = reply, "sync"

@@ -17,9 +17,9 @@ from tests.property.coordination.member_world import (
     INTERVAL_MS,
     REBALANCE_MS,
     SESSION_MS,
+    ChangingTopics,
     Member,
     MemberHistory,
-    World,
 )
 
 from headrace.coordination.streams.commands import StreamsHeartbeatCommand
@@ -73,7 +73,9 @@ class Client(Member):
     endpoint_epoch: int = -1
     statuses: list[int] = field(default_factory=list)
 
-    def build(self, world: World, standby_count: int, delay_ms: int) -> StreamsHeartbeatCommand:
+    def build(
+        self, world: ChangingTopics, standby_count: int, delay_ms: int
+    ) -> StreamsHeartbeatCommand:
         command = StreamsHeartbeatCommand(
             GROUP,
             self.member_id,

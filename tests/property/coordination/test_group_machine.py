@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.unit.coordination.group_rig import Rig, subscription
+from tests.unit.coordination.group_rig import GroupHarness, subscription
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.config import GroupConfig
@@ -27,7 +27,7 @@ class Groups(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rig = Rig(GroupConfig(initial_rebalance_delay_ms=100, group_size_max=6))
+        self.rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=100, group_size_max=6))
         self.ids = ["stranger"]
         self.told: dict[tuple[str, int], bytes] = {}
         self.assigned: dict[int, dict[str, bytes]] = {}

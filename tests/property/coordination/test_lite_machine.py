@@ -48,7 +48,7 @@ SESSION_MS = 5_000
 EXPIRATION_MS = 20_000
 
 
-class Rig:
+class ModelledLiteTopics:
     """A machine with its journal, and what a group may expect of it, record by record."""
 
     def __init__(self, seed: int) -> None:
@@ -298,7 +298,7 @@ class Rig:
 @pytest.mark.parametrize("part", range(4))
 def test_every_record_of_a_lite_topic_is_delivered_in_order_until_it_is_settled(part):
     for seed in range(part * HISTORIES // 4, (part + 1) * HISTORIES // 4):
-        rig = Rig(seed)
+        rig = ModelledLiteTopics(seed)
         try:
             for _ in range(STEPS):
                 rig.step()
@@ -308,7 +308,7 @@ def test_every_record_of_a_lite_topic_is_delivered_in_order_until_it_is_settled(
 
 
 def test_what_has_expired_stays_so_after_a_crash_although_more_was_sent():
-    rig = Rig(0)
+    rig = ModelledLiteTopics(0)
     rig.expiration_ms = EXPIRATION_MS
     rig.load()
     rig.log = [("a", rig.now_ms), ("a", rig.now_ms)]

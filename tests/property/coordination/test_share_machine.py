@@ -63,7 +63,7 @@ def numbers(acquired):
     return [n for first, last, _ in acquired for n in range(first, last + 1)]
 
 
-class Rig:
+class ModelledShares:
     """A machine with its journal, and the model beside it."""
 
     def __init__(self, seed: int) -> None:
@@ -453,13 +453,13 @@ class Rig:
 
 
 def play(seed: int) -> None:
-    rig = Rig(seed)
+    rig = ModelledShares(seed)
     for _ in range(STEPS):
         rig.step()
     finish(rig)
 
 
-def finish(rig: Rig) -> None:
+def finish(rig: ModelledShares) -> None:
     """Whatever happened, patient consumers come to the end of the log."""
     for key in sorted(rig.model.parked):
         assert rig.ask(ReleaseKeyCommand(GROUP, b"key-%d" % key)).error is None

@@ -43,7 +43,7 @@ STEPS = 30
 CONFIG = HalfConfig(first_check_ms=50, check_interval_ms=40, checks_max=3, audit_ms=100_000)
 
 
-class Rig:
+class ModelledTimers:
     """A machine, its companion log, the partition's log with its sequences, and the model."""
 
     def __init__(self, seed: int) -> None:
@@ -317,7 +317,7 @@ class Rig:
 
 def play(seed: int) -> None:
     try:
-        Rig(seed).run()
+        ModelledTimers(seed).run()
     except AssertionError as error:
         error.add_note(f"seed {seed}")
         raise
@@ -335,7 +335,7 @@ def test_ten_thousand_histories_do_what_the_model_does():
 
 
 def test_a_committed_half_message_of_an_old_checkpoint_keeps_its_due_time() -> None:
-    rig = Rig(0)
+    rig = ModelledTimers(0)
     rig.ask(AddCommand([NewTimer(0, 1, 3, b"x", "g", "id")]))
     reply = rig.ask(SettleHalfCommand(-1, "id", True))
     assert reply.outcome.outcome == COMMITTED

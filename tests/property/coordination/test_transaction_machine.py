@@ -6,8 +6,8 @@ import os
 import random
 
 import pytest
-from tests.property.coordination.transaction_world import Violation, World
-from tests.unit.coordination.machine_rig import TransactionRig, producer_of
+from tests.property.coordination.transaction_world import TransactionHistory, Violation
+from tests.unit.coordination.machine_rig import TransactionHarness, producer_of
 
 from headrace.coordination.kit.machine import Decision
 from headrace.coordination.transactions import rules, transaction_machine
@@ -22,7 +22,7 @@ PLANTED_HISTORIES_MAX = 1_500
 def test_every_transaction_is_atomic_and_ends_as_reported_to_its_producer():
     outcomes = {"committed": 0, "aborted": 0, "unknown": 0}
     for seed in range(HISTORIES):
-        world = World(seed)
+        world = TransactionHistory(seed)
         try:
             world.run(STEPS)
         except AssertionError as error:
@@ -36,7 +36,7 @@ def test_every_transaction_is_atomic_and_ends_as_reported_to_its_producer():
 def test_a_producer_alone_is_never_fenced(epoch):
     """Version 2, markers that take their time, coordinators that move: it waits at most."""
     for seed in range(300):
-        rng, rig = random.Random(seed), TransactionRig(check_purity=False)
+        rng, rig = random.Random(seed), TransactionHarness(check_purity=False)
         producer = producer_of(rig.init())
         record = rig.machine.transactions["t"]._replace(producer_epoch=epoch)
         rig.machine.apply(record)
@@ -181,7 +181,7 @@ def test_a_planted_bug_is_found(plant, monkeypatch):
     plant(monkeypatch)
     for seed in range(PLANTED_HISTORIES_MAX):
         try:
-            World(seed).run(STEPS)
+            TransactionHistory(seed).run(STEPS)
         except (Violation, AssertionError):
             return
     pytest.fail(f"not found in {PLANTED_HISTORIES_MAX} histories")

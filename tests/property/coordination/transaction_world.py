@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.unit.coordination.machine_rig import TransactionRig
+from tests.unit.coordination.machine_rig import TransactionHarness
 
 from headrace.coordination.transactions.commands import (
     MarkersWrittenCommand,
@@ -86,12 +86,12 @@ class Client:
     is_dead: bool = False
 
 
-class World:
+class TransactionHistory:
     """One history."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.rig = TransactionRig(check_purity=seed % 16 == 0)
+        self.rig = TransactionHarness(check_purity=seed % 16 == 0)
         self.partitions = [PartitionModel() for _ in range(PARTITIONS)]
         self.clients: list[Client] = []
         self.transactions: list[tuple[list[int], str]] = []

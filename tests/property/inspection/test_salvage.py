@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.unit.log.transaction_rig import Producer
 
 from headrace.inspection.salvage import DamagedLog, Lost
@@ -151,7 +151,7 @@ def test_a_missing_segment_is_one_gap(places, tmp_path) -> None:
     assert found.records == [r for r in records if r[0] > gap.last]
 
 
-class Bench:
+class ProducerHost:
     """What a `Producer` of the log's tests needs."""
 
     def __init__(self, log) -> None:
@@ -164,13 +164,13 @@ async def two_transactions(root: Path, *, first: bool, second: bool, is_sealed: 
     """One producer's, of a record each; returns the marker of the first."""
     store = await FileLedgerStore.open(root, SlowClock())
     metadata = await SqliteMetadataStore.open(root / "metadata.sqlite", SlowClock())
-    rig = Rig(None, store, metadata, SlowClock())
+    rig = BrokerHarness(None, store, metadata, SlowClock())
     node = await rig.start()
     try:
         await node.topics.create("orders", 1, 1, {})
         log = node.topics.get("orders").require_log(0)
         await log.wait_loaded()
-        producer = Producer(Bench(log))
+        producer = Producer(ProducerHost(log))
         for is_commit in (first, second):
             await producer.send()
             marker = await producer.end(is_commit=is_commit)

@@ -122,7 +122,7 @@ def no_processes():
         yield
 
 
-class Bench:
+class CompactedLog:
     """One log, its producers, and everything that committed readers may ever see of it."""
 
     def __init__(self, seed: int) -> None:
@@ -299,13 +299,13 @@ class Bench:
             assert producer in self.log.producers, sequence
 
 
-async def run(seed: int, steps: int = 60) -> Bench:
+async def run(seed: int, steps: int = 60) -> CompactedLog:
     with TemporaryDirectory() as folder:
         return await run_in(Path(folder), seed, steps)
 
 
-async def run_in(folder: Path, seed: int, steps: int) -> Bench:
-    bench = Bench(seed)
+async def run_in(folder: Path, seed: int, steps: int) -> CompactedLog:
+    bench = CompactedLog(seed)
     bench.store.folder = folder if seed % 2 else None
     random = bench.random
     await bench.log.wait_loaded()

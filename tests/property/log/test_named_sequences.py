@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 
 from headrace.broker.coordinators.transaction_verification import Verifications
 from headrace.broker.services.appends import Appends
@@ -39,8 +39,8 @@ OPERATIONS = (
 )
 
 
-class _World:
-    def __init__(self, base: Rig, rng: Random) -> None:
+class _NamedSequences:
+    def __init__(self, base: LogHarness, rng: Random) -> None:
         self.rig, self.rng = base, rng
         self.next = dict.fromkeys(NAMES, 0)
         self.sent: list[bytes] = []
@@ -146,7 +146,7 @@ def _named(record: Record) -> tuple[str, int]:
 async def _run(seed: int, epoch: int | None, operations: list[str]) -> None:
     config = LogConfig(has_attributes=True, segment_bytes=3_000)
     async with rig(config, epoch) as made:
-        world = _World(made, Random(seed))
+        world = _NamedSequences(made, Random(seed))
         for operation in operations:
             await world.do(operation)
         await world.check()

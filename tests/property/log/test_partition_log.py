@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.records import append
-from tests.unit.log.log_rig import Rig, settle
+from tests.unit.log.log_rig import LogHarness, settle
 
 from headrace.errors import HeadraceError, OffsetOutOfRange, OutOfOrderSequence, StorageUnavailable
 from headrace.log.log_config import LogConfig
@@ -51,7 +51,7 @@ class Model:
         return self.records[-1][0] + 1 if self.records else self.start
 
 
-class Bench(Rig):
+class ModelledLog(LogHarness):
     """One log, its stores and its model."""
 
     def __init__(self, segment_bytes: int) -> None:
@@ -120,7 +120,7 @@ OPERATIONS = st.lists(
 )
 
 
-async def _burst(bench: Bench, count: int, size: int) -> None:
+async def _burst(bench: ModelledLog, count: int, size: int) -> None:
     """Appends that are under way together: they fail or succeed in order."""
     batches = [bench.batch(1, size) for _ in range(count)]
     outcomes = await asyncio.gather(
@@ -134,7 +134,7 @@ async def _burst(bench: Bench, count: int, size: int) -> None:
         bench.model.records.append((outcome, values[0], bench.clock.ms))
 
 
-async def _idempotent(bench: Bench, count: int, *, is_retried: bool) -> None:
+async def _idempotent(bench: ModelledLog, count: int, *, is_retried: bool) -> None:
     batch, values = bench.batch(count, 10, sequence=bench.sequence)
     before = bench.model.end
     await bench.append_acknowledged(batch, values)
@@ -149,7 +149,7 @@ async def _idempotent(bench: Bench, count: int, *, is_retried: bool) -> None:
 
 
 async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> None:
-    bench = Bench(segment_bytes)
+    bench = ModelledLog(segment_bytes)
     for name, first, second in operations:
         match name:
             case "append":
@@ -182,7 +182,7 @@ async def _run(segment_bytes: int, operations: list[tuple[str, int, int]]) -> No
     await bench.tasks.close()
 
 
-async def _check_times(bench: Bench) -> None:
+async def _check_times(bench: ModelledLog) -> None:
     kept = [(o, ts) for o, _v, ts in bench.model.records if o >= bench.model.start]
     for probe in {ts for _o, ts in kept[:: max(1, len(kept) // 5)]}:
         found = await bench.log.reader.offset_of_time(probe)
@@ -198,7 +198,7 @@ def test_acknowledged_batches_are_read_back_once_and_in_order(
 
 
 async def test_an_offset_outside_the_log_is_refused() -> None:
-    bench = Bench(10_000)
+    bench = ModelledLog(10_000)
     batch, values = bench.batch(3, 1)
     await bench.append_acknowledged(batch, values)
     for offset in (-1, 4):
@@ -208,7 +208,7 @@ async def test_an_offset_outside_the_log_is_refused() -> None:
 
 
 async def test_damaged_bytes_are_reported_not_served() -> None:
-    bench = Bench(10_000)
+    bench = ModelledLog(10_000)
     for _ in range(5):
         batch, values = bench.batch(2, 50)
         await bench.append_acknowledged(batch, values)

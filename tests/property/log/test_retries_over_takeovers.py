@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.log.log_rig import NOW_MS, Rig, rig, settle
+from tests.unit.log.log_rig import NOW_MS, LogHarness, rig, settle
 
 from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.log_config import LogConfig
@@ -29,7 +29,7 @@ STEPS = ("append", "append", "lost", "stored", "ahead", "again", "roll", "note",
 class Player:
     """Two producers, and the present owner of the partition."""
 
-    def __init__(self, owner: Rig) -> None:
+    def __init__(self, owner: LogHarness) -> None:
         self.owner = owner
         self.epoch = 0
         self.next = dict.fromkeys(PRODUCERS, 0)

@@ -88,7 +88,7 @@ class Gated:
 class Owner:
     """One broker that owns the partition, or believes so."""
 
-    def __init__(self, world: World, epoch: int) -> None:
+    def __init__(self, world: SharedLog, epoch: int) -> None:
         self.world, self.gate = world, Gate()
         self.tasks = Tasks()
         store = Gated(
@@ -133,7 +133,7 @@ class Owner:
         return found
 
 
-class World:
+class SharedLog:
     """What is stored, and what it should be."""
 
     def __init__(self, segment_bytes: int) -> None:
@@ -218,7 +218,7 @@ async def tried(work: Awaitable[None]) -> None:
         pass
 
 
-async def fault(world: World, owner: Owner, step: int) -> None:
+async def fault(world: SharedLog, owner: Owner, step: int) -> None:
     async def refuse() -> None:
         raise StorageUnavailable("an outage")
 
@@ -229,7 +229,7 @@ async def fault(world: World, owner: Owner, step: int) -> None:
         await tried(owner.work("y"))
 
 
-async def lost_answer(world: World, owner: Owner, step: int) -> None:
+async def lost_answer(world: SharedLog, owner: Owner, step: int) -> None:
     """The step is done, the owner does not learn of it, and what no chain names is deleted."""
 
     async def hide() -> None:
@@ -246,7 +246,7 @@ async def lost_answer(world: World, owner: Owner, step: int) -> None:
             assert await owner.table() == world.model
 
 
-async def crash(world: World, owner: Owner, step: int) -> None:
+async def crash(world: SharedLog, owner: Owner, step: int) -> None:
     died = asyncio.Event()
 
     async def die() -> None:
@@ -264,7 +264,7 @@ async def crash(world: World, owner: Owner, step: int) -> None:
     await (await world.owner()).work("y")
 
 
-async def pause(world: World, owner: Owner, step: int) -> None:
+async def pause(world: SharedLog, owner: Owner, step: int) -> None:
     async def wake_later() -> None:
         successor = await world.owner()
         await successor.work("y")
@@ -279,7 +279,7 @@ async def pause(world: World, owner: Owner, step: int) -> None:
 
 async def run(event, segment_bytes: int, step: int) -> bool:
     """Whether the step was reached."""
-    world = World(segment_bytes)
+    world = SharedLog(segment_bytes)
     try:
         owner = await world.begin()
         await event(world, owner, step)
@@ -305,7 +305,7 @@ def test_nothing_is_lost_or_comes_back_whichever_step_is_disturbed(event, segmen
 
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
 async def test_a_chain_from_an_old_backup_is_rebuilt_with_the_compacted_ledgers(segment_bytes):
-    world = World(segment_bytes)
+    world = SharedLog(segment_bytes)
     owner = await world.begin()
     backup = await world.store.get(CHAIN)
     await owner.work("x")
@@ -326,7 +326,7 @@ async def test_a_chain_from_an_old_backup_is_rebuilt_with_the_compacted_ledgers(
 
 @pytest.mark.parametrize("rounds", [1, 2])
 async def test_a_chain_whose_compacted_ledgers_lie_in_object_storage_is_completed(rounds):
-    world = World(1 << 20)
+    world = SharedLog(1 << 20)
     owner = await world.begin()
     for turn in range(rounds):
         await owner.put("open", f"{turn}")  # into a ledger that is older than the next round's
@@ -405,7 +405,7 @@ def test_planted_bugs_are_found(monkeypatch, plant):
 
 
 async def test_a_repair_of_a_served_chain_is_not_written_over():
-    world = World(250)
+    world = SharedLog(250)
     owner = await world.begin()
     entry = await world.store.get(CHAIN)
     fact = PartitionFact.decode(entry.value)
@@ -419,7 +419,7 @@ async def test_a_repair_of_a_served_chain_is_not_written_over():
 
 
 async def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
-    world = World(250)
+    world = SharedLog(250)
     owner = await world.begin()
 
     async def hide() -> None:
@@ -440,7 +440,7 @@ async def test_a_trim_whose_answer_was_lost_takes_place_with_the_next_change():
 
 
 async def test_a_ledger_that_took_too_long_to_write_is_not_swapped_in():
-    world = World(250)
+    world = SharedLog(250)
     owner = await world.begin()
     before = await world.store.get(CHAIN)
     done = await Cleaner(owner.log, owner.environment, build_ms_max=-1).run()

@@ -14,7 +14,7 @@ import obstore
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tests.clocks import HandClock
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import batch
 from tests.unit.storage.test_recipe import table_file
 
@@ -115,7 +115,7 @@ class Fused:
         return lambda *values, **named: self._fuse.around(found(*values, **named))
 
 
-class World:
+class TieredLog:
     """What outlives a broker, the broker of the moment, and the model."""
 
     def __init__(self, tables: FileTables | None = None) -> None:
@@ -144,7 +144,7 @@ class World:
         )
         metadata = Fused(self.metadata, self.fuse, "put", "delete", "multi")
         config = BrokerConfig(orphan_grace_ms=0)
-        self.rig = Rig(config, self.tier, metadata, self.clock, tier=self.tier)
+        self.rig = BrokerHarness(config, self.tier, metadata, self.clock, tier=self.tier)
         self.node = node = await self.rig.start()
         if "t" not in node.topics.by_name:
             await node.topics.create("t", 1, 1, BORROWING if self.tables else CONFIGS)
@@ -268,17 +268,17 @@ steps = st.tuples(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(steps, min_size=20, max_size=50))
 def test_every_record_is_read_exactly_once_whichever_tier_has_it(script):
-    run_script(script, World())
+    run_script(script, TieredLog())
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(steps, min_size=20, max_size=50))
 def test_so_it_is_where_the_table_has_records_that_object_storage_gave_up(script):
     with tempfile.TemporaryDirectory() as folder:
-        run_script(script, World(FileTables(Path(folder))))
+        run_script(script, TieredLog(FileTables(Path(folder))))
 
 
-def run_script(script: Any, world: World) -> None:
+def run_script(script: Any, world: TieredLog) -> None:
     faults: list[str] = []
 
     class Listener(logging.Handler):

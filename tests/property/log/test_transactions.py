@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.log.log_rig import Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import LogHarness, forget_before, rig, settle
 from tests.unit.log.transaction_rig import Producer
 
 from headrace.log import segment
@@ -132,7 +132,7 @@ class Model:
 class Run:
     """One log, its producers, its model, and what happens to them."""
 
-    def __init__(self, bench: Rig, rng: Random) -> None:
+    def __init__(self, bench: LogHarness, rng: Random) -> None:
         self.bench = bench
         self.rng = rng
         self.model = Model()

@@ -78,7 +78,7 @@ class Bookie:
         return (OK, found) if found is not None else (NO_ENTRY, None)
 
 
-class World:
+class SimulatedEnsemble:
     """Everything but the machines."""
 
     def __init__(self, seed: int) -> None:
@@ -180,7 +180,7 @@ class World:
 class Writer:
     """Carries out what a LedgerHandle decides."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedEnsemble) -> None:
         self.world = world
         self.handle = LedgerHandle(world.metadata, world.choose_spare)
         self.known = (world.metadata, world.version)
@@ -293,7 +293,7 @@ class Writer:
 class Recoverer:
     """Carries out what a Recovery decides."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedEnsemble) -> None:
         self.world = world
         self.result: LedgerMetadata | None = None
         self.has_failed = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.property.storage.bookie_simulator import Recoverer, World, Writer
+from tests.property.storage.bookie_simulator import Recoverer, SimulatedEnsemble, Writer
 
 from headrace.storage.bookkeeper.ledger_metadata import LedgerState
 
@@ -15,7 +15,7 @@ SEEDS_FOUND = (9973, 27034, 41838)
 
 def play(seed: int) -> dict[str, int]:
     """One life of a ledger; what happened in it, to be counted."""
-    world = World(seed)
+    world = SimulatedEnsemble(seed)
     random = world.random
     writer = Writer(world)
     recoverers = [Recoverer(world) for _ in range(random.choice([0, 1, 1, 2, 3]))]
@@ -65,7 +65,7 @@ def play(seed: int) -> dict[str, int]:
     }
 
 
-def check(world: World, writer: Writer, recoverers: list[Recoverer]) -> None:
+def check(world: SimulatedEnsemble, writer: Writer, recoverers: list[Recoverer]) -> None:
     final = world.metadata
     assert final.state is LedgerState.CLOSED, "with all bookies up, a ledger can be recovered"
     assert recoverers[-1].result == final
@@ -90,7 +90,7 @@ def check(world: World, writer: Writer, recoverers: list[Recoverer]) -> None:
     assert all(len(set(ensemble.bookies)) == world.quorum.ensemble for ensemble in final.ensembles)
 
 
-def check_copies(world: World, writer: Writer) -> None:
+def check_copies(world: SimulatedEnsemble, writer: Writer) -> None:
     """The copies that are counted as missing are those that are missing, or more."""
     if writer.failure is not None or world.metadata.state is not LedgerState.OPEN:
         return
@@ -109,7 +109,7 @@ def check_copies(world: World, writer: Writer) -> None:
 def test_a_bookie_that_comes_back_is_taken_into_its_own_slot():
     missing = 0
     for seed in range(SEEDS_QUICK):
-        world = World(seed)
+        world = SimulatedEnsemble(seed)
         world.loss = 0
         random, writer = world.random, Writer(world)
 
@@ -147,7 +147,7 @@ def test_a_bookie_that_comes_back_is_taken_into_its_own_slot():
     assert missing, "no bookie was away while entries were acknowledged"
 
 
-def recovered(world: World) -> Recoverer:
+def recovered(world: SimulatedEnsemble) -> Recoverer:
     recoverer = Recoverer(world)
     recoverer.start()
     world.run()

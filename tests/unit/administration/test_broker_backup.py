@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 
 from headrace.administration import broker_backup as backup
 from headrace.administration.backup_place import FolderPlace
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TOPIC, GROUP = "orders", "readers"
 
 
-class Running(Rig):
+class Running(BrokerHarness):
     """A broker without sockets on a folder."""
 
     def __init__(self, folder: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.clocks import HandClock
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def put(node: Node, topic: str, count: int) -> None:
 
 
 async def test_an_idle_partition_is_compacted_and_clean_ones_are_not_loaded():
-    rig = Rig(clock=HandClock(NOW_MS))
+    rig = BrokerHarness(clock=HandClock(NOW_MS))
     async with rig.running() as node:
         for topic in ("dirty", "clean", "empty"):
             await node.topics.create(topic, 1, 1, {"cleanup.policy": "compact"})
@@ -48,7 +48,7 @@ async def test_an_idle_partition_is_compacted_and_clean_ones_are_not_loaded():
 
 
 async def test_an_idle_open_ledger_is_compacted_when_its_records_are_overdue():
-    rig = Rig(clock=HandClock(NOW_MS))
+    rig = BrokerHarness(clock=HandClock(NOW_MS))
     configs = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1000"}
     async with rig.running() as node:
         await node.topics.create("bounded", 1, 1, configs)
@@ -63,7 +63,7 @@ async def test_an_idle_open_ledger_is_compacted_when_its_records_are_overdue():
 
 
 async def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
-    rig = Rig(clock=HandClock(NOW_MS))
+    rig = BrokerHarness(clock=HandClock(NOW_MS))
     async with rig.running() as node:
         await node.topics.create("t", 1, 1, {"cleanup.policy": "compact"})
         await put(node, "t", 5)
@@ -78,7 +78,7 @@ async def test_a_partition_is_looked_at_again_when_its_lag_is_bounded_later():
 
 
 async def test_the_dirtiest_partition_is_first():
-    rig = Rig(clock=HandClock(NOW_MS))
+    rig = BrokerHarness(clock=HandClock(NOW_MS))
     async with rig.running() as node:
         for topic in ("half", "full"):
             await node.topics.create(

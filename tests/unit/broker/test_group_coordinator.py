@@ -105,7 +105,7 @@ class MemoryLog:
         del self.records[:needed_from]
 
 
-class World:
+class RestartableCoordinator:
     """A coordinator, its logs, and the clients' calls in short."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
@@ -162,7 +162,7 @@ class World:
 
 @asynccontextmanager
 async def world(config: GroupConfig | None = None):
-    it = World(config)
+    it = RestartableCoordinator(config)
     try:
         yield it
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.cluster import Cluster, append_at
 from tests.waiting import until
 
@@ -558,7 +558,7 @@ async def test_a_lost_cluster_id_comes_back_from_its_copy_and_is_never_replaced(
 
 
 async def test_a_broker_that_is_alone_keeps_what_a_lost_chain_named() -> None:
-    rig = Rig()
+    rig = BrokerHarness()
     async with rig.running() as node:
         await node.topics.create("t", 1)
         topic = node.topics.get("t")
@@ -632,7 +632,7 @@ def is_deletion_over(cluster: Cluster) -> bool:
 async def test_a_start_keeps_unnamed_ledgers_while_the_chain_of_a_journal_is_missing(
     is_lost,
 ) -> None:
-    rig = Rig()
+    rig = BrokerHarness()
     async with rig.running() as node:
         await node.topics.create("t", 1)
         topic = node.topics.get("t")

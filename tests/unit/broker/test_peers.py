@@ -72,7 +72,7 @@ class Peer:
             line.end()
 
 
-class World:
+class WatchedPeer:
     """Broker 1, which watches broker 2."""
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class World:
 
 
 @asynccontextmanager
-async def watching() -> AsyncIterator[World]:
-    world = World()
+async def watching() -> AsyncIterator[WatchedPeer]:
+    world = WatchedPeer()
     try:
         yield world
     finally:

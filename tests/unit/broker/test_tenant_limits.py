@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 from tests.unit.http.test_queues_of_brokers import with_brokers
 from tests.waiting import until
@@ -453,7 +453,7 @@ async def test_a_tenant_has_no_more_groups_than_its_limit():
 VALUE = bytes(10_000)
 
 
-async def stored_of(rig: Rig, when_full: str) -> None:
+async def stored_of(rig: BrokerHarness, when_full: str) -> None:
     tenants = rig.node.access.tenants
     await tenants.create("acme", ["User:alice"])
     await tenants.change("acme", limits={"stored_bytes": 100_000}, when_full=when_full)
@@ -461,7 +461,7 @@ async def stored_of(rig: Rig, when_full: str) -> None:
         await rig.node.services.topics.create(NewTopic(name, 1, -1, {}))
 
 
-async def write(rig: Rig, topic: str) -> bool:
+async def write(rig: BrokerHarness, topic: str) -> bool:
     """Whether the tenant may write."""
     log = rig.node.topics.get(topic).partitions[0]
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import obstore
 import pytest
 from tests.clocks import HandClock
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
@@ -55,7 +55,7 @@ class Storage(BlobStore):
         return await super()._call(call, what, name)
 
 
-class Bench(Rig):
+class TieredBroker(BrokerHarness):
     """A broker with one tiered topic."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Bench(Rig):
 
 @asynccontextmanager
 async def bench(**configs: str):
-    made = Bench()
+    made = TieredBroker()
     await made.start()
     named = {name.replace("_", "."): value for name, value in configs.items()}
     await made.node.topics.create("t", 1, 1, {"remote.storage.enable": "true", **named})
@@ -289,7 +289,7 @@ async def test_a_damaged_partition_is_a_problem_until_it_is_tried_again_and_succ
 # --- sweeps --------------------------------------------------------------------------------------
 
 
-async def leave_an_orphan(b: Bench) -> int:
+async def leave_an_orphan(b: TieredBroker) -> int:
     orphan = await b.inner.create()
     _, done = b.inner.append(orphan, [b"x"], 1, None)
     await done.wait()
@@ -383,7 +383,7 @@ async def test_a_deleted_topic_takes_its_objects_along_also_where_its_log_was_ne
 # --- compacted topics ----------------------------------------------------------------------------
 
 
-async def table(made: Bench) -> dict[bytes, bytes]:
+async def table(made: TieredBroker) -> dict[bytes, bytes]:
     found, offset = {}, made.log.log_start_offset
     while offset < made.log.high_watermark:
         data = bytes(await made.log.reader.read(offset, 1))
@@ -393,7 +393,7 @@ async def table(made: Bench) -> dict[bytes, bytes]:
     return found
 
 
-async def write_table(made: Bench, turn: int) -> dict[bytes, bytes]:
+async def write_table(made: TieredBroker, turn: int) -> dict[bytes, bytes]:
     """Each key once, in a ledger of its own."""
     rows = {b"k%d" % number: b"%d.%d" % (number, turn) for number in range(3)}
     for key, value in rows.items():

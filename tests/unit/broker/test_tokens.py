@@ -40,7 +40,7 @@ CLAIMS = {
 }
 
 
-class Rig:
+class TokensOfFile:
     """Tokens that are judged by the keys in a file."""
 
     def __init__(self, path: Path) -> None:
@@ -72,8 +72,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path / "keys.json")
+def rig(tmp_path: Path) -> Iterator[TokensOfFile]:
+    made = TokensOfFile(tmp_path / "keys.json")
     yield made
     made.threads.close()
 

@@ -11,7 +11,7 @@ from headrace.broker.coordinators.topic_patterns import PATTERNS_MAX, TopicPatte
 from headrace.errors import RegularExpressionInvalid
 
 
-class World:
+class ChangingTopics:
     """The names of topics that there are."""
 
     def __init__(self, *names: str) -> None:
@@ -29,7 +29,7 @@ class World:
 
 
 def test_a_pattern_matches_whole_names() -> None:
-    world = World("orders", "orders-eu", "my-orders", "Orders")
+    world = ChangingTopics("orders", "orders-eu", "my-orders", "Orders")
     assert world.matching("orders") == ["orders"]
     assert world.matching("orders.*") == ["orders", "orders-eu"]
     assert world.matching("(?i)orders") == ["orders", "Orders"]
@@ -37,7 +37,7 @@ def test_a_pattern_matches_whole_names() -> None:
 
 
 def test_topics_that_come_are_matched_and_deleted_ones_are_forgotten() -> None:
-    world = World("a1")
+    world = ChangingTopics("a1")
     assert world.matching("a.*") == ["a1"]
     world.change("a1", "b1", "a2")
     assert list(world.patterns.matching("a.*")) == ["a1", "a2"]
@@ -53,19 +53,19 @@ def test_topics_that_come_are_matched_and_deleted_ones_are_forgotten() -> None:
 )
 def test_unusable_patterns_are_refused_with_the_cause(pattern: str) -> None:
     with pytest.raises(RegularExpressionInvalid, match="regular expression"):
-        World("a").matching(pattern)
+        ChangingTopics("a").matching(pattern)
 
 
 def test_a_pattern_that_would_backtrack_without_end_takes_no_time() -> None:
     names = [f"{'a' * 240}{number}" for number in range(200)]
     began = time.process_time()
-    assert World(*names).matching("(a+)+b") == []
-    assert World(*names).matching("(a|a)*(a|aa)*b") == []
+    assert ChangingTopics(*names).matching("(a+)+b") == []
+    assert ChangingTopics(*names).matching("(a|a)*(a|aa)*b") == []
     assert time.process_time() - began < 5
 
 
 def test_patterns_are_remembered_up_to_a_bound() -> None:
-    world = World("a")
+    world = ChangingTopics("a")
     for number in range(PATTERNS_MAX + 10):
         world.matching(f"a{number}?")
     assert len(vars(world.patterns)["_known"]) == PATTERNS_MAX
@@ -73,7 +73,7 @@ def test_patterns_are_remembered_up_to_a_bound() -> None:
 
 
 def test_a_pattern_matches_topics_of_its_own_tenant_alone() -> None:
-    world = World("orders", "«7»orders", "«7»orders-eu", "«77»orders")
+    world = ChangingTopics("orders", "«7»orders", "«7»orders-eu", "«77»orders")
     assert world.matching(".*") == ["orders"]
     assert world.matching("«7»orders.*") == ["«7»orders", "«7»orders-eu"]
     assert world.matching("«77».*") == ["«77»orders"]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CONFIG = BrokerConfig(offsets_partition_count=2, transactions_partition_count=2)
 
 
-class World(Rig):
+class TransactionalBroker(BrokerHarness):
     """A broker, and the calls of one producer."""
 
     async def start(self) -> Node:
@@ -91,8 +91,8 @@ class World(Rig):
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    made = World(CONFIG)
+async def world() -> AsyncIterator[TransactionalBroker]:
+    made = TransactionalBroker(CONFIG)
     async with made.running():
         yield made
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tests.unit.coordination.group_rig import Rig, subscription
+from tests.unit.coordination.group_rig import GroupHarness, subscription
 
 from headrace.coordination.groups.commands import LeavingMember
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
@@ -54,7 +54,7 @@ class Topics:
         return [name for name in self.shapes if re.fullmatch(pattern, name)]
 
 
-class ConsumerRig(Rig):
+class ConsumerGroupHarness(GroupHarness):
     """A machine whose clients speak the new protocol."""
 
     def __init__(self, topics: Topics, config: GroupConfig | None = None) -> None:
@@ -104,7 +104,7 @@ class ConsumerRig(Rig):
         self, group_id: str, given: dict[str, tuple[int, ...]] | None = None, **changes: Any
     ) -> str:
         """Bring a classic member to a stable generation with these partitions; its id."""
-        ticket = Rig.join(self, group_id=group_id, topics=self.topics, **changes)
+        ticket = GroupHarness.join(self, group_id=group_id, topics=self.topics, **changes)
         joined = self.replies[ticket]
         assert joined.error is None, joined.error
         shares = {joined.member_id: write_assignment((given or {}).items(), 1)}
@@ -115,7 +115,9 @@ class ConsumerRig(Rig):
         """The reply to a classic member that joins again with these partitions."""
         metadata = subscription("t")[:-4] + write_assignment(owned.items(), 1)[2:-4]
         protocols = [("range", metadata)]
-        joined = self.replies[Rig.join(self, member_id, protocols=protocols, topics=self.topics)]
+        joined = self.replies[
+            GroupHarness.join(self, member_id, protocols=protocols, topics=self.topics)
+        ]
         assert joined.error is None, joined.error
         return joined
 

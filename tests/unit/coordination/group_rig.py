@@ -31,7 +31,7 @@ def subscription(*topics: str, version: int = 1) -> bytes:
     return b"".join(parts) + b"\xff\xff\xff\xff\0\0\0\0"
 
 
-class Rig:
+class GroupHarness:
     """A machine and the world around it."""
 
     def __init__(self, config: GroupConfig | None = None, *, check_purity: bool = True) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 START_MS = 1_000_000
 
 
-class TransactionRig:
+class TransactionHarness:
     """A machine and the world around it. `check_purity`: compare the state around each decision."""
 
     def __init__(

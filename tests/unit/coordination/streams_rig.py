@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.coordination.group_rig import Rig
+from tests.unit.coordination.group_rig import GroupHarness
 
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
@@ -30,7 +30,7 @@ def active(**tasks: tuple[int, ...]) -> StreamTasks:
     return StreamTasks({name[1:]: numbers for name, numbers in tasks.items()}, {}, {})
 
 
-class StreamsRig(Rig):
+class StreamsGroupHarness(GroupHarness):
     """A machine whose clients are threads of a Kafka Streams application."""
 
     def __init__(self, topics: Topics, config: GroupConfig | None = None) -> None:

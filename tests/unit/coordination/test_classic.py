@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordination.group_rig import PARKED, Rig, subscription
+from tests.unit.coordination.group_rig import PARKED, GroupHarness, subscription
 
 from headrace.coordination.groups.commands import LeavingMember, SyncCommand
 from headrace.coordination.groups.config import GroupConfig
@@ -21,7 +21,7 @@ from headrace.errors import (
 
 
 def test_a_lone_member_joins_syncs_and_is_stable():
-    rig = Rig()
+    rig = GroupHarness()
     joined = rig.replies[rig.join()]
     assert joined.error is None
     assert (joined.generation, joined.leader, joined.protocol_name) == (
@@ -38,7 +38,7 @@ def test_a_lone_member_joins_syncs_and_is_stable():
 
 
 def test_a_member_without_an_id_is_given_one_to_join_with():
-    rig = Rig()
+    rig = GroupHarness()
     reply = rig.replies[rig.join(is_member_id_required=True)]
     assert isinstance(reply.error, MemberIdRequired)
     assert reply.member_id == "c-1"
@@ -46,7 +46,7 @@ def test_a_member_without_an_id_is_given_one_to_join_with():
 
 
 def test_an_id_that_was_handed_out_holds_the_rebalance_up_until_it_lapses():
-    rig = Rig()
+    rig = GroupHarness()
     first = rig.settle(1)[0]
     rig.join(is_member_id_required=True)
     ticket = rig.join(first)
@@ -58,7 +58,7 @@ def test_an_id_that_was_handed_out_holds_the_rebalance_up_until_it_lapses():
 
 
 def test_only_the_leader_sees_the_members():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     of_b = rig.join(b, protocols=[("range", b"new")])
     leader, metadata_cache = rig.replies[rig.join(a)], rig.replies[of_b]
@@ -72,7 +72,7 @@ def test_only_the_leader_sees_the_members():
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 5_999, 1_800_001])
 def test_a_session_timeout_out_of_bounds_is_refused(timeout_ms):
-    rig = Rig()
+    rig = GroupHarness()
     reply = rig.replies[rig.join(session_timeout_ms=timeout_ms)]
     assert isinstance(reply.error, SessionTimeoutInvalid)
     assert "g" not in rig.machine.groups
@@ -80,12 +80,12 @@ def test_a_session_timeout_out_of_bounds_is_refused(timeout_ms):
 
 @pytest.mark.parametrize("timeout_ms", [6_000, 1_800_000])
 def test_a_session_timeout_on_a_bound_is_taken(timeout_ms):
-    rig = Rig()
+    rig = GroupHarness()
     assert rig.replies[rig.join(session_timeout_ms=timeout_ms)].error is None
 
 
 def test_a_member_id_of_an_unknown_group_is_unknown():
-    rig = Rig()
+    rig = GroupHarness()
     assert isinstance(rig.replies[rig.join("who")].error, MemberUnknown)
     assert isinstance(rig.replies[rig.sync("who", 1)].error, MemberUnknown)
     assert isinstance(rig.heartbeat("who", 1), MemberUnknown)
@@ -97,7 +97,7 @@ def test_a_member_id_of_an_unknown_group_is_unknown():
     [{"protocols": []}, {"protocol_type": ""}],
 )
 def test_a_member_must_name_a_protocol(changes):
-    rig = Rig()
+    rig = GroupHarness()
     assert isinstance(rig.replies[rig.join(**changes)].error, InconsistentProtocol)
 
 
@@ -106,14 +106,14 @@ def test_a_member_must_name_a_protocol(changes):
     [{"protocol_type": "connect"}, {"protocols": [("sticky", b"")]}],
 )
 def test_a_member_must_share_a_protocol_with_the_group(changes):
-    rig = Rig()
+    rig = GroupHarness()
     rig.settle(1)
     assert isinstance(rig.replies[rig.join(**changes)].error, InconsistentProtocol)
     assert rig.group().state == "Stable"
 
 
 def test_the_protocol_with_most_votes_among_the_common_ones_wins():
-    rig = Rig(GroupConfig(initial_rebalance_delay_ms=100))
+    rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=100))
     orders = ["abc", "cab", "cb", "cbx"]
     tickets = [rig.join(protocols=[(p, p.encode()) for p in order]) for order in orders]
     rig.advance(1_000)
@@ -121,7 +121,7 @@ def test_the_protocol_with_most_votes_among_the_common_ones_wins():
 
 
 def test_metadata_and_names_beyond_what_can_be_stored_are_refused():
-    rig = Rig()
+    rig = GroupHarness()
     big = [("range", b"x" * 1_048_577)]
     assert isinstance(rig.replies[rig.join(protocols=big)].error, RequestInvalid)
     assert isinstance(rig.replies[rig.join(client_id="x" * 40_000)].error, RequestInvalid)
@@ -132,7 +132,7 @@ def test_metadata_and_names_beyond_what_can_be_stored_are_refused():
 
 
 def test_the_initial_delay_gathers_members_into_one_generation():
-    rig = Rig(GroupConfig(initial_rebalance_delay_ms=100))
+    rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=100))
     tickets = []
     for _ in range(5):
         tickets.append(rig.join())
@@ -143,7 +143,7 @@ def test_the_initial_delay_gathers_members_into_one_generation():
 
 
 def test_the_initial_delay_ends_with_the_rebalance_timeout_however_many_come():
-    rig = Rig(GroupConfig(initial_rebalance_delay_ms=100))
+    rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=100))
     first = rig.join(rebalance_timeout_ms=450)
     for _ in range(9):
         rig.advance(50)
@@ -152,7 +152,7 @@ def test_the_initial_delay_ends_with_the_rebalance_timeout_however_many_come():
 
 
 def test_the_rebalance_begins_with_a_new_member_and_waits_for_all():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     generation = rig.group().generation
     new = rig.join()
@@ -166,7 +166,7 @@ def test_the_rebalance_begins_with_a_new_member_and_waits_for_all():
 
 
 def test_members_that_do_not_rejoin_in_time_are_removed():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2, session_timeout_ms=100_000)
     new = rig.join(session_timeout_ms=100_000)
     ticket = rig.join(a, session_timeout_ms=100_000)
@@ -179,7 +179,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed():
 
 
 def test_when_the_leader_has_left_another_member_leads():
-    rig = Rig()
+    rig = GroupHarness()
     _, b = rig.settle(2, session_timeout_ms=100_000)
     ticket = rig.join(b, protocols=[("range", b"new")], session_timeout_ms=100_000)
     rig.advance(60_000)
@@ -188,7 +188,7 @@ def test_when_the_leader_has_left_another_member_leads():
 
 
 def test_a_second_join_of_one_member_replaces_the_first():
-    rig = Rig()
+    rig = GroupHarness()
     a, _ = rig.settle(2)
     old = rig.join(a)
     new = rig.join(a)
@@ -197,7 +197,7 @@ def test_a_second_join_of_one_member_replaces_the_first():
 
 
 def test_an_unchanged_follower_that_rejoins_gets_the_generation_that_stands():
-    rig = Rig()
+    rig = GroupHarness()
     _, b = rig.settle(2)
     reply = rig.replies[rig.join(b)]
     assert (reply.error, reply.generation, reply.members) == (None, rig.group().generation, [])
@@ -206,7 +206,7 @@ def test_an_unchanged_follower_that_rejoins_gets_the_generation_that_stands():
 
 @pytest.mark.parametrize("who", ["leader", "changed follower"])
 def test_a_leader_or_a_changed_follower_that_rejoins_begins_a_rebalance(who):
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     if who == "leader":
         rig.join(a)
@@ -216,21 +216,21 @@ def test_a_leader_or_a_changed_follower_that_rejoins_begins_a_rebalance(who):
 
 
 def test_a_member_that_missed_its_answer_gets_it_again_before_the_assignment():
-    rig = Rig()
+    rig = GroupHarness()
     first = rig.replies[rig.join()]
     again = rig.replies[rig.join(first.member_id)]
     assert again == first
 
 
 def test_a_changed_member_before_the_assignment_begins_a_new_rebalance():
-    rig = Rig()
+    rig = GroupHarness()
     a = rig.replies[rig.join()].member_id
     reply = rig.replies[rig.join(a, protocols=[("range", b"other")])]
     assert reply.generation == 2
 
 
 def test_a_new_member_whose_connection_died_is_removed_after_five_minutes():
-    rig = Rig()
+    rig = GroupHarness()
     a = rig.settle(1, rebalance_timeout_ms=3_600_000)[0]
     new = rig.join(rebalance_timeout_ms=3_600_000)
     for _ in range(100):
@@ -241,7 +241,7 @@ def test_a_new_member_whose_connection_died_is_removed_after_five_minutes():
 
 
 def test_a_full_group_takes_no_more_but_keeps_all_it_has():
-    rig = Rig(GroupConfig(initial_rebalance_delay_ms=0, group_size_max=2))
+    rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=0, group_size_max=2))
     a, b = rig.settle(2)
     assert isinstance(rig.replies[rig.join()].error, GroupFull)
     rig.join(a)
@@ -253,7 +253,7 @@ def test_a_full_group_takes_no_more_but_keeps_all_it_has():
 
 
 def test_followers_wait_for_the_leader():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     rig.join(a)
     rig.join(b)
@@ -265,7 +265,7 @@ def test_followers_wait_for_the_leader():
 
 
 def test_a_sync_must_name_generation_and_protocol_of_the_group():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     assert isinstance(rig.replies[rig.sync(a, 0)].error, IllegalGeneration)
     assert isinstance(rig.replies[rig.sync(a, 2)].error, IllegalGeneration)
@@ -278,7 +278,7 @@ def test_a_sync_must_name_generation_and_protocol_of_the_group():
 
 
 def test_a_parked_sync_is_sent_back_when_a_new_rebalance_begins():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     rig.join(a)
     rig.join(b)
@@ -289,7 +289,7 @@ def test_a_parked_sync_is_sent_back_when_a_new_rebalance_begins():
 
 
 def test_members_that_do_not_sync_in_time_are_removed():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2, session_timeout_ms=100_000)
     rig.join(a, session_timeout_ms=100_000)
     rig.join(b, session_timeout_ms=100_000)
@@ -301,7 +301,7 @@ def test_members_that_do_not_sync_in_time_are_removed():
 
 
 def test_a_follower_that_never_syncs_is_out_of_a_stable_group_too():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2, session_timeout_ms=100_000)
     rig.join(a, session_timeout_ms=100_000)
     rig.join(b, session_timeout_ms=100_000)
@@ -312,7 +312,7 @@ def test_a_follower_that_never_syncs_is_out_of_a_stable_group_too():
 
 
 def test_an_assignment_too_large_to_store_is_refused():
-    rig = Rig(GroupConfig(initial_rebalance_delay_ms=0, assignment_bytes_max=10))
+    rig = GroupHarness(GroupConfig(initial_rebalance_delay_ms=0, assignment_bytes_max=10))
     a = rig.replies[rig.join()].member_id
     assert isinstance(rig.replies[rig.sync(a, 1, {a: b"x" * 11})].error, RequestInvalid)
     assert rig.replies[rig.sync(a, 1, {a: b"x" * 10})].error is None
@@ -322,7 +322,7 @@ def test_an_assignment_too_large_to_store_is_refused():
 
 
 def test_a_heartbeat_lengthens_the_session_and_its_absence_ends_it():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     for _ in range(5):
         rig.advance(9_999)
@@ -334,7 +334,7 @@ def test_a_heartbeat_lengthens_the_session_and_its_absence_ends_it():
 
 
 def test_a_heartbeat_of_another_generation_is_refused():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     assert isinstance(rig.heartbeat(a, 0), IllegalGeneration)
     assert isinstance(rig.heartbeat(a, 2), IllegalGeneration)
@@ -342,13 +342,13 @@ def test_a_heartbeat_of_another_generation_is_refused():
 
 
 def test_a_heartbeat_before_the_assignment_is_welcome():
-    rig = Rig()
+    rig = GroupHarness()
     a = rig.replies[rig.join()].member_id
     assert rig.heartbeat(a, 1) is None
 
 
 def test_leaving_rebalances_the_others_at_once():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     assert rig.leave(LeavingMember(a)) == [None]
     assert isinstance(rig.heartbeat(b, rig.group().generation), RebalanceInProgress)
@@ -356,7 +356,7 @@ def test_leaving_rebalances_the_others_at_once():
 
 
 def test_leaving_answers_what_the_member_waits_for():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     ticket = rig.join(a)
     assert rig.leave(LeavingMember(a)) == [None]
@@ -365,7 +365,7 @@ def test_leaving_answers_what_the_member_waits_for():
 
 
 def test_a_batch_of_leavers_is_answered_one_by_one():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     errors = rig.leave(LeavingMember(a), LeavingMember("who"), LeavingMember(b), LeavingMember(a))
     assert errors[0] is None
@@ -376,7 +376,7 @@ def test_a_batch_of_leavers_is_answered_one_by_one():
 
 
 def test_an_id_that_was_only_handed_out_can_leave():
-    rig = Rig()
+    rig = GroupHarness()
     rig.join(is_member_id_required=True)
     assert rig.leave(LeavingMember("c-1")) == [None]
     assert isinstance(rig.replies[rig.join("c-1")].error, MemberUnknown)
@@ -385,7 +385,7 @@ def test_an_id_that_was_only_handed_out_can_leave():
 # --- static members -------------------------------------------------------------------------------
 
 
-def static_group(rig: Rig) -> str:
+def static_group(rig: GroupHarness) -> str:
     """One static member `i`, stable; its member id."""
     member_id = rig.replies[rig.join(group_instance_id="i", is_member_id_required=True)].member_id
     rig.sync(member_id, 1, {member_id: b"mine"}, group_instance_id="i")
@@ -394,11 +394,11 @@ def static_group(rig: Rig) -> str:
 
 
 def test_a_static_member_needs_no_second_join():
-    assert static_group(Rig()) == "i-1"
+    assert static_group(GroupHarness()) == "i-1"
 
 
 def test_a_restarted_static_leader_takes_over_without_a_rebalance():
-    rig = Rig()
+    rig = GroupHarness()
     old = static_group(rig)
     reply = rig.replies[rig.join(group_instance_id="i", can_skip_assignment=True)]
     assert (reply.error, reply.generation, reply.member_id) == (None, 1, "i-2")
@@ -413,7 +413,7 @@ def test_a_restarted_static_leader_takes_over_without_a_rebalance():
 
 
 def test_a_restarted_static_leader_of_an_old_client_is_not_named_as_the_leader():
-    rig = Rig()
+    rig = GroupHarness()
     old = static_group(rig)
     reply = rig.replies[rig.join(group_instance_id="i")]
     assert (reply.leader, reply.members, reply.skip_assignment) == (old, [], False)
@@ -421,7 +421,7 @@ def test_a_restarted_static_leader_of_an_old_client_is_not_named_as_the_leader()
 
 
 def test_a_takeover_that_changes_the_protocol_rebalances():
-    rig = Rig()
+    rig = GroupHarness()
     member_id = rig.replies[
         rig.join(group_instance_id="i", protocols=[("a", b""), ("b", b"")])
     ].member_id
@@ -431,7 +431,7 @@ def test_a_takeover_that_changes_the_protocol_rebalances():
 
 
 def test_a_takeover_fences_what_the_old_member_waits_for():
-    rig = Rig()
+    rig = GroupHarness()
     a = rig.settle(1)[0]
     waiting = rig.join(group_instance_id="i")
     new = rig.join(group_instance_id="i")
@@ -442,7 +442,7 @@ def test_a_takeover_fences_what_the_old_member_waits_for():
 
 
 def test_a_takeover_before_the_assignment_begins_a_new_rebalance():
-    rig = Rig()
+    rig = GroupHarness()
     old = rig.replies[rig.join(group_instance_id="i")].member_id
     reply = rig.replies[rig.join(group_instance_id="i")]
     assert reply.generation == 2
@@ -450,7 +450,7 @@ def test_a_takeover_before_the_assignment_begins_a_new_rebalance():
 
 
 def test_a_static_member_that_is_away_stays_until_its_session_ends():
-    rig = Rig()
+    rig = GroupHarness()
     old = static_group(rig)
     rig.join(session_timeout_ms=100_000, rebalance_timeout_ms=5_000)
     rig.heartbeat(old, 1, "i")
@@ -464,7 +464,7 @@ def test_a_static_member_that_is_away_stays_until_its_session_ends():
 
 
 def test_an_admin_removes_a_static_member_by_its_instance_id():
-    rig = Rig()
+    rig = GroupHarness()
     static_group(rig)
     errors = rig.leave(LeavingMember("", "j"), LeavingMember("", "i"))
     assert isinstance(errors[0], MemberUnknown)
@@ -473,7 +473,7 @@ def test_an_admin_removes_a_static_member_by_its_instance_id():
 
 
 def test_a_static_member_that_leaves_under_an_old_id_is_fenced():
-    rig = Rig()
+    rig = GroupHarness()
     old = static_group(rig)
     rig.join(group_instance_id="i")
     assert isinstance(rig.leave(LeavingMember(old, "i"))[0], InstanceIdFenced)
@@ -483,7 +483,7 @@ def test_a_static_member_that_leaves_under_an_old_id_is_fenced():
 
 
 def test_a_stable_group_survives_a_crash_without_a_rebalance():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     generation = rig.group().generation
     rig.crash()
@@ -496,7 +496,7 @@ def test_a_stable_group_survives_a_crash_without_a_rebalance():
 
 
 def test_an_announced_generation_that_was_never_assigned_is_not_reused():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     rig.join(a)
     rig.join(b)
@@ -510,6 +510,6 @@ def test_an_announced_generation_that_was_never_assigned_is_not_reused():
 
 
 def test_a_sync_without_its_group_is_not_parked():
-    rig = Rig()
+    rig = GroupHarness()
     reply = rig.send(SyncCommand("other", 1, "m"))
     assert reply is not PARKED

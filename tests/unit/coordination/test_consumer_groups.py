@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tests.unit.coordination.consumer_rig import GROUP, SESSION_MS, ConsumerRig, Topics
-from tests.unit.coordination.group_rig import Rig, subscription
+from tests.unit.coordination.consumer_rig import GROUP, SESSION_MS, ConsumerGroupHarness, Topics
+from tests.unit.coordination.group_rig import GroupHarness, subscription
 
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -47,8 +47,8 @@ T = UUID(int=1)
 
 
 @pytest.fixture
-def rig() -> ConsumerRig:
-    return ConsumerRig(Topics(t=4))
+def rig() -> ConsumerGroupHarness:
+    return ConsumerGroupHarness(Topics(t=4))
 
 
 def test_a_first_member_gets_everything_at_once(rig):
@@ -204,7 +204,7 @@ def test_a_member_without_an_id_gets_one(rig):
 
 
 def test_a_full_group_takes_back_its_own_alone():
-    rig = ConsumerRig(Topics(t=4), GroupConfig(consumer_group_size_max=1))
+    rig = ConsumerGroupHarness(Topics(t=4), GroupConfig(consumer_group_size_max=1))
     rig.join("a")
     assert isinstance(rig.join("b").error, GroupFull)
     assert rig.join("a").error is None
@@ -278,7 +278,9 @@ def test_a_change_of_subscription_is_followed(rig):
 # --- offsets -------------------------------------------------------------------------------------
 
 
-def commit(rig: ConsumerRig, epoch: int, member: str, partition: int = 0, topic_id: UUID = T):
+def commit(
+    rig: ConsumerGroupHarness, epoch: int, member: str, partition: int = 0, topic_id: UUID = T
+):
     offset = OffsetToCommit("t", partition, 7, topic_id=topic_id)
     command = CommitCommand(GROUP, epoch, member, None, [offset], {"t": T})
     return rig.send(command).results[0].error
@@ -325,7 +327,7 @@ def test_offsets_of_subscribed_topics_are_not_deleted(rig):
 
 
 def test_offsets_outlive_the_last_member_by_the_retention():
-    rig = ConsumerRig(Topics(t=4), GroupConfig(offsets_retention_ms=3_600_000))
+    rig = ConsumerGroupHarness(Topics(t=4), GroupConfig(offsets_retention_ms=3_600_000))
     rig.join("a")
     assert commit(rig, 1, "a") is None
     for _ in range(800):
@@ -408,7 +410,9 @@ def test_an_empty_classic_group_becomes_a_consumer_group_and_back(rig):
     assert rig.machine.groups[GROUP].consumer is None
 
 
-def assignment_of(rig: ConsumerRig, member_id: str, generation: int) -> dict[str, tuple[int, ...]]:
+def assignment_of(
+    rig: ConsumerGroupHarness, member_id: str, generation: int
+) -> dict[str, tuple[int, ...]]:
     reply = rig.replies[rig.sync(member_id, generation, topics=rig.topics)]
     assert reply.error is None, reply.error
     return read_assignment(reply.assignment)
@@ -451,7 +455,7 @@ def test_a_group_of_other_clients_does_not_take_the_new_protocol(rig):
 def test_a_classic_client_that_shares_no_protocol_is_refused(rig):
     rig.join("a")
     for changes in ({"protocol_type": "connect"}, {"protocols": [("range", b"?")]}):
-        ticket = Rig.join(rig, **changes)
+        ticket = GroupHarness.join(rig, **changes)
         assert isinstance(rig.replies[ticket].error, InconsistentProtocol)
 
 
@@ -460,15 +464,15 @@ def test_a_classic_member_that_was_removed_gives_up_what_it_has_first(rig):
     rig.join("a")
     rig.leave(LeavingMember(old))
     metadata = subscription("t")[:-4] + write_assignment([("t", (0, 1))], 1)[2:-4]
-    ticket = Rig.join(rig, old, protocols=[("range", metadata)], topics=rig.topics)
+    ticket = GroupHarness.join(rig, old, protocols=[("range", metadata)], topics=rig.topics)
     assert isinstance(rig.replies[ticket].error, MemberUnknown)
-    assert Rig.join(rig, old, topics=rig.topics) in rig.replies
+    assert GroupHarness.join(rig, old, topics=rig.topics) in rig.replies
     assert old in rig.consumer().members
 
 
 def test_a_classic_member_of_a_new_group_that_does_not_sync_is_removed(rig):
     rig.join("a")
-    ticket = Rig.join(rig, session_timeout_ms=1_000_000, rebalance_timeout_ms=5_000)
+    ticket = GroupHarness.join(rig, session_timeout_ms=1_000_000, rebalance_timeout_ms=5_000)
     member_id = rig.replies[ticket].member_id
     rig.advance(4_999)
     assert member_id in rig.consumer().members

@@ -6,7 +6,7 @@ from unittest.mock import Mock, patch
 from uuid import UUID
 
 import pytest
-from tests.unit.coordination.group_rig import Rig, subscription
+from tests.unit.coordination.group_rig import GroupHarness, subscription
 
 from headrace.coordination.groups import offsets
 from headrace.coordination.groups.commands import (
@@ -37,7 +37,7 @@ WEEK_MS = 7 * 24 * 3_600_000
 
 
 def test_committed_offsets_survive_a_crash_unchanged():
-    rig = Rig()
+    rig = GroupHarness()
     assert rig.commit(7, metadata="caf\u00e9") is None
     rig.crash()
     (found,) = rig.send(FetchOffsetsCommand("g", [("t", 0)])).offsets
@@ -45,7 +45,7 @@ def test_committed_offsets_survive_a_crash_unchanged():
 
 
 def test_nothing_committed_is_offset_minus_one_and_no_error():
-    rig = Rig()
+    rig = GroupHarness()
     reply = rig.send(FetchOffsetsCommand("nobody", [("t", 0)]))
     assert reply.error is None
     assert reply.offsets == [("t", 0, -1, -1, "", None, None)]
@@ -53,14 +53,14 @@ def test_nothing_committed_is_offset_minus_one_and_no_error():
 
 
 def test_all_offsets_of_a_group_come_sorted():
-    rig = Rig()
+    rig = GroupHarness()
     for topic in "cab":
         rig.commit(1, topic=topic)
     assert [o.topic for o in rig.send(FetchOffsetsCommand("g")).offsets] == ["a", "b", "c"]
 
 
 def test_a_member_commits_in_its_generation_only():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     assert rig.commit(1, 1, a) is None
     assert isinstance(rig.commit(2, 0, a), IllegalGeneration)
@@ -71,7 +71,7 @@ def test_a_member_commits_in_its_generation_only():
 
 
 def test_a_commit_of_an_old_generation_is_refused_after_a_rebalance():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     rig.join()
     rig.join(a)
@@ -79,7 +79,7 @@ def test_a_commit_of_an_old_generation_is_refused_after_a_rebalance():
 
 
 def test_a_commit_while_others_rejoin_is_taken_and_before_the_assignment_is_not():
-    rig = Rig()
+    rig = GroupHarness()
     a, b = rig.settle(2)
     generation = rig.group().generation
     rig.join(a)
@@ -89,7 +89,7 @@ def test_a_commit_while_others_rejoin_is_taken_and_before_the_assignment_is_not(
 
 
 def test_a_commit_counts_as_a_heartbeat():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     for offset in range(5):
         rig.advance(9_000)
@@ -97,7 +97,7 @@ def test_a_commit_counts_as_a_heartbeat():
 
 
 def test_a_fenced_static_member_commits_no_more():
-    rig = Rig()
+    rig = GroupHarness()
     old = rig.replies[rig.join(group_instance_id="i")].member_id
     rig.sync(old, 1, {old: b""})
     rig.join(group_instance_id="i")
@@ -105,7 +105,7 @@ def test_a_fenced_static_member_commits_no_more():
 
 
 def test_a_simple_consumer_commits_only_in_a_group_without_members():
-    rig = Rig()
+    rig = GroupHarness()
     assert rig.commit(1) is None
     (a,) = rig.settle(1)
     assert isinstance(rig.commit(2), MemberUnknown)
@@ -115,7 +115,7 @@ def test_a_simple_consumer_commits_only_in_a_group_without_members():
 
 
 def test_partitions_are_answered_one_by_one():
-    rig = Rig()
+    rig = GroupHarness()
     offsets = [
         OffsetToCommit("t", 0, 1, -1, "x" * 4_096),
         OffsetToCommit("t", 1, 1, -1, "x" * 4_097),
@@ -135,18 +135,18 @@ def test_partitions_are_answered_one_by_one():
 # --- delete ---------------------------------------------------------------------------------------
 
 
-def delete(rig: Rig, *topics: str):
+def delete(rig: GroupHarness, *topics: str):
     return rig.send(DeleteOffsetsCommand("g", [(topic, 0) for topic in topics]))
 
 
 def test_a_topic_of_a_tenant_has_a_name_as_long_as_others():
-    rig = Rig()
+    rig = GroupHarness()
     assert rig.commit(1, topic="«acme»" + "t" * 249) is None
     assert isinstance(rig.commit(1, topic="«acme»" + "t" * 250), TopicUnknown)
 
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted():
-    rig = Rig()
+    rig = GroupHarness()
     rig.commit(1)
     rig.commit(1, topic="u")
     rig.settle(1)
@@ -160,28 +160,28 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted():
 
 
 def test_offsets_of_an_empty_group_can_all_be_deleted():
-    rig = Rig()
+    rig = GroupHarness()
     rig.commit(1)
     assert delete(rig, "t").results[0].error is None
     assert "g" not in rig.machine.groups
 
 
 def test_offsets_are_kept_when_a_subscription_cannot_be_read():
-    rig = Rig()
+    rig = GroupHarness()
     rig.commit(1)
     rig.settle(1, protocols=[("range", b"\0")])
     assert isinstance(delete(rig, "t").results[0].error, GroupSubscribed)
 
 
 def test_offsets_of_other_kinds_of_groups_and_of_none_cannot_be_deleted():
-    rig = Rig()
+    rig = GroupHarness()
     assert isinstance(delete(rig, "t").error, GroupUnknown)
     rig.settle(1, protocol_type="connect")
     assert isinstance(delete(rig, "t").error, GroupNotEmpty)
 
 
 def test_offsets_committed_for_a_recreated_topic_are_kept():
-    rig = Rig()
+    rig = GroupHarness()
     old, new = UUID(int=1), UUID(int=2)
     for group_id, meant in (("old", old), ("new", new), ("unknown", None)):
         offset = OffsetToCommit("t", 0, 1, -1, "", meant)
@@ -192,7 +192,7 @@ def test_offsets_committed_for_a_recreated_topic_are_kept():
 
 
 def test_a_commit_is_kept_with_the_id_of_its_topic():
-    rig = Rig()
+    rig = GroupHarness()
     old, new = UUID(int=1), UUID(int=2)
     offsets = [OffsetToCommit("t", n, 1, -1, "", meant) for n, meant in enumerate((None, old, new))]
     offsets.append(OffsetToCommit("gone", 0, 1))
@@ -205,7 +205,7 @@ def test_a_commit_is_kept_with_the_id_of_its_topic():
 
 
 def test_a_deleted_topic_takes_its_offsets_along_in_every_group():
-    rig = Rig()
+    rig = GroupHarness()
     rig.commit(1)
     rig.commit(1, topic="u", group_id="h")
     rig.commit(1, topic="t", group_id="h")
@@ -219,7 +219,7 @@ def test_a_deleted_topic_takes_its_offsets_along_in_every_group():
 
 
 def test_a_simple_consumers_offsets_expire_after_their_last_commit():
-    rig = Rig()
+    rig = GroupHarness()
     rig.commit(1)
     rig.advance(WEEK_MS - 1_000_000)
     rig.commit(2)
@@ -232,7 +232,7 @@ def test_a_simple_consumers_offsets_expire_after_their_last_commit():
 
 
 def test_a_groups_offsets_expire_after_it_became_empty_and_never_before():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1, session_timeout_ms=1_800_000)
     rig.commit(1, 1, a)
     for _ in range(800):
@@ -250,7 +250,7 @@ def test_a_groups_offsets_expire_after_it_became_empty_and_never_before():
 
 
 def test_an_expiry_wave_is_cut_into_helpings():
-    rig = Rig(GroupConfig(expired_offsets_per_tick_max=10), check_purity=False)
+    rig = GroupHarness(GroupConfig(expired_offsets_per_tick_max=10), check_purity=False)
     for number in range(50):
         rig.commit(1, group_id=f"g{number}")
     rig.advance(WEEK_MS + 600_000 - 1_000)
@@ -263,7 +263,7 @@ def test_an_expiry_wave_is_cut_into_helpings():
 
 def test_offsets_are_examined_in_helpings_and_the_next_tick_goes_on():
     """A million offsets at once held up the loop for 72 ms."""
-    rig = Rig(GroupConfig(offsets_examined_per_tick_max=10), check_purity=False)
+    rig = GroupHarness(GroupConfig(offsets_examined_per_tick_max=10), check_purity=False)
     rig.commit(1, group_id="late")
     rig.advance(WEEK_MS)
     for number in range(50):
@@ -284,7 +284,7 @@ def test_offsets_are_examined_in_helpings_and_the_next_tick_goes_on():
 
 
 def test_groups_are_listed_by_state_and_type():
-    rig = Rig()
+    rig = GroupHarness()
     rig.settle(1)
     rig.commit(1, group_id="f")
     everything = rig.send(ListGroupsCommand()).groups
@@ -295,7 +295,7 @@ def test_groups_are_listed_by_state_and_type():
 
 
 def test_a_stable_group_is_described_with_metadata_and_assignment():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     group, other = rig.send(DescribeGroupsCommand(["g", "x"])).groups
     assert (group.state, group.protocol_type, group.protocol_name) == (
@@ -309,7 +309,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignment():
 
 
 def test_a_group_that_rebalances_is_described_without_them():
-    rig = Rig()
+    rig = GroupHarness()
     (a,) = rig.settle(1)
     rig.join()
     (group,) = rig.send(DescribeGroupsCommand(["g"])).groups
@@ -319,7 +319,7 @@ def test_a_group_that_rebalances_is_described_without_them():
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_empty_group_can_be_deleted_with_its_offsets(is_stored):
-    rig = Rig()
+    rig = GroupHarness()
     if is_stored:
         rig.leave(LeavingMember(rig.settle(1)[0]))
     rig.commit(1)
@@ -333,7 +333,7 @@ def test_an_empty_group_can_be_deleted_with_its_offsets(is_stored):
 
 
 def test_a_group_with_members_cannot_be_deleted():
-    rig = Rig()
+    rig = GroupHarness()
     rig.settle(1)
     (result,) = rig.send(DeleteGroupsCommand(["g"])).groups
     assert isinstance(result.error, GroupNotEmpty)

@@ -21,7 +21,7 @@ from headrace.errors import GroupFull
 LOCK_MS = 1_000
 
 
-class Rig:
+class ClaimedGroup:
     def __init__(self, subscription):
         self.machine = ShareMachine()
         config = ShareConfig(subscription=subscription, lock_ms=LOCK_MS)
@@ -42,7 +42,7 @@ class Rig:
 
 
 def test_the_first_member_that_asks_has_the_partition_until_its_session_ends():
-    rig = Rig(FAILOVER)
+    rig = ClaimedGroup(FAILOVER)
     assert rig.claim("a", 0).is_owner
     assert rig.claim("a", 900).is_owner
     waits = rig.claim("b", 1_500)
@@ -55,7 +55,7 @@ def test_the_first_member_that_asks_has_the_partition_until_its_session_ends():
 
 
 def test_a_member_that_lost_the_partition_while_it_read_gets_no_records():
-    rig = Rig(FAILOVER)
+    rig = ClaimedGroup(FAILOVER)
     rig.claim("a", 0)
     assert rig.claim("b", LOCK_MS).is_owner, "a has not come back for a whole lease"
     late = AcquireCommand("g", "a", [(0, 99)], 10, True, owner="a")
@@ -65,7 +65,7 @@ def test_a_member_that_lost_the_partition_while_it_read_gets_no_records():
 
 
 def test_a_quiet_member_loses_the_partition_but_not_while_its_records_are_in_flight():
-    rig = Rig(FAILOVER)
+    rig = ClaimedGroup(FAILOVER)
     rig.claim("a", 0)
     rig.acquire("a", 500)
     assert not rig.claim("b", 1_200).is_owner, "the lease is over, the locks are not"
@@ -79,7 +79,7 @@ def test_a_quiet_member_loses_the_partition_but_not_while_its_records_are_in_fli
 
 @pytest.mark.parametrize("subscription", [FAILOVER, EXCLUSIVE])
 def test_a_second_member_waits_or_is_refused(subscription):
-    rig = Rig(subscription)
+    rig = ClaimedGroup(subscription)
     rig.claim("a", 0)
     error = rig.claim("b", 1).error
     assert isinstance(error, GroupFull) == (subscription == EXCLUSIVE)
@@ -87,7 +87,7 @@ def test_a_second_member_waits_or_is_refused(subscription):
 
 
 def test_a_claim_is_not_stored():
-    rig = Rig(FAILOVER)
+    rig = ClaimedGroup(FAILOVER)
     rig.claim("a", 0)
     replayed = ShareMachine()
     for record in rig.machine.state_records():

@@ -10,7 +10,7 @@ from tests.unit.coordination.streams_rig import (
     SESSION_MS,
     STATELESS,
     WITH_STATE,
-    StreamsRig,
+    StreamsGroupHarness,
     active,
 )
 
@@ -49,9 +49,9 @@ SHUTDOWN, MISSING_INTERNAL, INCORRECT, MISSING_SOURCE, STALE = 4, 3, 2, 1, 0
 
 
 @pytest.fixture
-def rig() -> StreamsRig:
+def rig() -> StreamsGroupHarness:
     """A machine that assigns at once; topic `t` has four partitions."""
-    return StreamsRig(Topics(t=4), GroupConfig(assignment_interval_ms=0))
+    return StreamsGroupHarness(Topics(t=4), GroupConfig(assignment_interval_ms=0))
 
 
 def codes(reply) -> list[int]:
@@ -125,7 +125,7 @@ def test_a_member_that_comes_back_in_another_process_shares_no_task_with_its_thr
                 assert not {*numbers} & {*other.get(one_id, ())}
 
 
-def held(rig: StreamsRig, member_id: str) -> StreamTasks:
+def held(rig: StreamsGroupHarness, member_id: str) -> StreamTasks:
     """What the group says that a member has."""
     return rig.streams().current[member_id].assigned.plain()
 
@@ -218,7 +218,7 @@ def test_a_static_member_keeps_its_tasks_while_it_is_away(rig):
 
 
 def test_a_full_group_takes_no_more():
-    rig = StreamsRig(Topics(t=4), GroupConfig(streams_group_size_max=1))
+    rig = StreamsGroupHarness(Topics(t=4), GroupConfig(streams_group_size_max=1))
     rig.join("m1")
     assert isinstance(rig.join("m2").error, GroupFull)
 
@@ -416,7 +416,7 @@ def test_tasks_that_the_topology_does_not_have_are_refused(rig):
 # --- other kinds of groups -----------------------------------------------------------------------
 
 
-def consumer_join(rig: StreamsRig):
+def consumer_join(rig: StreamsGroupHarness):
     return rig.send(
         ConsumerHeartbeatCommand(
             GROUP,
@@ -430,7 +430,7 @@ def consumer_join(rig: StreamsRig):
     )
 
 
-def classic_join(rig: StreamsRig):
+def classic_join(rig: StreamsGroupHarness):
     return rig.send(
         JoinCommand(GROUP, "", None, "c", "/h", 10_000, 10_000, "consumer", [("range", b"")])
     )
@@ -465,7 +465,7 @@ def test_an_empty_group_takes_the_protocol_of_the_next_member_and_keeps_its_offs
 # --- offsets and administration ------------------------------------------------------------------
 
 
-def commit(rig: StreamsRig, member_id: str, epoch: int, *places: tuple[str, int]):
+def commit(rig: StreamsGroupHarness, member_id: str, epoch: int, *places: tuple[str, int]):
     offsets = [OffsetToCommit(topic, number, 5) for topic, number in places]
     return rig.send(CommitCommand(GROUP, epoch, member_id, None, offsets)).results
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.coordination.machine_rig import TransactionRig, producer_of
+from tests.unit.coordination.machine_rig import TransactionHarness, producer_of
 
 from headrace.coordination.transactions.commands import ListTransactionsCommand
 from headrace.coordination.transactions.config import TransactionConfig
@@ -19,8 +19,8 @@ from headrace.errors import (
 
 
 @pytest.fixture
-def rig() -> TransactionRig:
-    return TransactionRig()
+def rig() -> TransactionHarness:
+    return TransactionHarness()
 
 
 def test_a_transaction_of_version_1_keeps_its_epoch(rig):
@@ -145,7 +145,7 @@ class TestInitProducerId:
         assert isinstance(rig.init("").error, RequestInvalid)
 
 
-def exhausted(rig: TransactionRig) -> tuple[int, int]:
+def exhausted(rig: TransactionHarness) -> tuple[int, int]:
     """A producer whose epoch is the last one."""
     producer_id, _ = producer_of(rig.init())
     record = rig.machine.transactions["t"]._replace(producer_epoch=32766)
@@ -318,7 +318,7 @@ class TestExpiration:
     CONFIG = TransactionConfig(id_expiration_ms=10_000, expiration_check_interval_ms=1_000)
 
     def test_an_idle_id_expires_and_an_add_to_it_is_refused(self):
-        rig = TransactionRig(self.CONFIG)
+        rig = TransactionHarness(self.CONFIG)
         producer = producer_of(rig.init())
         rig.advance(11_000)
         assert rig.state() == "Dead"
@@ -328,7 +328,7 @@ class TestExpiration:
         assert isinstance(rig.describe().error, TransactionalIdUnknown)
 
     def test_an_id_with_a_transaction_does_not_expire(self):
-        rig = TransactionRig(self.CONFIG)
+        rig = TransactionHarness(self.CONFIG)
         producer = producer_of(rig.init())
         rig.add(producer, 0)
         rig.end(producer)
@@ -339,7 +339,7 @@ class TestExpiration:
         config = TransactionConfig(
             id_expiration_ms=10_000, expiration_check_interval_ms=10_000, expired_per_tick_max=10
         )
-        rig = TransactionRig(config, check_purity=False)
+        rig = TransactionHarness(config, check_purity=False)
         for number in range(25):
             rig.init(f"t{number}")
         rig.advance(10_000)

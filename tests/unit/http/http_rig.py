@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 from starlette.applications import Starlette
-from tests.kit.broker import Rig, on_a_broker
+from tests.kit.broker import BrokerHarness, on_a_broker
 
 from headrace.http import answers
 from headrace.http.acls import AclOperations
@@ -55,7 +55,7 @@ PARTS = (
 class Web:
     """The interface of one broker."""
 
-    def __init__(self, rig: Rig, *, is_local: bool = True) -> None:
+    def __init__(self, rig: BrokerHarness, *, is_local: bool = True) -> None:
         self.node = rig.node
         self.rig = rig
         self.answered: dict[str, str] = {}

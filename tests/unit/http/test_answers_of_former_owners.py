@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kit.broker import ADDRESS
 from tests.unit.http.http_rig import Web
-from tests.unit.kafka.shared_rig import SharedRig
+from tests.unit.kafka.shared_rig import SharedBrokerHarness
 
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -23,7 +23,7 @@ RECORDS = {"records": [{"value": "a"}]}
 @asynccontextmanager
 async def owner() -> AsyncIterator[Web]:
     """A broker that owns a topic with a record and coordinates a group."""
-    rig = SharedRig()
+    rig = SharedBrokerHarness()
     await rig.start()
     try:
         await rig.node.register(ADDRESS, ("127.0.0.1", 0))

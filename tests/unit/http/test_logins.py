@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.authentication import Authentication
@@ -54,7 +54,7 @@ async def served(
     **config: Any,
 ) -> AsyncIterator[Address]:
     """An HTTP listener with authentication, and the user alice."""
-    rig = Rig(BrokerConfig(**config), metadata=metadata)
+    rig = BrokerHarness(BrokerConfig(**config), metadata=metadata)
     node = await rig.start()
     tokens: Any = KnownTokens()
     logins = node.services.authentication.logins.with_tokens(tokens)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
-from tests.kit.broker import Rig, broker, metrics_of
+from tests.kit.broker import BrokerHarness, broker, metrics_of
 from tests.kit.records import batch
 from tests.prometheus import tool
 
@@ -22,11 +22,11 @@ from headrace.kafka import apis, face_figures
 from headrace.runtime.loop_lag import LoopLag
 
 
-def _metrics(rig: Rig) -> Metrics:
+def _metrics(rig: BrokerHarness) -> Metrics:
     return metrics_of(rig, HttpFigures().figures, LoopLag(rig.clock).figures)
 
 
-async def _samples(rig: Rig) -> dict[tuple[str, str], float]:
+async def _samples(rig: BrokerHarness) -> dict[tuple[str, str], float]:
     """(name, values of the labels joined by commas) -> value."""
     text, _type = _metrics(rig).render()
     return {

@@ -14,7 +14,7 @@ from headrace.kafka.wire.schema import read_response, write_request
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
     from headrace.broker.security.principal import Principal
     from headrace.kafka.apis import Api
@@ -26,7 +26,7 @@ ABSENT = {TOPIC: "absent-topic", GROUP: "absent-group", TRANSACTION: "absent-txn
 class NamedClient(Client):
     """A client with a principal, whose answers are read by the broker's own codecs."""
 
-    def __init__(self, rig: Rig, principal: Principal, client_id: str = "t") -> None:
+    def __init__(self, rig: BrokerHarness, principal: Principal, client_id: str = "t") -> None:
         super().__init__(rig.face)
         self._client_id = client_id.encode()
         self.connection.session.principal = principal

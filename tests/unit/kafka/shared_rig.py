@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.clocks import AheadClock
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.metadata.memory import MemoryMetadataStore
@@ -40,7 +40,7 @@ class JumpingClock(AheadClock):
         self.ahead_ms += 2 * SESSION_MS
 
 
-class SharedRig(Rig):
+class SharedBrokerHarness(BrokerHarness):
     """A broker that shares its partitions with others, at the moment with none."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.waiting import until
 
 from headrace.broker.services import admission
@@ -57,7 +57,7 @@ def _opened(batch: bytes) -> tuple[bytes, BatchHeader]:
     return payload_of(batch, header), header
 
 
-async def _ask(rig: Rig, records: bytes) -> int:
+async def _ask(rig: BrokerHarness, records: bytes) -> int:
     return _code(await rig.client().ask(apis.PRODUCE, 9, _request("t", records)))
 
 
@@ -119,7 +119,7 @@ async def test_records_of_less_than_a_byte_each_are_taken_if_they_are_there() ->
         assert rig.node.topics.get("t").partitions[0].end_offset == 50_000
 
 
-async def _scenario_of_order(rig: Rig, configs: Mapping[str, str]) -> None:
+async def _scenario_of_order(rig: BrokerHarness, configs: Mapping[str, str]) -> None:
     await rig.node.topics.create("t", 1, configs=configs)
     client = rig.client()
     large = 3_000_000

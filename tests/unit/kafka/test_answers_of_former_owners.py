@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from tests.kit.broker import ADDRESS
 from tests.kit.records import batch
-from tests.unit.kafka.shared_rig import SharedRig
+from tests.unit.kafka.shared_rig import SharedBrokerHarness
 
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -28,9 +28,9 @@ def _no_pause_after_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def owner() -> AsyncIterator[SharedRig]:
+async def owner() -> AsyncIterator[SharedBrokerHarness]:
     """A broker that owns a topic with a record and coordinates a group with an offset."""
-    rig = SharedRig()
+    rig = SharedBrokerHarness()
     await rig.start()
     try:
         await rig.node.register(ADDRESS, ("127.0.0.1", 0))
@@ -139,7 +139,7 @@ ASKS = [
 ]
 
 
-async def turns_until_answered(rig: SharedRig, ask: Ask) -> int:
+async def turns_until_answered(rig: SharedBrokerHarness, ask: Ask) -> int:
     client = rig.client()
     client.send(ask.api_key, ask.version, ask.request)
     for turns in range(TURNS_MAX):

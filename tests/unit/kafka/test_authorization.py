@@ -42,7 +42,7 @@ from headrace.runtime.tasks import Tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
     from headrace.kafka.apis import Api
 
@@ -60,7 +60,7 @@ GUARDED = [api for api in apis.APIS.values() if not api.access.public]
 
 
 @asynccontextmanager
-async def guarded(**more: Any) -> AsyncIterator[Rig]:
+async def guarded(**more: Any) -> AsyncIterator[BrokerHarness]:
     async with broker(BrokerConfig(**{**CONFIG, **more})) as rig:
         await rig.node.topics.create(TOPIC)
         root = NamedClient(rig, ROOT)
@@ -180,7 +180,7 @@ async def test_the_rights_of_a_row_suffice(api):
                 assert not codes_in(answer) & DENIALS, (version, principal, answer)
 
 
-async def _again(rig: Rig) -> Any:
+async def _again(rig: BrokerHarness) -> Any:
     for _ in range(200):
         try:
             await rig.node.topics.create(TOPIC)
@@ -205,7 +205,7 @@ async def test_only_brokers_send_what_brokers_send(api):
 # --- single rules ------------------------------------------------------------------------------
 
 
-async def _grant(rig: Rig, *rules: Acl) -> None:
+async def _grant(rig: BrokerHarness, *rules: Acl) -> None:
     assert rig.node.access is not None
     assert await rig.node.access.create(rules) == [None] * len(rules)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
@@ -71,7 +71,7 @@ def undecodable(codec: int) -> bytes:
     return compress_batch(header, b"\x99" * 60, 0)
 
 
-async def ask(rig: Rig, batch: bytes) -> int:
+async def ask(rig: BrokerHarness, batch: bytes) -> int:
     data = {"name": "t", "partition_data": [{"index": 0, "records": batch}]}
     body: dict[str, Any] = {"acks": -1, "timeout": 1_000, "transactional_id": None}
     answer = await rig.client().ask(apis.PRODUCE, 9, {**body, "topic_data": [data]})
@@ -89,7 +89,7 @@ def scenario(check: Any, **configs: str) -> None:
 
 
 def refused(batch: bytes, code: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         assert await ask(rig, batch) == code
         assert log.end_offset == 0
 
@@ -99,7 +99,7 @@ def refused(batch: bytes, code: int) -> None:
 @CODECS
 @pytest.mark.parametrize("claim", [-1, 0, T, T + 5_000])
 def test_the_max_timestamp_is_computed(codec: int, claim: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         now_ms = rig.node.clock.now_ms()
         batch = claiming(two(codec, now_ms), max_timestamp_ms=claim)
         assert await ask(rig, batch) == NONE
@@ -114,7 +114,7 @@ def test_the_max_timestamp_is_computed(codec: int, claim: int) -> None:
 
 @CODECS
 def test_the_limits_of_timestamps_go_by_the_records(codec: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         now_ms = rig.node.clock.now_ms()
         late = [Record(0, now_ms, b"k", b"a"), Record(0, now_ms + 10**10, b"k", b"b")]
         batch = claiming(encode_batch(late, codec=codec), max_timestamp_ms=now_ms)
@@ -134,7 +134,7 @@ def test_records_that_cannot_be_decoded_are_refused(codec: int) -> None:
 @CODECS
 @pytest.mark.parametrize("claim", [1, 3, 1_000])
 def test_the_record_count_is_checked(codec: int, claim: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         batch = claiming(two(codec), record_count=claim, last_offset_delta=claim - 1)
         assert await ask(rig, batch) in {INVALID_RECORD, CORRUPT_MESSAGE}
         assert log.end_offset == 0
@@ -162,7 +162,7 @@ def test_the_last_offset_delta_is_checked() -> None:
     ],
 )
 def test_only_attributes_of_producers_are_accepted(attributes: int, code: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         data = {"index": 0, "records": claiming(two(), attributes=attributes)}
         body: dict[str, Any] = {"acks": -1, "timeout": 1_000, "transactional_id": "tx"}
         body["topic_data"] = [{"name": "t", "partition_data": [data]}]
@@ -182,7 +182,7 @@ def test_negative_producer_fields_are_refused(claims: tuple[int, int, int]) -> N
 
 
 def test_base_offset_and_leader_epoch_are_assigned() -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         batch = claiming(two(), base_offset=77, leader_epoch=99)
         assert await ask(rig, batch) == NONE
         stored = read_header(bytes(await log.reader.read(0, 1)))
@@ -201,7 +201,7 @@ def test_the_magic_is_checked(magic: int, code: int) -> None:
 @pytest.mark.parametrize("codec", range(1, 5))
 @pytest.mark.parametrize("size", [10, 300_000, 2_000_000])
 def test_a_valid_batch_of_any_size_keeps_its_bytes(codec: int, size: int) -> None:
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         batch = encode_batch([Record(0, T, b"k", bytes(size)) for _ in range(3)], codec=codec)
         assert await ask(rig, batch) == NONE
         assert bytes(await log.reader.read(0, 1))[61:] == batch[61:]
@@ -213,7 +213,7 @@ def test_a_valid_batch_of_any_size_keeps_its_bytes(codec: int, size: int) -> Non
 def test_a_topic_may_store_batches_on_their_headers_word(codec: int) -> None:
     """Such batches, and those of earlier versions, do not stop a search by time."""
 
-    async def check(rig: Rig, log: PartitionLog) -> None:
+    async def check(rig: BrokerHarness, log: PartitionLog) -> None:
         now_ms = rig.node.clock.now_ms()
         first = encode_batch([Record(0, now_ms - 5_000, b"k", b"1")])
         last = encode_batch([Record(0, now_ms + 20, b"k", b"2")])

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def broker_of_topic() -> AsyncIterator[Rig]:
+async def broker_of_topic() -> AsyncIterator[BrokerHarness]:
     async with broker() as rig:
         await rig.node.topics.create("t", 2)
         yield rig

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 
 from headrace.broker.coordinators.delays import Kept, NoDelays
 from headrace.broker.services import admission
@@ -64,18 +64,18 @@ def _batch(items: dict[bytes, Headers], **options: Any) -> bytes:
     return encode_batch(records, **options)
 
 
-async def _ask(rig: Rig, records: bytes) -> Any:
+async def _ask(rig: BrokerHarness, records: bytes) -> Any:
     answer = await rig.client().ask(apis.PRODUCE, 9, _request(records))
     return answer.responses[0].partition_responses[0]
 
 
-async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
+async def _stored(rig: BrokerHarness) -> list[tuple[int, bytes | None]]:
     log = rig.node.topics.get("t").partitions[0]
     data = bytes(await log.reader.read(0, 1_000_000))
     return [(record.offset, record.value) for record in iterate_records(data)]
 
 
-def _kept(rig: Rig) -> _KeptDelays:
+def _kept(rig: BrokerHarness) -> _KeptDelays:
     kept = rig.node.appends.delays = _KeptDelays()
     return kept
 

@@ -20,7 +20,7 @@ from headrace.runtime.scram import HASHES, SHA_256
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
 UNKNOWN, MISMATCH, FORBIDDEN, BAD_TYPE = 62, 63, 64, 67
 DAY_MS = 86_400_000
@@ -36,7 +36,7 @@ def _own_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "is_in_kio", is_read_by_kio)
 
 
-async def client_of(rig: Rig, user: str = "alice") -> SaslClient:
+async def client_of(rig: BrokerHarness, user: str = "alice") -> SaslClient:
     client = SaslClient(rig.face)
     assert not int((await client.log_in(SHA_256, user)).error_code)
     return client
@@ -68,7 +68,9 @@ async def described(client: Client, *owners: str) -> Any:
     return await client.ask(apis.DESCRIBE_DELEGATION_TOKEN, 3, body)
 
 
-async def by_token(rig: Rig, token: Any, mechanism: str = SHA_256) -> tuple[SaslClient, Any]:
+async def by_token(
+    rig: BrokerHarness, token: Any, mechanism: str = SHA_256
+) -> tuple[SaslClient, Any]:
     client = SaslClient(rig.face)
     password = base64.b64encode(token.hmac).decode()
     return client, await client.log_in(mechanism, token.token_id, password, is_token=True)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 from tests.waiting import until
 
@@ -90,7 +90,7 @@ async def _produce(client: Client, topic: str, *values: bytes) -> None:
     assert int(answer.responses[0].partition_responses[0].error_code) == NONE
 
 
-async def _topics(rig: Rig, *names: str) -> None:
+async def _topics(rig: BrokerHarness, *names: str) -> None:
     for name in names:
         await rig.node.topics.create(name)
         await rig.node.topics.get(name).partitions[0].wait_loaded()

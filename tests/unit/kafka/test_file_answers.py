@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
-from tests.kit.broker import Rig
+from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
@@ -53,7 +53,7 @@ def records_of(body: bytes, correlation_id: int) -> bytes:
 async def filled_broker(folder):
     clock = SystemClock()
     store = await FileLedgerStore.open(folder / "ledgers", clock, wal_file_bytes=8 << 20)
-    rig = Rig(BrokerConfig(offsets_partition_count=1), store, clock=clock)
+    rig = BrokerHarness(BrokerConfig(offsets_partition_count=1), store, clock=clock)
     node = await rig.start()
     try:
         address = await rig.face.listen("127.0.0.1", 0)

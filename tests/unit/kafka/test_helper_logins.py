@@ -39,14 +39,16 @@ from headrace.runtime.scram import SHA_256, SHA_512, ScramClient
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
 ALICE = Principal("alice", mechanism=PLAIN)
 HOST = "10.0.0.9"
 
 
 @asynccontextmanager
-async def helped(*mechanisms: str, helper_listener: str = SASL.name) -> AsyncIterator[Rig]:
+async def helped(
+    *mechanisms: str, helper_listener: str = SASL.name
+) -> AsyncIterator[BrokerHarness]:
     """A broker whose users may log in by `mechanisms`, and whose helpers log in too."""
     async with sasl_broker() as rig:
         services = rig.node.services
@@ -61,11 +63,13 @@ async def helped(*mechanisms: str, helper_listener: str = SASL.name) -> AsyncIte
         yield rig
 
 
-def helpers_of(rig: Rig) -> HelperLogins:
+def helpers_of(rig: BrokerHarness) -> HelperLogins:
     return rig.node.services.authentication.logins.helpers
 
 
-async def log_in(rig: Rig, login: NamedPassword, mechanism: str = SHA_256) -> SaslClient | None:
+async def log_in(
+    rig: BrokerHarness, login: NamedPassword, mechanism: str = SHA_256
+) -> SaslClient | None:
     """The client of a helper; None: it was refused."""
     client = SaslClient(rig.face)
     answer = await client.handshake(mechanism)

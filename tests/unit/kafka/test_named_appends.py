@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE
@@ -29,14 +29,14 @@ def _headers(name: str, sequence: int) -> Headers:
     return [("headrace-producer", name.encode()), ("headrace-sequence", b"%d" % sequence)]
 
 
-async def _ask(rig: Rig, records: bytes, **request: Any) -> Any:
+async def _ask(rig: BrokerHarness, records: bytes, **request: Any) -> Any:
     data = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
     body = {"acks": -1, "timeout": 1_000, "transactional_id": None, "topic_data": [data], **request}
     answer = await rig.client().ask(apis.PRODUCE, 9, body)
     return answer.responses[0].partition_responses[0]
 
 
-async def _stored(rig: Rig) -> list[tuple[int, bytes | None]]:
+async def _stored(rig: BrokerHarness) -> list[tuple[int, bytes | None]]:
     log = rig.node.topics.get("t").partitions[0]
     data = bytes(await log.reader.read(0, 1_000_000))
     return [(record.offset, record.value) for record in iterate_records(data)]

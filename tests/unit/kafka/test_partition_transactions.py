@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 
 from headrace.errors import NotOwner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 
 
-async def _logs(rig: Rig) -> list[PartitionLog]:
+async def _logs(rig: BrokerHarness) -> list[PartitionLog]:
     await rig.node.topics.create("t", 3, 1, {})
     rig.node.verifications.verifier = None
     return rig.node.topics.get("t").partitions

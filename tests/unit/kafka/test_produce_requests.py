@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 
 from headrace.kafka import apis
@@ -34,12 +34,12 @@ def _request(records: bytes, *, acks: int = -1) -> dict[str, Any]:
     }
 
 
-async def _produce(rig: Rig, records: bytes, *, acks: int = -1, version: int = 9) -> int:
+async def _produce(rig: BrokerHarness, records: bytes, *, acks: int = -1, version: int = 9) -> int:
     answer = await rig.client().ask(apis.PRODUCE, version, _request(records, acks=acks))
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
-async def _topic(rig: Rig, configs: Mapping[str, str] | None = None) -> None:
+async def _topic(rig: BrokerHarness, configs: Mapping[str, str] | None = None) -> None:
     await rig.node.topics.create("t", 1, configs=configs)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import append, batch
 
 from headrace.kafka import apis
@@ -20,7 +20,7 @@ LATEST, MAX_TIMESTAMP = -1, -3
 START_MS = 1_700_000_000_000
 
 
-async def _log(rig: Rig) -> PartitionLog:
+async def _log(rig: BrokerHarness) -> PartitionLog:
     await rig.node.topics.create("t")
     log = rig.node.topics.get("t").partitions[0]
     await log.wait_loaded()
@@ -46,7 +46,9 @@ async def _end(log: PartitionLog, producer_id: int = PRODUCER, *, is_commit: boo
     await appended.completion.wait()
 
 
-def _fetch(rig: Rig, version: int, offset: int, *, isolation: int = 1, wait_ms: int = 0) -> Any:
+def _fetch(
+    rig: BrokerHarness, version: int, offset: int, *, isolation: int = 1, wait_ms: int = 0
+) -> Any:
     topic = rig.node.topics.get("t")
     key = {"topic_id": topic.id} if version >= 13 else {"topic": "t"}
     part = {

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.kafka_client import Client
 from tests.kit.records import batch
 from tests.waiting import until
@@ -56,7 +56,7 @@ MINUTE_MS = 60_000
 class KnownTokens:
     """Stands for an issuer: `good` is alice's token, `bob` is bob's."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: BrokerHarness) -> None:
         self.rig = rig
 
     async def judge(self, token: str) -> TokenUser:
@@ -67,7 +67,7 @@ class KnownTokens:
 
 
 @asynccontextmanager
-async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[Rig]:
+async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[BrokerHarness]:
     """A broker with a SASL listener and a PLAINTEXT one, and the user alice."""
     async with broker() as rig:
         node = rig.node
@@ -84,7 +84,7 @@ async def sasl_broker(lifetime_ms: int = 0) -> AsyncIterator[Rig]:
 
 
 async def set_password(
-    rig: Rig, user: str, password: str | None, iterations: int = ITERATIONS
+    rig: BrokerHarness, user: str, password: str | None, iterations: int = ITERATIONS
 ) -> None:
     """Set or delete (None) both credentials of a user."""
     results = await rig.node.services.authentication.users.change(

@@ -22,7 +22,7 @@ from headrace.metadata.facts import BrokerFact
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
 INSIDE, OUTSIDE = ("127.0.0.1", 19_092), ("broker.example", 29_092)
 
@@ -39,7 +39,7 @@ class ListenerClient(Client):
         self.connection.connection_made(self.transport)
 
 
-def _give_endpoints(rig: Rig) -> None:
+def _give_endpoints(rig: BrokerHarness) -> None:
     rig.node.cluster.endpoints += [
         Endpoint(KAFKA, "INSIDE", *INSIDE),
         Endpoint(KAFKA, "OUTSIDE", *OUTSIDE),

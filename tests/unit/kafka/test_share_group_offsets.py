@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.kit.broker import Rig, on_a_broker
+from tests.kit.broker import BrokerHarness, on_a_broker
 from tests.kit.records import append, batch
 
 from headrace.broker.shares.share_receive import ReceiveRequest
@@ -24,7 +24,7 @@ GROUP = "workers"
 on_broker = on_a_broker(lambda rig: rig)
 
 
-async def topic_with(rig: Rig, name: str, *values: bytes) -> None:
+async def topic_with(rig: BrokerHarness, name: str, *values: bytes) -> None:
     await rig.node.group_configs.change(GROUP, lambda _: {"share.auto.offset.reset": "earliest"})
     await rig.node.topics.create(name, 2)
     log = rig.node.topics.get(name).partitions[0]
@@ -34,7 +34,7 @@ async def topic_with(rig: Rig, name: str, *values: bytes) -> None:
         await append(log, data)
 
 
-async def consume(rig: Rig, name: str, count: int) -> None:
+async def consume(rig: BrokerHarness, name: str, count: int) -> None:
     """Receive all, acknowledge the first `count`."""
     topic = rig.node.topics.get(name)
     asked = ReceiveRequest(GROUP, "m", 100, 1_000_000)
@@ -44,7 +44,7 @@ async def consume(rig: Rig, name: str, count: int) -> None:
     await rig.node.shares.settle(topic, 0, GROUP, "m", settled, is_atomic=True)
 
 
-async def offsets(rig: Rig, *topics: str) -> dict[tuple[str, int], tuple[int, int]]:
+async def offsets(rig: BrokerHarness, *topics: str) -> dict[tuple[str, int], tuple[int, int]]:
     """(start offset, lag) of each partition."""
     asked = [{"topic_name": name, "partitions": (0,)} for name in topics] if topics else None
     answer = await rig.client().ask(
@@ -59,7 +59,7 @@ async def offsets(rig: Rig, *topics: str) -> dict[tuple[str, int], tuple[int, in
     }
 
 
-async def alter(rig: Rig, name: str, number: int, offset: int) -> tuple[int, list[int]]:
+async def alter(rig: BrokerHarness, name: str, number: int, offset: int) -> tuple[int, list[int]]:
     """(the request's error, the partitions' errors)."""
     parts = [{"partition_index": number, "start_offset": offset}]
     answer = await rig.client().ask(
@@ -71,25 +71,27 @@ async def alter(rig: Rig, name: str, number: int, offset: int) -> tuple[int, lis
     return int(answer.error_code), errors
 
 
-async def join(rig: Rig, member_id: str = "m", epoch: int = 0, topic: str = "jobs") -> None:
+async def join(
+    rig: BrokerHarness, member_id: str = "m", epoch: int = 0, topic: str = "jobs"
+) -> None:
     beat = {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch}
     beat |= {"subscribed_topic_names": (topic,) if epoch == 0 else None}
     answer = await rig.client().ask(apis.SHARE_GROUP_HEARTBEAT, 1, beat)
     assert int(answer.error_code) == 0, answer.error_message
 
 
-async def listed(rig: Rig, **filters: Any) -> list[tuple[str, str, str]]:
+async def listed(rig: BrokerHarness, **filters: Any) -> list[tuple[str, str, str]]:
     answer = await rig.client().ask(apis.LIST_GROUPS, 5, filters)
     return [(one.group_id, one.group_state, one.group_type) for one in answer.groups]
 
 
-async def delete_group(rig: Rig) -> int:
+async def delete_group(rig: BrokerHarness) -> int:
     answer = await rig.client().ask(apis.DELETE_GROUPS, 2, {"groups_names": (GROUP,)})
     return int(answer.results[0].error_code)
 
 
 @on_broker
-async def test_offsets_say_where_a_group_stands_and_how_much_is_left(rig: Rig) -> None:
+async def test_offsets_say_where_a_group_stands_and_how_much_is_left(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await topic_with(rig, "other", b"1")
     await consume(rig, "jobs", 2)
@@ -102,7 +104,7 @@ async def test_offsets_say_where_a_group_stands_and_how_much_is_left(rig: Rig) -
 
 
 @on_broker
-async def test_an_empty_group_is_moved_and_reads_from_there(rig: Rig) -> None:
+async def test_an_empty_group_is_moved_and_reads_from_there(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await consume(rig, "jobs", 3)
     assert await alter(rig, "jobs", 0, 1) == (0, [0])
@@ -113,7 +115,7 @@ async def test_an_empty_group_is_moved_and_reads_from_there(rig: Rig) -> None:
 
 
 @on_broker
-async def test_a_group_is_created_by_saying_where_it_begins(rig: Rig) -> None:
+async def test_a_group_is_created_by_saying_where_it_begins(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     assert await alter(rig, "jobs", 0, 2) == (0, [0])
     assert await offsets(rig) == {("jobs", 0): (2, 1)}
@@ -121,7 +123,7 @@ async def test_a_group_is_created_by_saying_where_it_begins(rig: Rig) -> None:
 
 
 @on_broker
-async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: Rig) -> None:
+async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1")
     await consume(rig, "jobs", 1)
     await join(rig)
@@ -136,7 +138,9 @@ async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: Rig) -> No
 
 
 @on_broker
-async def test_groups_are_listed_by_state_and_type_with_or_without_members(rig: Rig) -> None:
+async def test_groups_are_listed_by_state_and_type_with_or_without_members(
+    rig: BrokerHarness,
+) -> None:
     await topic_with(rig, "jobs", b"1")
     await join(rig)
     assert await listed(rig) == [(GROUP, "Stable", "share")]
@@ -154,7 +158,9 @@ async def test_groups_are_listed_by_state_and_type_with_or_without_members(rig: 
 
 
 @on_broker
-async def test_deleted_offsets_and_groups_are_forgotten_and_can_begin_again(rig: Rig) -> None:
+async def test_deleted_offsets_and_groups_are_forgotten_and_can_begin_again(
+    rig: BrokerHarness,
+) -> None:
     await topic_with(rig, "jobs", b"1", b"2")
     await topic_with(rig, "other", b"1")
     await consume(rig, "jobs", 2)
@@ -174,7 +180,7 @@ async def test_deleted_offsets_and_groups_are_forgotten_and_can_begin_again(rig:
 
 
 @on_broker
-async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: Rig) -> None:
+async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1")
     await consume(rig, "jobs", 1)
     assert await listed(rig) == [(GROUP, "Empty", "share")]
@@ -185,7 +191,7 @@ async def test_a_deleted_topic_leaves_no_share_group_that_only_read_it(rig: Rig)
 
 
 @on_broker
-async def test_owners_answer_coordinators_for_their_partitions(rig: Rig) -> None:
+async def test_owners_answer_coordinators_for_their_partitions(rig: BrokerHarness) -> None:
     await topic_with(rig, "jobs", b"1", b"2", b"3")
     await consume(rig, "jobs", 2)
     topic_id = rig.node.topics.get("jobs").id

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.unit.kafka.test_sasl import SaslClient, set_password
 
 from headrace.broker.broker_config import BrokerConfig
@@ -54,7 +54,7 @@ PASSWORDS = {
 
 
 @asynccontextmanager
-async def tenants() -> AsyncIterator[Rig]:
+async def tenants() -> AsyncIterator[BrokerHarness]:
     async with broker(BrokerConfig(**CONFIG)) as rig:
         services = rig.node.services
         assert services.access is not None
@@ -72,7 +72,7 @@ async def tenants() -> AsyncIterator[Rig]:
 
 
 async def log_in(
-    rig: Rig, listener: ListenerSecurity, user: str, password: str, mechanism: str = PLAIN
+    rig: BrokerHarness, listener: ListenerSecurity, user: str, password: str, mechanism: str = PLAIN
 ) -> tuple[int, Principal | None, SaslClient]:
     """The error of the login, and the client's principal after it."""
     client = SaslClient(rig.face, listener)
@@ -114,7 +114,7 @@ async def test_a_user_of_one_tenant_never_logs_in_at_another(mechanism):
 
 
 async def logged_in(
-    rig: Rig, listener: ListenerSecurity, user: str, password: str, mechanism: str
+    rig: BrokerHarness, listener: ListenerSecurity, user: str, password: str, mechanism: str
 ) -> str | None:
     """Who that is, without the waiting that follows failures."""
     logins = rig.node.services.authentication.logins

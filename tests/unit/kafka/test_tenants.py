@@ -48,7 +48,7 @@ from headrace.records.identifiers import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
 ROOT, ALICE, CAROL, DAVE = (Principal(name) for name in ("root", "alice", "carol", "dave"))
 CONFIG: dict[str, Any] = {
@@ -92,7 +92,7 @@ class Tenant(NamedClient):
 
 
 @asynccontextmanager
-async def tenants(*owners: Principal) -> AsyncIterator[Rig]:
+async def tenants(*owners: Principal) -> AsyncIterator[BrokerHarness]:
     """A broker where each owner has a topic, a group and a transactional id of the same names."""
     async with broker(BrokerConfig(**CONFIG)) as rig:  # type: ignore[arg-type]
         assert rig.node.access is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 
 from headrace.broker.broker_config import BrokerConfig
@@ -42,7 +42,7 @@ ID, GROUP = "tx", "g"
 class Session:
     """One client of one broker with a topic `t` of two partitions."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: BrokerHarness) -> None:
         self.rig = rig
         self.client: Client = rig.client()
         self.producer: dict[str, int] = {}

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 
 from headrace.errors import (
@@ -53,7 +53,9 @@ def write(
     )
 
 
-def request(rig: Rig, version: int, records: bytes, transactional_id: str | None) -> dict[str, Any]:
+def request(
+    rig: BrokerHarness, version: int, records: bytes, transactional_id: str | None
+) -> dict[str, Any]:
     topic = rig.node.topics.get("t")
     key = {"topic_id": topic.id} if version >= 13 else {"name": "t"}
     return {
@@ -69,18 +71,18 @@ def code(answer: Any) -> int:
 
 
 async def produce(
-    rig: Rig, records: bytes, transactional_id: str | None = "tx", version: int = 9
+    rig: BrokerHarness, records: bytes, transactional_id: str | None = "tx", version: int = 9
 ) -> int:
     """The error code."""
     sent = request(rig, version, records, transactional_id)
     return code(await rig.client().ask(apis.PRODUCE, version, sent))
 
 
-def begin(client: Client, rig: Rig, records: bytes, version: int = 9) -> None:
+def begin(client: Client, rig: BrokerHarness, records: bytes, version: int = 9) -> None:
     client.send(apis.PRODUCE, version, request(rig, version, records, "tx"))
 
 
-async def topic(rig: Rig, **configs: str) -> PartitionLog:
+async def topic(rig: BrokerHarness, **configs: str) -> PartitionLog:
     await rig.node.topics.create("t", 1, 1, {k.replace("_", "."): v for k, v in configs.items()})
     rig.node.verifications.verifier = None
     log = rig.node.topics.get("t").partitions[0]
@@ -93,7 +95,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def headers(rig: Rig, log: PartitionLog) -> list[tuple[int, int]]:
+async def headers(rig: BrokerHarness, log: PartitionLog) -> list[tuple[int, int]]:
     """(producer id, base sequence) of each batch."""
     data = await log.reader.read(0, 1 << 20)
     return [(one.producer_id, one.base_sequence) for _at, one in iterate_headers(data)]

@@ -117,7 +117,7 @@ class HeldStore(MemoryLedgerStore):
         group.fail(StorageUnavailable("a segment takes no more"))
 
 
-class Rig:
+class LogHarness:
     """A log and what it stands on."""
 
     def __init__(
@@ -141,9 +141,9 @@ class Rig:
         )
         return PartitionLog("t-0", TOPIC_ID, 0, self.config, environment, self.leader_epoch)
 
-    def rival(self, leader_epoch: int) -> Rig:
+    def rival(self, leader_epoch: int) -> LogHarness:
         """The same partition as the broker sees it that takes it over."""
-        other = Rig(self.config, leader_epoch)
+        other = LogHarness(self.config, leader_epoch)
         other.store._ledgers, other.store._ids = self.store._ledgers, self.store._ids
         other.metadata = self.metadata
         other.log = other.open()
@@ -196,8 +196,8 @@ async def settle() -> None:
 @asynccontextmanager
 async def rig(
     config: LogConfig | None = None, leader_epoch: int | None = None
-) -> AsyncIterator[Rig]:
-    made = Rig(config, leader_epoch)
+) -> AsyncIterator[LogHarness]:
+    made = LogHarness(config, leader_epoch)
     try:
         await made.ready()
         yield made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 from tests.unit.log.transaction_rig import Producer
 
 from headrace.log import aborted_index, segment
@@ -14,7 +14,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.records.batch import iterate_headers
 
 
-async def committed(bench: Rig, offset: int = 0, bytes_max: int = 1) -> list[int]:
+async def committed(bench: LogHarness, offset: int = 0, bytes_max: int = 1) -> list[int]:
     """The base offsets of the data batches that a consumer shows, reading from `offset` on.
 
     It leaves aborted ones out as clients do: from a transaction's first offset to its marker.
@@ -37,7 +37,7 @@ async def committed(bench: Rig, offset: int = 0, bytes_max: int = 1) -> list[int
     return shown
 
 
-async def _interleaved(bench: Rig, *, is_rolled: bool) -> list[int]:
+async def _interleaved(bench: LogHarness, *, is_rolled: bool) -> list[int]:
     """Transactions that overlap over several ledgers; what is committed of them."""
     one, two, three = (Producer(bench, number) for number in (1, 2, 3))
     kept = [await one.send(), await one.send()]
@@ -58,7 +58,7 @@ async def _interleaved(bench: Rig, *, is_rolled: bool) -> list[int]:
     return kept
 
 
-async def _roll(bench: Rig, is_rolled: bool) -> None:
+async def _roll(bench: LogHarness, is_rolled: bool) -> None:
     if is_rolled:
         await bench.log.lifecycle_host.roll_now()
         await settle()

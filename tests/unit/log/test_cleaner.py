@@ -9,7 +9,7 @@ import psutil
 import pytest
 from crc32c import crc32c
 from tests.kit.records import append
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 from tests.unit.log.transaction_rig import Producer
 
 from headrace.errors import CompactionInterrupted, DataCorrupt, LedgerUnknown
@@ -26,17 +26,17 @@ from headrace.records.codec import Record, decode_batch, encode_batch
 COMPACTED = LogConfig(is_compacted=True, is_deleted_by_retention=False)
 
 
-async def put(bench: Rig, key: bytes, value: bytes | None) -> int:
+async def put(bench: LogHarness, key: bytes, value: bytes | None) -> int:
     batch = encode_batch([Record(0, bench.clock.ms, key, value)])
     return await append(bench.log, batch)
 
 
-def cleaner(bench: Rig, pace=None) -> Cleaner:
+def cleaner(bench: LogHarness, pace=None) -> Cleaner:
     environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
     return Cleaner(bench.log, environment, pace)
 
 
-async def values(bench: Rig) -> list[tuple[int, bytes | None]]:
+async def values(bench: LogHarness) -> list[tuple[int, bytes | None]]:
     found, offset = [], bench.log.log_start_offset
     while offset < bench.log.high_watermark:
         data = await bench.log.reader.read(offset, 1)
@@ -66,7 +66,7 @@ class AtFirstRead:
             await action()
 
 
-async def filled(bench: Rig, count: int = 6) -> None:
+async def filled(bench: LogHarness, count: int = 6) -> None:
     for number in range(count):
         await put(bench, b"key", b"%d" % number)
     await bench.log.lifecycle_host.roll_now()
@@ -150,7 +150,7 @@ async def test_a_round_whose_process_is_killed_changes_nothing():
         assert len(await values(bench)) == 6
 
 
-async def filled_with_megabytes(bench: Rig) -> dict[bytes, int]:
+async def filled_with_megabytes(bench: LogHarness) -> dict[bytes, int]:
     """The latest offset of each key, in a ledger that is read in some 20 runs."""
     latest, offset = {}, 0
     for _ in range(40):
@@ -164,7 +164,7 @@ async def filled_with_megabytes(bench: Rig) -> dict[bytes, int]:
     return latest
 
 
-def in_process(bench: Rig, pace=None) -> Cleaner:
+def in_process(bench: LogHarness, pace=None) -> Cleaner:
     environment = Environment(bench.store, bench.metadata, bench.clock, bench.tasks)
     return Cleaner(bench.log, environment, pace, process_bytes_min=0)
 
@@ -277,7 +277,7 @@ async def test_a_batch_that_cannot_be_decoded_is_retained_and_replaces_nothing(i
             assert stored[21 : len(batch)] == bytes(batch)[21:]
 
 
-async def headers(bench: Rig):
+async def headers(bench: LogHarness):
     offset = bench.log.log_start_offset
     while offset < bench.log.high_watermark:
         header = read_header(await bench.log.reader.read(offset, 1))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import psutil
 import pytest
-from tests.unit.log.log_rig import Rig, rig
+from tests.unit.log.log_rig import LogHarness, rig
 from tests.unit.log.test_cleaner import (
     COMPACTED,
     AtFirstRead,
@@ -172,7 +172,7 @@ async def test_a_folder_takes_a_large_new_ledger_past_the_write_ahead_log(
     tmp_path, monkeypatch, is_bulk
 ):
     monkeypatch.setattr(cleaner, "BULK_BYTES_MIN", 0 if is_bulk else 1 << 40)
-    bench = Rig(COMPACTED)
+    bench = LogHarness(COMPACTED)
     bench.store = await FileLedgerStore.open(tmp_path / "data", SystemClock())
     bench.log = bench.open()
     await bench.ready()

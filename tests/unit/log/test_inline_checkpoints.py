@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.log.log_rig import Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import LogHarness, forget_before, rig, settle
 
 from headrace.log import segment as segment_module
 from headrace.records.batch import check_batch, iterate_headers
@@ -71,7 +71,7 @@ def picture(log: PartitionLog, segment: Segment) -> tuple[object, ...]:
     return ends, segment.max_timestamp_ms, columns, sequences
 
 
-def rival_of(bench: Rig, epoch: int) -> tuple[Rig, CountingStore]:
+def rival_of(bench: LogHarness, epoch: int) -> tuple[LogHarness, CountingStore]:
     rival = bench.rival(epoch)
     counting = CountingStore()
     counting._is_shared = True

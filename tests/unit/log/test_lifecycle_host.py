@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 
 from headrace.errors import DataCorrupt, HeadraceError, LedgerLost, StorageUnavailable
 from headrace.log import footer as footer_module
@@ -61,7 +61,7 @@ async def test_a_log_that_lost_its_tail_below_its_start_continues_after_the_star
 
 
 async def test_a_step_that_fails_by_a_bug_fails_its_waiters() -> None:
-    bench = Rig()
+    bench = LogHarness()
 
     async def broken(_key: str) -> None:
         raise FileNotFoundError("gone")
@@ -136,7 +136,7 @@ async def test_a_ledger_made_while_appends_were_under_way_that_failed_begins_whe
         assert await bench.offsets() == list(range(end))
 
 
-def _create_at_once(bench: Rig) -> Callable[..., Awaitable[LedgerId]]:
+def _create_at_once(bench: LogHarness) -> Callable[..., Awaitable[LedgerId]]:
     return lambda *_for_whom: MemoryLedgerStore.create(bench.store)
 
 
@@ -160,7 +160,7 @@ def test_a_log_without_idempotent_producers_is_scanned_once() -> None:
     asyncio.run(scenario())
 
 
-async def rolled(bench: Rig) -> None:
+async def rolled(bench: LogHarness) -> None:
     """Fill the first ledger, and begin the second."""
     while len(bench.log.segments) < 2:
         await bench.append(b"fills", size=200)

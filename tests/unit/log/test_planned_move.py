@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 
 from headrace.errors import MetadataUnavailable, NotOwner
 
 
-async def next_owner(bench: Rig, leader_epoch: int = 1) -> Rig:
+async def next_owner(bench: LogHarness, leader_epoch: int = 1) -> LogHarness:
     """The next owner of a partition that is in use, ready for its turn."""
     rival = bench.rival(leader_epoch)
     rival.log.tenure.expect_handover()
@@ -19,7 +19,7 @@ async def next_owner(bench: Rig, leader_epoch: int = 1) -> Rig:
     return rival
 
 
-async def hand_over(bench: Rig, rival: Rig) -> None:
+async def hand_over(bench: LogHarness, rival: LogHarness) -> None:
     await bench.log.tenure.settle_and_seal()
     bench.log.tenure.record_seal()
     await settle()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from tests.kit import records
 from tests.kit.records import batch
-from tests.unit.log.log_rig import Rig, rig
+from tests.unit.log.log_rig import LogHarness, rig
 
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import PRODUCER_EXPIRY_MS, enforce
@@ -20,13 +20,13 @@ DAYS_MS = 3 * PRODUCER_EXPIRY_MS
 CONFIG = LogConfig(retention_ms=-1)
 
 
-async def append(bench: Rig, sequence: int) -> int:
+async def append(bench: LogHarness, sequence: int) -> int:
     of_producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
     data = batch(b"%d" % sequence, timestamp_ms=bench.clock.now_ms(), **of_producer)
     return await records.append(bench.log, data)
 
 
-async def look(bench: Rig) -> None:
+async def look(bench: LogHarness) -> None:
     await enforce(bench.log, bench.clock.now_ms(), bench.clock.now_ns())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.log.log_rig import NOW_MS, Rig, rig, settle
+from tests.unit.log.log_rig import NOW_MS, LogHarness, rig, settle
 
 from headrace.broker.coordinators.transaction_verification import Verifications
 from headrace.broker.services.appends import Appends
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 TRIES = 40
 
 
-def begin(bench: Rig, sequence: int, epoch: int = 0) -> Appended | None:
+def begin(bench: LogHarness, sequence: int, epoch: int = 0) -> Appended | None:
     record = Record(0, NOW_MS, None, b"%d" % sequence, [])
     batch = encode_batch([record], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
     return bench.log.append(batch, check_batch(batch))
 
 
-async def refused(bench: Rig, sequence: int, epoch: int = 0) -> None:
+async def refused(bench: LogHarness, sequence: int, epoch: int = 0) -> None:
     """For a while it gets a retriable error, since what failed must come first; then, that it is
     out of order."""
     with pytest.raises(StorageUnavailable, match="must come first"):
@@ -53,7 +53,7 @@ async def refused(bench: Rig, sequence: int, epoch: int = 0) -> None:
     bench.clock.ms -= RETRIES_MS
 
 
-async def append(bench: Rig, sequence: int, epoch: int = 0) -> int:
+async def append(bench: LogHarness, sequence: int, epoch: int = 0) -> int:
     for _ in range(TRIES):
         appended = begin(bench, sequence, epoch)
         if appended is not None:
@@ -126,7 +126,7 @@ async def test_a_batch_that_waits_for_its_tenants_rate_is_not_overtaken(is_known
         assert [one.base_offset for one in stored if one is not None] == [1, 2]
 
 
-async def fail(bench: Rig, sequence: int, epoch: int) -> None:
+async def fail(bench: LogHarness, sequence: int, epoch: int) -> None:
     bench.store.refuse_appends = True
     with pytest.raises(StorageUnavailable):
         await append(bench, sequence, epoch)
@@ -187,7 +187,7 @@ def test_safe_batches_are_remembered_when_newer_ones_fail() -> None:
                 stored.check(header)
 
 
-async def in_doubt(bench: Rig, sequence: int, *, is_stored: bool) -> None:
+async def in_doubt(bench: LogHarness, sequence: int, *, is_stored: bool) -> None:
     """Over storage that a cluster shares: an append that may or may not be stored."""
     with bench.store.in_doubt(is_stored=is_stored), pytest.raises(LedgerLost):
         await append(bench, sequence)

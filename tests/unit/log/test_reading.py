@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.log.log_rig import NOW_MS, Rig, rig
+from tests.unit.log.log_rig import NOW_MS, LogHarness, rig
 
 from headrace.log.reading import (
     NO_OFFSET,
@@ -15,13 +15,13 @@ from headrace.records.batch import HEADER, Buffer, check_batch, read_header
 from headrace.records.codec import Record, _seal, encode_batch
 
 
-async def _append(bench: Rig, batch: Buffer) -> None:
+async def _append(bench: LogHarness, batch: Buffer) -> None:
     appended = bench.log.append(batch, check_batch(batch))
     assert appended is not None
     await appended.completion.wait()
 
 
-async def _append_lying(bench: Rig) -> None:
+async def _append_lying(bench: LogHarness) -> None:
     """Append a batch whose header promises a later timestamp than that of its record."""
     batch = encode_batch([Record(0, NOW_MS, None, b"value", [])])
     header = read_header(batch)._replace(max_timestamp_ms=NOW_MS + 1000)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from tests.kit.records import append
-from tests.unit.log.log_rig import Rig, rig
+from tests.unit.log.log_rig import LogHarness, rig
 
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.codec import Record, encode_batch
 
 
-async def put(bench: Rig, producer_id: int = -1) -> None:
+async def put(bench: LogHarness, producer_id: int = -1) -> None:
     options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
     given = options if producer_id >= 0 else {}
     batch = encode_batch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.kit.records import append, batch
-from tests.unit.log.log_rig import Rig, rig, settle
+from tests.unit.log.log_rig import LogHarness, rig, settle
 
 from headrace.log.log_config import LogConfig
 from headrace.log.retention import enforce
@@ -15,18 +15,18 @@ HOUR_MS = 3_600_000
 CONFIG = LogConfig(retention_ms=HOUR_MS)
 
 
-async def append_timeless(bench: Rig) -> None:
+async def append_timeless(bench: LogHarness) -> None:
     """A record as clients send it that set no time."""
     await append(bench.log, batch(b"timeless", timestamp_ms=-1))
 
 
-async def look(bench: Rig) -> int:
+async def look(bench: LogHarness) -> int:
     await enforce(bench.log, bench.clock.ms, bench.clock.now_ns())
     await settle()
     return bench.log.log_start_offset
 
 
-async def taken_over(bench: Rig, epoch: int) -> Rig:
+async def taken_over(bench: LogHarness, epoch: int) -> LogHarness:
     rival = bench.rival(epoch)
     rival.clock.ms = bench.clock.ms
     await rival.ready()
@@ -76,7 +76,7 @@ async def test_young_records_stay_whatever_an_earlier_version_stored_as_their_ti
 ) -> None:
     """Headers without a maximum, over ledgers that were begun long ago and sealed just now."""
 
-    async def append(bench: Rig) -> None:
+    async def append(bench: LogHarness) -> None:
         time_ms = bench.clock.ms if max_ms is not None else -1
         batch = with_max_timestamp(encode_batch([Record(0, time_ms, None, b"x", [])]), -1)
         appended = bench.log.append(batch, check_batch(batch))

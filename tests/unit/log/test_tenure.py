@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.kit.records import append, batch
-from tests.unit.log.log_rig import TOPIC_ID, Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import TOPIC_ID, LogHarness, forget_before, rig, settle
 
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.coordinators.shard_log import PendingRecord
@@ -16,7 +16,7 @@ from headrace.log.log_config import LogConfig
 from headrace.records.batch import iterate_headers
 
 
-async def taken_over(bench: Rig, leader_epoch: int = 1) -> Rig:
+async def taken_over(bench: LogHarness, leader_epoch: int = 1) -> LogHarness:
     rival = bench.rival(leader_epoch)
     await rival.ready()
     return rival
@@ -27,7 +27,7 @@ async def values_of(internal: InternalPartition) -> list[bytes | None]:
     return [value async for records in internal.replay() for _key, value in records]
 
 
-async def epochs(bench: Rig) -> list[int]:
+async def epochs(bench: LogHarness) -> list[int]:
     data = await bench.log.reader.read(0, 1 << 20)
     return [header.leader_epoch for _at, header in iterate_headers(data)]
 
@@ -200,7 +200,7 @@ async def test_batches_carry_the_epoch_of_the_owner_that_wrote_them() -> None:
         assert await third.offsets() == [0, 1, 2]
 
 
-async def _epoch_at(bench: Rig, offset: int) -> int:
+async def _epoch_at(bench: LogHarness, offset: int) -> int:
     data = await bench.log.reader.read(offset, 1)
     return next(iter(iterate_headers(data)))[1].leader_epoch
 
@@ -215,7 +215,7 @@ async def test_a_log_that_was_overtaken_does_not_load() -> None:
         assert await bench.append(b"b") == 1
 
 
-async def append_of(bench: Rig, producer: int, sequence: int) -> int:
+async def append_of(bench: LogHarness, producer: int, sequence: int) -> int:
     of_producer = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
     return await append(bench.log, batch(b"%d" % sequence, **of_producer))
 

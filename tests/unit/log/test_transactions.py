@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.log.log_rig import Rig, forget_before, rig, settle
+from tests.unit.log.log_rig import LogHarness, forget_before, rig, settle
 from tests.unit.log.transaction_rig import Producer
 
 from headrace.errors import (
@@ -18,7 +18,7 @@ from headrace.records.codec import Record, encode_batch
 from headrace.records.marker import Marker, read_marker
 
 
-def marks(bench: Rig) -> tuple[int, int]:
+def marks(bench: LogHarness) -> tuple[int, int]:
     """(last stable offset, high watermark)."""
     return bench.log.visibility.last_stable_offset, bench.log.visibility.high_watermark
 

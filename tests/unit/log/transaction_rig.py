@@ -9,7 +9,7 @@ from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 
 if TYPE_CHECKING:
-    from tests.unit.log.log_rig import Rig
+    from tests.unit.log.log_rig import LogHarness
 
     from headrace.log.appended import Appended
 
@@ -19,7 +19,7 @@ TRIES = 1_000
 class Producer:
     """A producer of one partition, which counts its sequences."""
 
-    def __init__(self, bench: Rig, producer_id: int = 7, epoch: int = 0) -> None:
+    def __init__(self, bench: LogHarness, producer_id: int = 7, epoch: int = 0) -> None:
         self.bench = bench
         self.id = producer_id
         self.epoch = epoch

@@ -16,7 +16,7 @@ from headrace.rocketmq.messaging import Messaging
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.kit.broker import Rig
+    from tests.kit.broker import BrokerHarness
 
     from headrace.broker.security.sessions import ClientSession
 
@@ -94,7 +94,7 @@ class TestCall:
 class Rocket:
     """A client of one broker."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: BrokerHarness) -> None:
         self.rig = rig
         self.node = rig.node
         self.messaging = Messaging(rig.node.services, rig.node.tasks)
