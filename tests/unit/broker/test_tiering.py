@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -29,8 +31,11 @@ from headrace.metadata.facts import LedgerLink, PartitionFact
 from headrace.metadata.store import ANY
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import decode_batch
+from headrace.runtime.disk import SystemDisk
+from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
-from headrace.storage.tiering.iceberg_tables import IcebergTables
+from headrace.storage.tiering.iceberg_tables import CATALOG, NAMESPACE, IcebergTables
+from headrace.storage.tiering.table_files import TablePlace
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
@@ -161,6 +166,62 @@ def test_tables_that_are_in_no_directory_are_refused_at_the_start(place):
     pytest.importorskip("pyiceberg")
     with pytest.raises(RequestInvalid, match="is not a directory"):
         IcebergTables.open(place, "c")
+
+
+async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(tmp_path):
+    """Else a repair of the table deletes them as orphans."""
+    pytest.importorskip("pyiceberg")
+    table = table_of(tmp_path, 10)
+    disk = SyncedFiles()
+    tables = IcebergTables(tmp_path, "c", disk)
+    for ledger in (1, 2):  # the second tag is another metadata file of the same snapshot
+        disk.synced.clear()
+        place = TablePlace("t", 0, LedgerId(ledger))
+        found = await tables.protect(place, 0, 10)
+        assert found is not None
+        now = table.refresh().metadata_location
+        assert {Path(now.removeprefix("file:")).resolve(), tmp_path / "catalog.db"} <= disk.synced
+        assert {tmp_path, Path(now.removeprefix("file:")).resolve().parent} <= disk.synced
+        if ledger == 1:
+            assert {path.suffix for path in disk.synced} >= {".parquet", ".avro"}
+            manifests = {path for path in disk.synced if path.suffix == ".avro"}
+            assert manifests == set(tmp_path.rglob("*.avro"))
+
+
+class SyncedFiles(SystemDisk):
+    """Notes what was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: set[Path] = set()
+
+    def fdatasync(self, fd: int, /) -> None:
+        self.synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        super().fdatasync(fd)
+
+    def sync_folder(self, path: str, /) -> None:
+        self.synced.add(Path(path))
+        super().sync_folder(path)
+
+
+def table_of(folder: Path, count: int) -> Any:
+    """The table of the topic t, with records of its first partition."""
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    location = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    catalog = SqlCatalog(CATALOG, **location)
+    catalog.create_namespace(NAMESPACE)
+    rows = pa.table(
+        {
+            "topic": ["t"] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": list(range(count)),
+        }
+    )
+    table = catalog.create_table((NAMESPACE, "t"), rows.schema)
+    table.append(rows)
+    return table
 
 
 # --- which ledgers go ----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from headrace.runtime.disk import READ_ONLY, SystemDisk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 
+    from headrace.runtime.disk import Disk
     from headrace.storage.ledger import Buffer
 
 T = TypeVar("T")
@@ -332,9 +333,9 @@ def _checked(url: str) -> Any:
     return split
 
 
-def sync_file(path: Path, top: Path) -> None:
+def sync_file(path: Path, top: Path, disk: Disk | None = None) -> None:
     """Sync a file that others wrote, and the folders above it up to `top`."""
-    disk = SystemDisk()
+    disk = disk or SystemDisk()
     fd = disk.open(str(path), READ_ONLY)
     try:
         disk.fdatasync(fd)

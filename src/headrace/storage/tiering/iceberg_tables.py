@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.runtime.disk import SystemDisk
 from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
 from headrace.storage.tiering.table_files import ProtectedFiles
@@ -24,6 +25,7 @@ from headrace.storage.tiering.table_tags import TableTag
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from headrace.runtime.disk import Disk
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.table_files import TablePlace
 
@@ -33,18 +35,23 @@ SETTLED: Final = "headrace.offsets"
 """The table's property: the ends of the partitions when maintenance last ran."""
 _FOREVER_MS: Final = 2**63 - 1
 _DIGESTS_MAX: Final = 256
+_SYNCED_MAX: Final = 4096
+_CATALOG_FILE: Final = "catalog.db"
 _OFFSET: Final = struct.Struct("<q")
 
 
 class IcebergTables:
     """See TableFiles."""
 
-    def __init__(self, root: Path, owner: str) -> None:
+    def __init__(self, root: Path, owner: str, disk: Disk | None = None) -> None:
         """`owner` is the prefix of the objects: clusters may share a table."""
         self._root = root
         self._owner = owner
+        self._disk = disk or SystemDisk()
         self._catalog: Any = None
         self._digests: dict[tuple[str, int], str] = {}
+        self._synced: dict[Path, None] = {}
+        """Metadata files, which do not change once written."""
 
     @classmethod
     def open(cls, folder: str, owner: str) -> IcebergTables:
@@ -128,6 +135,7 @@ class IcebergTables:
             return None
         paths = sorted((path, size) for path, size, _ in found)
         files = [TableFile(path, size, self._digest(path, size)) for path, size in paths]
+        self._sync_metadata(table, known.snapshot_id)
         return ProtectedFiles(known.snapshot_id, files)
 
     def _add_tag(self, table: Any, place: TablePlace, base: int, end: int) -> TableTag | None:
@@ -201,7 +209,7 @@ class IcebergTables:
         """The catalog; None if there is none yet."""
         from pyiceberg.catalog.sql import SqlCatalog
 
-        file = self._root / "catalog.db"
+        file = self._root / _CATALOG_FILE
         if not file.is_file():
             return None
         if self._catalog is None:
@@ -221,16 +229,34 @@ class IcebergTables:
     def _digest(self, path: str, size: int) -> str:
         found = self._digests.get((path, size))
         if found is None:
-            self._sync(Path(path.removeprefix("file:")).resolve())
+            self._sync(_local(path))
             found = digest_of(TableFile(path, size, ""))
             while len(self._digests) >= _DIGESTS_MAX:
                 del self._digests[next(iter(self._digests))]
             self._digests[path, size] = found
         return found
 
+    def _sync_metadata(self, table: Any, snapshot_id: int) -> None:
+        """Sync what leads from the catalog to the files of a tagged snapshot.
+
+        Without it a loss of power leaves files that nothing names, which a repair of the table
+        would delete as orphans.
+        """
+        snapshot = table.snapshot_by_id(snapshot_id)
+        manifests = (one.manifest_path for one in snapshot.manifests(table.io))
+        for path in (*manifests, snapshot.manifest_list, table.metadata_location):
+            local = _local(path)
+            if local not in self._synced:
+                self._sync(local)
+                while len(self._synced) >= _SYNCED_MAX:
+                    del self._synced[next(iter(self._synced))]
+                self._synced[local] = None
+        self._sync(self._root / _CATALOG_FILE)
+
     def _sync(self, path: Path) -> None:
         """Sync a file, which who wrote it did not do: it is to be the only copy of records."""
-        sync_file(path, self._root if path.is_relative_to(self._root) else path.parent)
+        top = self._root if path.is_relative_to(self._root) else path.parent
+        sync_file(path, top, self._disk)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -242,3 +268,7 @@ class IcebergTables:
                 f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
                 " the records; the next round tries again",
             ) from error
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file:")).resolve()
