@@ -6,10 +6,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.unit.http.test_logins import ask, basic, get, served
 
+from headrace.broker.security import api_keys, browser_sessions, users
+from headrace.broker.security.api_keys import NewKey
 from headrace.broker.security.listener import ListenerSecurity
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.broker.security.users import CredentialChange
+from headrace.errors import PolicyViolation
 from headrace.runtime.scram import SHA_256, new_credential, salt_text
 from headrace.runtime.security_protocols import SASL_PLAINTEXT
 
@@ -114,3 +120,52 @@ async def test_operators_write_a_slash_between_tenant_and_topic():
         root = f"Authorization: {basic('root', 'x')}"
         status, answer = await ask(address, "POST", "/v1/topics", root, body=made)
         assert (status, "'acme/orders' is not a valid topic name" in answer) == (409, True)
+
+
+async def test_what_a_tenants_users_have_leaves_room_for_the_operators(monkeypatch):
+    """20 in all: 2 for a tenant, 18 for all tenants."""
+    for module, name in ((browser_sessions, "SESSIONS"), (api_keys, "KEYS"), (users, "USERS")):
+        monkeypatch.setattr(module, f"{name}_MAX", 20)
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        services = address.node.services
+
+        async def sign_in(user: str) -> tuple[int, str]:
+            body = {"user": user, "password": KEYS.get(f"«acme»{user}", f"of {user}")}
+            return await ask(address, "POST", "/v1/session", body=body)
+
+        assert [(await sign_in("alice"))[0] for _ in range(3)] == [200, 200, 403]
+        assert "the tenant has 2 browser sessions, the limit of one" in (await sign_in("alice"))[1]
+        assert (await sign_in("root"))[0] == 200
+        tenants, keys = services.access.tenants, services.issuers.keys
+        await tenants.change("acme", ["User:bob"])
+        await keys.create(NewKey("1", Principal("bob")))
+        await keys.create(NewKey("2", Principal("«acme»alice")))
+        with pytest.raises(PolicyViolation, match="the tenant has 2 API keys"):
+            await keys.create(NewKey("3", Principal("bob")))
+        await keys.create(NewKey("3", Principal("root")))
+        await tenants.move("beta", ["User:bob"])
+        await keys.create(NewKey("3", Principal("«acme»alice")))
+        credential = new_credential(SHA_256, "x", salt_text(1))
+        new = {f"«acme»u{number}": SHA_256 for number in range(2)} | {"u": SHA_256}
+        changes = [CredentialChange(user, one, credential) for user, one in new.items()]
+        errors = await services.authentication.users.change(changes)
+        assert [str(one or "")[:38] for one in errors.values()] == [
+            *("", "the tenant has 2 users, the limit of o", "")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tenant", "counts", "excess"),
+    [
+        ("", {"a": 10, "b": 80}, ""),
+        ("c", {"a": 10, "b": 80}, "tenants have 90 users, the limit of all tenants together"),
+        ("a", {"a": 10}, "the tenant has 10 users, the limit of one tenant"),
+        ("b", {"a": 10, "": 80}, ""),
+        ("b", {"a": 10, "": 90}, "the cluster has 100 users, its limit"),
+        ("", {"a": 10, "": 90}, "the cluster has 100 users, its limit"),
+    ],
+)
+def test_a_limit_says_whose_it_is(tenant, counts, excess):
+    assert TenantShares("users", 100).excess(tenant, counts) == excess

@@ -35,6 +35,7 @@ from headrace.broker.security.acls import (
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.issued import IssuedCredentials
 from headrace.broker.security.principal import USER, Principal
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.errors import AuthenticationFailed, PolicyViolation, RequestInvalid
 from headrace.metadata.issued_facts import API_KEYS, IssuedFact, ScopeFact
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.broker.security.broker_secret import BrokerSecret
+    from headrace.broker.security.tenants import Tenants
     from headrace.broker.security.users import Users
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
@@ -146,6 +148,7 @@ class ApiKeys:
         self,
         metadata: MetadataStore,
         users: Users,
+        tenants: Tenants | None,
         brokers: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
@@ -155,7 +158,9 @@ class ApiKeys:
         self._brokers = brokers
         self._clock = clock
         self._randomness = randomness
-        self.issued = IssuedCredentials(metadata, API_KEYS, clock, KEYS_MAX, self._has_ended)
+        self.issued = IssuedCredentials(
+            metadata, API_KEYS, clock, TenantShares("API keys", KEYS_MAX), tenants, self._has_ended
+        )
 
     async def create(self, new: NewKey) -> tuple[str, ApiKey]:
         """Create a key; returns it with its secret, which is not kept: of a key for HTTP, the

@@ -226,7 +226,7 @@ def without_listeners(
     """Authentication before any listener is known: of no client, only of other brokers; and what
     issues credentials. `tenants`: those that may have users of their own."""
     secret, users = BrokerSecret(metadata, randomness, config.broker_id), Users(metadata)
-    issuers = Issuers(metadata, users, secret, clock, randomness, config)
+    issuers = Issuers(metadata, users, tenants, secret, clock, randomness, config)
     threads = SlowCalls("headrace-logins")
     parts = LoginNames(users, tenants), secret, issuers.tokens, issuers.keys
     return Authentication(Logins(*parts, clock, randomness, threads)), issuers

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.issued import IssuedCredentials
 from headrace.broker.security.principal import Principal
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.errors import AuthenticationFailed, MetadataUnavailable
 from headrace.metadata.issued_facts import BROWSER_SESSIONS, IssuedFact
 
 if TYPE_CHECKING:
     from headrace.broker.security.broker_secret import BrokerSecret
     from headrace.broker.security.logins import Identity
+    from headrace.broker.security.tenants import Tenants
     from headrace.broker.security.users import Users
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
@@ -56,6 +58,7 @@ class BrowserSessions:
         self,
         metadata: MetadataStore,
         users: Users,
+        tenants: Tenants | None,
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
@@ -68,7 +71,12 @@ class BrowserSessions:
         self._randomness = randomness
         self.lifetime_ms = lifetime_ms
         self.issued = IssuedCredentials(
-            metadata, BROWSER_SESSIONS, clock, SESSIONS_MAX, self._has_ended
+            metadata,
+            BROWSER_SESSIONS,
+            clock,
+            TenantShares("browser sessions", SESSIONS_MAX),
+            tenants,
+            self._has_ended,
         )
 
     async def begin(self, identity: Identity) -> tuple[str, BrowserSession]:

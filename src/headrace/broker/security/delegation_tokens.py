@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.issued import IssuedCredentials
 from headrace.broker.security.principal import USER, Principal
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.errors import (
     DelegationTokenExpired,
     DelegationTokenOwnerMismatch,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.broker.security.broker_secret import BrokerSecret
+    from headrace.broker.security.tenants import Tenants
     from headrace.broker.security.users import Users
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
@@ -65,6 +67,7 @@ class DelegationTokens:
         self,
         metadata: MetadataStore,
         users: Users,
+        tenants: Tenants | None,
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
@@ -80,7 +83,12 @@ class DelegationTokens:
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """By mechanism and id: a hash takes 1 ms."""
         self.issued = IssuedCredentials(
-            metadata, DELEGATION_TOKENS, clock, TOKENS_MAX, self._has_ended
+            metadata,
+            DELEGATION_TOKENS,
+            clock,
+            TenantShares("delegation tokens", TOKENS_MAX),
+            tenants,
+            self._has_ended,
         )
 
     @property

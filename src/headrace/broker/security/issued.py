@@ -2,14 +2,15 @@
 
 Invariants: knows ids and facts, no secrets. An id is random and used once: one that was revoked
 here stays unknown even if an older read of it arrives later. One that has expired does not exist.
-Bounded in all. What it needs to hold beyond its expiry (its user still exists ...) is the kind's
-own, which `has_ended` says.
+Bounded in all, and by tenant (`tenant_shares`). What it needs to hold beyond its expiry (its user
+still exists ...) is the kind's own, which `has_ended` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +24,13 @@ from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.issued_facts import IssuedFact
 from headrace.metadata.store import ABSENT, ANY, MetadataEntry
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from headrace.broker.security.tenant_shares import TenantShares
+    from headrace.broker.security.tenants import Tenants
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
 
@@ -46,13 +50,20 @@ class IssuedCredentials:
         metadata: MetadataStore,
         prefix: str,
         clock: Clock,
-        count_max: int,
+        shares: TenantShares,
+        tenants: Tenants | None,
         has_ended: Callable[[IssuedFact], bool],
     ) -> None:
+        """`tenants`: whose principals' credentials are counted together; None: there are none."""
         self._metadata = metadata
         self.prefix = prefix
         self._clock = clock
-        self._count_max = count_max
+        self._shares = shares
+        self._tenants = tenants
+        self._counts: Counter[str] | None = None
+        """By tenant; None: to be counted, as principals may be of other tenants now."""
+        if tenants is not None:
+            tenants.on_change(self._forget_counts)
         self._has_ended = has_ended
         self._facts: dict[str, IssuedFact] = {}
         self._versions: dict[str, int] = {}
@@ -82,6 +93,7 @@ class IssuedCredentials:
             self._facts[id_] = fact
             self._versions[id_] = entry.version
             self._of_owner.setdefault((fact.owner_type, fact.owner), {})[id_] = None
+            self._count(fact, 1)
             self._notify(id_, fact)
 
     def _forget(self, id_: str, *, is_replaced: bool = False) -> None:
@@ -89,6 +101,7 @@ class IssuedCredentials:
         fact = self._facts.pop(id_, None)
         if fact is None:
             return
+        self._count(fact, -1)
         owner = fact.owner_type, fact.owner
         ids = self._of_owner[owner]
         del ids[id_]
@@ -130,14 +143,30 @@ class IssuedCredentials:
         """The ids of an owner's credentials, the oldest first."""
         return list(self._of_owner.get((kind, name), ()))
 
+    def _forget_counts(self) -> None:
+        self._counts = None
+
+    def _count(self, fact: IssuedFact, step: int) -> None:
+        if self._counts is not None:
+            self._counts[self._tenant(fact)] += step
+
+    def _tenant(self, fact: IssuedFact) -> str:
+        tenants = self._tenants
+        return DEFAULT if tenants is None else tenants.of(f"{fact.owner_type}:{fact.owner}")
+
+    def _excess(self, fact: IssuedFact) -> str:
+        """Whose limit a further credential would exceed; "": none."""
+        if self._counts is None:
+            self._counts = Counter(map(self._tenant, self._facts.values()))
+        return self._shares.excess(self._tenant(fact), self._counts)
+
     async def issue(self, id_: str, fact: IssuedFact) -> None:
         """Store a new credential. Raises PolicyViolation, MetadataUnavailable."""
-        if len(self._facts) >= self._count_max:
+        if self._excess(fact):
             await self.sweep()
-        if len(self._facts) >= self._count_max:
+        if excess := self._excess(fact):
             raise PolicyViolation(
-                f"there are {self._count_max} credentials of this kind, the limit; nothing was"
-                " issued: revoke some, or wait until they expire"
+                f"{excess}; nothing was issued: revoke some, or wait until they expire"
             )
         key, value = self.prefix + id_, fact.encode()
         version = await self._metadata.put(key, value, ABSENT)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.security.broker_secret import BrokerSecret
     from headrace.broker.security.issued import IssuedCredentials
+    from headrace.broker.security.tenants import Tenants
     from headrace.broker.security.users import Users
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
@@ -39,6 +40,7 @@ class Issuers:
         self,
         metadata: MetadataStore,
         users: Users,
+        tenants: Tenants | None,
         secret: BrokerSecret,
         clock: Clock,
         randomness: Randomness,
@@ -46,7 +48,7 @@ class Issuers:
     ) -> None:
         self._has_to_sweep = asyncio.Event()
         users.on_change(self._user_changed)
-        parts = metadata, users, secret, clock, randomness
+        parts = metadata, users, tenants, secret, clock, randomness
         self.sessions = BrowserSessions(*parts, config.browser_session_lifetime_ms)
         self.keys = ApiKeys(*parts)
         self.signatures = AccessSignatures(

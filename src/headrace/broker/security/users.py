@@ -14,6 +14,7 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.broker.security.user_forms import UserForms
 from headrace.errors import (
     CredentialInvalid,
@@ -43,8 +44,6 @@ NAME_BYTES_MAX: Final = 100
 """Stored in hexadecimal as the name of a node."""
 SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
-USERS_OF_TENANT_MAX: Final = 10_000
-"""Of a tenant's own: those who administer them may be people of the tenant."""
 RESERVED_PREFIX: Final = "headrace-helper:"
 """Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
 
@@ -211,11 +210,9 @@ class Users:
 
     def _check_count(self, tenant: str) -> None:
         """Raise CredentialInvalid if there can be no further user."""
-        if len(self._users) >= USERS_MAX:
-            raise CredentialInvalid(f"there are {USERS_MAX} users: remove one first")
-        own = self._forms.get(tenant)
-        if tenant and own is not None and own.user_count >= USERS_OF_TENANT_MAX:
-            raise CredentialInvalid(f"there are {USERS_OF_TENANT_MAX} users: remove one first")
+        counts = {of: forms.user_count for of, forms in self._forms.items()}
+        if excess := TenantShares("users", USERS_MAX).excess(tenant, counts):
+            raise CredentialInvalid(f"{excess}: remove one first; nothing was changed")
 
 
 def _credentials(fact: UserFact) -> Credentials:
