@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 from contextlib import asynccontextmanager, contextmanager
@@ -34,6 +35,7 @@ from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 IMPATIENT = BlobLimits(timeout_ms=300, connect_timeout_ms=300, retries_max=1, retry_for_ms=500)
 SECRET = "not-a-secret-of-anybody"
@@ -479,6 +481,94 @@ async def test_metadata_from_before_a_recipe_replaced_the_object_still_gives_the
             await store.read(ledger, 0, len(data))
         with pytest.raises(LedgerUnknown):
             await store.write_recipe(LedgerId(99), [])
+
+
+@asynccontextmanager
+async def tabled(folder: Path, count: int, size: int):
+    """(store, ledger, data, path) of a ledger whose records are in a table's file alone, in `count`
+    batches of two records, every sixth of which is kept in the recipe."""
+    rng = random.Random(count)
+    records = [Record(at, 1_700_000_000_000, None, rng.randbytes(size), []) for at in range(count)]
+    lent = [one for one in records if one.offset // 2 % 6]
+    data = b"".join(encode_batch(records[at : at + 2], base_offset=at) for at in range(0, count, 2))
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        assert await store.write_recipe(ledger, [table_file(folder / "a", lent)]) is None
+        store.attach(ledger, len(data), is_local=False, is_tabled=True)
+        await store._blobs.delete(f"c/{object_name(ledger)}")
+        yield store, ledger, data, folder / "a"
+
+
+async def test_a_range_of_a_recipe_is_one_request_however_many_runs_it_has(tmp_path):
+    pytest.importorskip("pyarrow")
+    async with tabled(tmp_path, 400, 1_500) as (store, _ledger, data, _path):
+        (remote,) = store._remote.values()
+        await remote.open()
+        runs = remote._recipe.runs
+        assert len(runs) > 60
+        before = store.counters.cold_reads
+        assert await remote.read_blocks(0, 2) == data[: 2 * BLOCK_BYTES]
+        assert store.counters.cold_reads == before + 1
+
+
+async def test_rebuilt_runs_that_are_kept_are_bounded_for_all_ledgers_together(tmp_path):
+    pytest.importorskip("pyarrow")
+    async with tabled(tmp_path, 1_200, 1_500) as (store, ledger, data, _):
+        store._runs._bytes_max = 100_000
+        largest = max(run.size for run in (await opened(store)).runs)
+        for block in (1, 5, 2, 0, 6, 4, 3):
+            assert (
+                await store.read(ledger, block * BLOCK_BYTES, 9) == data[block * BLOCK_BYTES :][:9]
+            )
+            kept = sum(map(len, store._runs._kept.values()))
+            assert kept == store._runs.size_bytes <= 100_000 + largest
+        assert store._runs.size_bytes > 0
+
+
+async def opened(store: TieredLedgerStore) -> Any:
+    (remote,) = store._remote.values()
+    await remote.open()
+    return remote._recipe
+
+
+async def test_a_file_that_was_altered_and_restored_is_served_again_without_a_restart(tmp_path):
+    pytest.importorskip("pyarrow")
+    async with tabled(tmp_path, 40, 1_500) as (store, ledger, data, path):
+        sound = path.read_bytes()
+        altered = bytearray(sound)
+        at = sound.index(data[-100:-1])
+        altered[at] ^= 1
+        path.write_bytes(altered)
+        store._runs.rows.close()  # as after a restart
+        for _ in range(2):
+            with pytest.raises(DataCorrupt):
+                await store.read(ledger, 0, len(data))
+        restored = path.with_name("restored")
+        restored.write_bytes(sound)
+        restored.replace(path)
+        assert await store.read(ledger, 0, len(data)) == data
+
+
+async def test_readers_of_an_open_object_turn_to_the_recipe_that_has_replaced_it(tmp_path):
+    """Another broker may replace it before this one hears of it."""
+    pytest.importorskip("pyarrow")
+    count = 2 * BLOCK_BYTES // 1_000
+    records = [Record(at, 1_700_000_000_000, None, b"v" * 1_000, []) for at in range(count)]
+    data = b"".join(
+        encode_batch(records[at : at + 50], base_offset=at) for at in range(0, count, 50)
+    )
+    for call in ("read", "recover"):
+        async with offloaded(memory_blobs(), data, cache_bytes_max=1) as (store, ledger):
+            assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+            assert await store.read(ledger, 0, 9) == data[:9]
+            await store._blobs.delete(f"c/{object_name(ledger)}")
+            if call == "read":
+                found = await asyncio.gather(
+                    *(store.read(ledger, at, 90_000) for at in range(0, len(data), 90_000))
+                )
+                assert b"".join(found) == data
+            else:
+                assert (await store.recover(ledger)).footer == b"footer"
+            await store._blobs.delete(f"c/{recipe_name(ledger)}")
 
 
 async def test_a_ledger_with_a_marker_after_each_small_transaction_keeps_its_object(tmp_path):

@@ -92,6 +92,14 @@ def block_crc(ledger: int, number: int, data: Buffer) -> int:
     return crc32c(data, crc32c(_SEED.pack(ledger, number)))
 
 
+def first_bad_block(ledger: int, first: int, step: int, data: memoryview, crcs: array[int]) -> int:
+    """The first of the blocks in `data`, from number `first` on, with another checksum; or -1."""
+    for at in range(-(-len(data) // step)):
+        if block_crc(ledger, first + at, data[at * step : (at + 1) * step]) != crcs[first + at]:
+            return first + at
+    return -1
+
+
 def footer_crc(ledger: int, footer: Buffer) -> int:
     """The checksum of the footer."""
     return block_crc(ledger, _FOOTER_NUMBER, footer)

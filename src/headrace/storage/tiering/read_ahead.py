@@ -142,9 +142,12 @@ class ReadAhead:
         return _joined(runs, position, end)
 
     def forget(self, ledger: int) -> None:
-        """The ledger was deleted: release its memory."""
+        """The ledger was deleted, or has another source: release its memory, and let no new reader
+        wait for what the former source has not answered yet."""
         for run in [run for run in self._runs if run.source.ledger == ledger]:
             self._drop(run)
+        for place in [place for place in self._coming if place.ledger == ledger]:
+            del self._coming[place]
 
     # --- internal ----------------------------------------------------------------------------
 
@@ -178,7 +181,8 @@ class ReadAhead:
             finally:
                 self._requests -= 1
                 for place in places:
-                    self._coming.pop(place, None)
+                    if self._coming.get(place) is task:
+                        del self._coming[place]
 
         task = self._tasks.start(fetch(), f"cold read of ledger {source.ledger}")
         for place in places:

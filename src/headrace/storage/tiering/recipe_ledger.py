@@ -7,11 +7,10 @@ the bytes that were appended, or an error. Records are read from the table in a 
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import DataCorrupt, StorageUnavailable
-from headrace.storage.tiering.object_format import block_crc
+from headrace.storage.tiering.object_format import first_bad_block
 from headrace.storage.tiering.recipe import rebuild_run
 from headrace.storage.tiering.recipe_format import (
     END_SIZE,
@@ -22,50 +21,98 @@ from headrace.storage.tiering.recipe_format import (
     decode_recipe,
     rest_size,
 )
-from headrace.storage.tiering.table_rows import check_presence
+from headrace.storage.tiering.remote_ledger import ATTEMPTS
+from headrace.storage.tiering.table_rows import TableRows, check_presence
 
 if TYPE_CHECKING:
-    from headrace.storage.ledger import LedgerId
-    from headrace.storage.tiering.blob_store import BlobStore
-    from headrace.storage.tiering.table_rows import TableRows
-    from headrace.storage.tiering.tier import TierCounters
+    from collections.abc import Sequence
 
-log = logging.getLogger(__name__)
+    from headrace.storage.ledger import LedgerId
+    from headrace.storage.tiering.ledger_blob import LedgerBlob
+
+READERS_MAX: Final = 2
+"""Threads that rebuild ledgers at the same time, for all ledgers together."""
+REBUILT_BYTES_MAX: Final = 8 << 20
+PIECE_BLOCKS: Final = 8
+
+
+class RebuiltRuns:
+    """Rebuilds runs, and keeps those of the last requests: the next one begins in such a run.
+
+    For all ledgers together. `rows` are the tables' files.
+    """
+
+    def __init__(self, bytes_max: int = REBUILT_BYTES_MAX) -> None:
+        self.rows = TableRows()
+        self._bytes_max = bytes_max
+        self._turns = asyncio.Semaphore(READERS_MAX)
+        self._kept: dict[tuple[LedgerId, Run], bytes] = {}
+        """Oldest first: a run that was read to its end is not asked for again."""
+        self.size_bytes = 0
+
+    def find(self, ledger: LedgerId, run: Run) -> bytes | None:
+        """The bytes of a run, if they are kept."""
+        return self._kept.get((ledger, run))
+
+    async def rebuild(
+        self, ledger: LedgerId, recipe: Recipe, runs: Sequence[Run], stored: memoryview
+    ) -> list[bytes]:
+        """The bytes of consecutive runs, from what the recipe has stored for them.
+
+        Raises StorageUnavailable, DataCorrupt; the caller verifies the bytes.
+        """
+        start = runs[0].stored_at
+
+        def rebuilt() -> list[bytes]:
+            return [
+                rebuild_run(
+                    run,
+                    bytes(stored[run.stored_at - start :][: run.stored_size]),
+                    recipe.files,
+                    self.rows,
+                )
+                for run in runs
+            ]
+
+        if all(run.file == KEPT for run in runs):
+            return rebuilt()
+        async with self._turns:
+            found = await asyncio.to_thread(rebuilt)
+        if runs[-1].file != KEPT:
+            self._keep(ledger, runs[-1], found[-1])
+        return found
+
+    def _keep(self, ledger: LedgerId, run: Run, data: bytes) -> None:
+        self.size_bytes += len(data) - len(self._kept.pop((ledger, run), b""))
+        self._kept[ledger, run] = data
+        while self.size_bytes > self._bytes_max and len(self._kept) > 1:
+            self.size_bytes -= len(self._kept.pop(next(iter(self._kept))))
+
+    async def forget(self, ledger: LedgerId, recipe: Recipe) -> None:
+        """Bytes of a ledger were wrong: read its files anew, which may be restored."""
+        for key in [key for key in self._kept if key[0] == ledger]:
+            self.size_bytes -= len(self._kept.pop(key))
+        await asyncio.to_thread(self.rows.forget, recipe.files)
 
 
 class RecipeLedger:
     """See RangeSource."""
 
-    __slots__ = (
-        "_blobs", "_counters", "_is_reported", "_last", "_name", "_recipe", "_rows", "_turn",
-        "ledger", "size",
-    )  # fmt: skip
+    __slots__ = ("_blob", "_block_bytes", "_recipe", "_runs", "_turn", "ledger", "size")
 
     place = None
     """Its records are in no file of its own."""
 
-    def __init__(
-        self,
-        ledger: LedgerId,
-        size: int,
-        blobs: BlobStore,
-        name: str,
-        rows: TableRows,
-        counters: TierCounters,
-    ) -> None:
-        self.ledger = ledger
+    def __init__(self, blob: LedgerBlob, size: int, runs: RebuiltRuns) -> None:
+        self.ledger = blob.ledger
         self.size = size
-        self._blobs = blobs
-        self._name = name
-        self._rows = rows
-        self._counters = counters
+        self._blob = blob
+        self._runs = runs
         self._recipe: Recipe | None = None
-        self._is_reported = False
+        self._block_bytes = 0
         self._turn = asyncio.Lock()
         """Requests that overlap would otherwise alternate between two places of a file, and each
         would decode its rows from the start again."""
-        self._last: tuple[Run, bytes] | None = None
-        """The run rebuilt last: the next request begins in it."""
 
     @property
     def is_open(self) -> bool:
@@ -74,24 +121,25 @@ class RecipeLedger:
 
     @property
     def block_bytes(self) -> int:
-        """See RangeSource; the ledger is open."""
-        assert self._recipe is not None
-        return self._recipe.layout.block_bytes
+        """See RangeSource; the ledger was opened."""
+        return self._block_bytes
 
     async def open(self) -> None:
         """Read the recipe. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
         try:
-            self._recipe = await self._read_recipe()
+            self._recipe = recipe = await self._read_recipe()
+            self._block_bytes = recipe.layout.block_bytes
         except DataCorrupt as error:
-            raise self._counted(error) from None
+            raise self._blob.counted(error) from None
 
     async def _read_recipe(self) -> Recipe:
-        size = await self._blobs.size(self._name)
+        size = await self._blob.size()
         if size < END_SIZE:
             raise corrupt(self.ledger, "it is truncated")
-        end = await self._get(size - END_SIZE, END_SIZE)
-        rest = rest_size(end, size, self.ledger)
-        recipe = decode_recipe(await self._get(size - END_SIZE - rest, rest), end, self.ledger)
+        end = await self._blob.get(size - END_SIZE, END_SIZE)
+        left = rest_size(end, size, self.ledger)
+        rest = await self._blob.get(size - END_SIZE - left, left)
+        recipe = await asyncio.to_thread(decode_recipe, rest, end, self.ledger)
         if recipe.layout.size != self.size:
             raise corrupt(self.ledger, f"it describes {recipe.layout.size} of {self.size} bytes")
         return recipe
@@ -100,8 +148,9 @@ class RecipeLedger:
         """Rebuild and verify all of the ledger. Raises like `open`."""
         await self.open()
         assert self._recipe is not None
-        for number in range(self._recipe.layout.block_count):
-            await self.read_blocks(number, 1)
+        end = self._recipe.layout.block_count
+        for first in range(0, end, PIECE_BLOCKS):
+            await self.read_blocks(first, min(PIECE_BLOCKS, end - first))
 
     async def check_files(self) -> None:
         """Look for the files that its records are in, without reading them. Raises like `open`."""
@@ -112,7 +161,7 @@ class RecipeLedger:
 
     def shut(self) -> None:
         """Release the memory."""
-        self._recipe = self._last = None
+        self._recipe = None
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
         """See RangeSource."""
@@ -122,38 +171,42 @@ class RecipeLedger:
         assert recipe is not None
         step = recipe.layout.block_bytes
         start = first * step
-        end = min(start + count * step, self.size)
-        runs = recipe.runs_of(start, end)
-        async with self._turn:
-            parts = [await self._rebuilt(recipe, run) for run in runs]
-        skip = start - runs[0].position
-        data = memoryview(b"".join(parts))[skip : skip + end - start]
-        for at in range(-(-len(data) // step)):
-            number = first + at
-            if (
-                block_crc(self.ledger, number, data[at * step : (at + 1) * step])
-                != (recipe.crcs[number])
-            ):
-                raise self._counted(self.corrupt(number * step, "checksum mismatch in a block"))
-        return data
+        size = min(count * step, self.size - start)
+        bad = -1
+        for _ in range(ATTEMPTS):
+            async with self._turn:
+                data = await self._rebuilt(recipe, start, start + size)
+            self._blob.counters.cold_bytes += size
+            bad = first_bad_block(self.ledger, first, step, data, recipe.crcs)
+            if bad < 0:
+                return data
+            await self._runs.forget(self.ledger, recipe)
+        raise self._blob.counted(self.corrupt(bad * step, "checksum mismatch in a block"))
 
-    async def _rebuilt(self, recipe: Recipe, run: Run) -> bytes:
-        if self._last is not None and self._last[0] == run:
-            return self._last[1]
-        stored = bytes(await self._get(run.stored_at, run.stored_size))
-        if run.file == KEPT:
-            return stored
-        self._counters.cold_reads += 1
+    async def _rebuilt(self, recipe: Recipe, start: int, end: int) -> memoryview:
+        """The bytes of the ledger from `start` to before `end`, not verified."""
+        runs = recipe.runs_of(start, end)
+        skip = start - runs[0].position
+        kept = self._runs.find(self.ledger, runs[0])
+        parts = [] if kept is None else [kept]
+        wanted = runs if kept is None else runs[1:]
         try:
-            async with self._rows.turns:
-                made = asyncio.to_thread(rebuild_run, run, stored, recipe.files, self._rows)
-                rebuilt = await made
-            self._last = run, rebuilt
-            return rebuilt
+            if wanted:
+                at, last = wanted[0].stored_at, wanted[-1]
+                stored = await self._blob.get(at, last.stored_at + last.stored_size - at)
+                parts += await self._of_runs(recipe, wanted, stored)
         except DataCorrupt as error:
-            raise self._counted(error) from None
+            await self._runs.forget(self.ledger, recipe)
+            raise self._blob.counted(error) from None
+        return memoryview(b"".join(parts))[skip : skip + end - start]
+
+    async def _of_runs(
+        self, recipe: Recipe, runs: Sequence[Run], stored: memoryview
+    ) -> list[bytes]:
+        try:
+            return await self._runs.rebuild(self.ledger, recipe, runs, stored)
         except StorageUnavailable:
-            self._counters.failures += 1
+            self._blob.counters.failures += 1
             raise
 
     async def read_footer(self) -> bytes | None:
@@ -163,27 +216,5 @@ class RecipeLedger:
 
     def corrupt(self, position: int, problem: str) -> DataCorrupt:
         """The error for corruption at `position` of the ledger."""
-        return DataCorrupt(
-            f"ledger {self.ledger} is corrupt at byte {position} ({problem}): its records there are"
-            f" not served; restore {self._name} in {self._blobs.shown}, and the files of the table"
-            " that it names, from older versions",
-            ledger=self.ledger,
-            position=position,
-        )
-
-    def _counted(self, damage: DataCorrupt) -> DataCorrupt:
-        """The same error, counted, and logged if it is the first one of this ledger."""
-        self._counters.corrupt_blocks += 1
-        if not self._is_reported:
-            self._is_reported = True
-            log.error("%s: %s", self._name, damage)
-        return damage
-
-    async def _get(self, start: int, size: int) -> memoryview:
-        self._counters.cold_reads += 1
-        self._counters.cold_bytes += size
-        try:
-            return await self._blobs.get(self._name, start, size)
-        except StorageUnavailable:
-            self._counters.failures += 1
-            raise
+        besides = ", and the files of the table that it names,"
+        return self._blob.corrupt(position, problem, besides)

@@ -8,28 +8,23 @@ counted, logged and reported.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.errors import DataCorrupt
 from headrace.storage.tiering.object_files import ObjectFile
 from headrace.storage.tiering.object_format import (
     HEADER_SIZE,
     Layout,
-    block_crc,
     decode_header,
     decode_tail,
+    first_bad_block,
     footer_crc,
 )
 
 if TYPE_CHECKING:
     from array import array
 
-    from headrace.storage.ledger import LedgerId
-    from headrace.storage.tiering.blob_store import BlobStore
-    from headrace.storage.tiering.tier import TierCounters
-
-log = logging.getLogger(__name__)
+    from headrace.storage.tiering.ledger_blob import LedgerBlob
 
 ATTEMPTS = 2
 
@@ -37,35 +32,20 @@ ATTEMPTS = 2
 class RemoteLedger:
     """See RangeSource."""
 
-    __slots__ = (
-        "_blobs",
-        "_counters",
-        "_crcs",
-        "_is_reported",
-        "_layout",
-        "_name",
-        "_place",
-        "ledger",
-        "size",
-    )
+    __slots__ = ("_blob", "_crcs", "_layout", "_place", "ledger", "size")
 
-    def __init__(
-        self, ledger: LedgerId, size: int, blobs: BlobStore, name: str, counters: TierCounters
-    ) -> None:
-        self.ledger = ledger
+    def __init__(self, blob: LedgerBlob, size: int) -> None:
+        self.ledger = blob.ledger
         self.size = size
-        self._blobs = blobs
-        self._name = name
-        self._counters = counters
+        self._blob = blob
         self._layout: Layout | None = None
         self._crcs: array[int] | None = None
         self._place: ObjectFile | None = None
-        self._is_reported = False
 
     @property
     def is_open(self) -> bool:
         """Whether its layout was read."""
-        return self._layout is not None
+        return self._crcs is not None
 
     @property
     def layout(self) -> Layout:
@@ -86,7 +66,7 @@ class RemoteLedger:
 
     @property
     def block_bytes(self) -> int:
-        """See RangeSource; the ledger is open."""
+        """See RangeSource; the ledger was opened."""
         assert self._layout is not None
         return self._layout.block_bytes
 
@@ -95,7 +75,7 @@ class RemoteLedger:
 
         Raises like `open`.
         """
-        size = await self._blobs.size(self._name)
+        size = await self._blob.size()
         if size < HEADER_SIZE or size != (await self._read_header()).object_size:
             return False
         await self.open()
@@ -104,7 +84,7 @@ class RemoteLedger:
     async def _read_header(self) -> Layout:
         problem: DataCorrupt | None = None
         for _ in range(ATTEMPTS):
-            data = await self._get(0, HEADER_SIZE)
+            data = await self._blob.get(0, HEADER_SIZE)
             try:
                 layout = decode_header(data, self.ledger)
             except DataCorrupt as error:
@@ -112,16 +92,16 @@ class RemoteLedger:
                 continue
             if layout.size == self.size:
                 return layout
-            problem = self.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
+            problem = self._blob.corrupt(0, f"it holds {layout.size} bytes of {self.size}")
         assert problem is not None
-        raise self._counted(problem)
+        raise self._blob.counted(problem)
 
     async def open(self) -> None:
         """Read the layout. Raises StorageUnavailable, DataCorrupt, FormatUnsupported."""
         layout = await self._read_header()
         problem: DataCorrupt | None = None
         for _ in range(ATTEMPTS):
-            tail = await self._get(layout.index_at, layout.tail_size)
+            tail = await self._blob.get(layout.index_at, layout.tail_size)
             try:
                 self._crcs, self._layout = decode_tail(tail, layout), layout
                 break
@@ -129,13 +109,13 @@ class RemoteLedger:
                 problem = error
         else:
             assert problem is not None
-            raise self._counted(problem)
-        path = self._blobs.path_of(self._name)
+            raise self._blob.counted(problem)
+        path = self._blob.path
         self._place = None if path is None else ObjectFile(path, layout, self._crcs)
 
     def shut(self) -> None:
         """Release the memory."""
-        self._layout = self._crcs = self._place = None
+        self._crcs = self._place = None
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
         """See RangeSource."""
@@ -150,20 +130,12 @@ class RemoteLedger:
         size = min(count * step, self.size - start)
         bad = -1
         for _ in range(ATTEMPTS):
-            data = await self._get(HEADER_SIZE + start, size)
-            self._counters.cold_bytes += size
-            bad = next(
-                (
-                    first + at
-                    for at in range(-(-size // step))
-                    if block_crc(self.ledger, first + at, data[at * step : (at + 1) * step])
-                    != crcs[first + at]
-                ),
-                -1,
-            )
+            data = await self._blob.get(HEADER_SIZE + start, size)
+            self._blob.counters.cold_bytes += size
+            bad = first_bad_block(self.ledger, first, step, data, crcs)
             if bad < 0:
                 return data
-        raise self._counted(self.corrupt(bad * step, "checksum mismatch in a block"))
+        raise self._blob.counted(self._blob.corrupt(bad * step, "checksum mismatch in a block"))
 
     async def read_footer(self) -> bytes | None:
         """The footer passed to `seal`; the ledger is open. Raises like `read_blocks`."""
@@ -173,32 +145,7 @@ class RemoteLedger:
         if not layout.has_footer:
             return None
         for _ in range(ATTEMPTS):
-            data = await self._get(layout.footer_at, layout.footer_size)
+            data = await self._blob.get(layout.footer_at, layout.footer_size)
             if footer_crc(self.ledger, data) == crcs[-1]:
                 return bytes(data)
-        raise self._counted(self.corrupt(self.size, "checksum mismatch in its footer"))
-
-    def corrupt(self, position: int, problem: str) -> DataCorrupt:
-        """The error for corruption at `position` of the ledger."""
-        return DataCorrupt(
-            f"ledger {self.ledger} is corrupt at byte {position} ({problem}): its records there are"
-            f" not served; restore {self._name} in {self._blobs.shown} from an older version",
-            ledger=self.ledger,
-            position=position,
-        )
-
-    def _counted(self, damage: DataCorrupt) -> DataCorrupt:
-        """The same error, counted, and logged if it is the first one of this object."""
-        self._counters.corrupt_blocks += 1
-        if not self._is_reported:
-            self._is_reported = True
-            log.error("%s: %s", self._name, damage)
-        return damage
-
-    async def _get(self, start: int, size: int) -> memoryview:
-        self._counters.cold_reads += 1
-        try:
-            return await self._blobs.get(self._name, start, size)
-        except StorageUnavailable:
-            self._counters.failures += 1
-            raise
+        raise self._blob.counted(self._blob.corrupt(self.size, "checksum mismatch in its footer"))

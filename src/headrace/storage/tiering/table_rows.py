@@ -10,7 +10,6 @@ is an error and never an empty answer.
 from __future__ import annotations
 
 import threading
-from asyncio import Semaphore
 from bisect import bisect_right
 from hashlib import sha256
 from itertools import accumulate, chain
@@ -22,7 +21,7 @@ from headrace.records.codec import header_name
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headrace.records.codec import Headers
     from headrace.storage.tiering.recipe_format import TableFile
@@ -32,8 +31,6 @@ BATCH_BYTES: Final = 8 << 20
 GROUP_BYTES_MAX: Final = 256 << 20
 """Uncompressed: what a batch of rows takes at most, if a few of them have most of the bytes."""
 CURSORS_MAX: Final = 4
-READERS_MAX: Final = 2
-"""Threads that rebuild ledgers at the same time, for all ledgers together."""
 _COLUMNS: Final = ("offset", "timestamp", "key", "headers", "value", "raw")
 _HEADER_ROWS_MIN: Final = 256
 _PLAIN_BYTES_MIN: Final = 8
@@ -126,8 +123,6 @@ class TableRows:
     """Rows of data files, for all ledgers together."""
 
     def __init__(self) -> None:
-        self.turns = Semaphore(READERS_MAX)
-        """For those who read in a thread: the threads are not theirs alone."""
         self._lock = threading.Lock()
         self._cursors: dict[TableFile, _Cursor] = {}
 
@@ -146,6 +141,13 @@ class TableRows:
                 self._cursors.pop(next(iter(self._cursors))).close()
             self._cursors[file] = cursor
             return records
+
+    def forget(self, files: Sequence[TableFile]) -> None:
+        """Close these files, which may have been replaced."""
+        with self._lock:
+            for cursor in (self._cursors.pop(file, None) for file in files):
+                if cursor is not None:
+                    cursor.close()
 
     def close(self) -> None:
         """Close all files."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import (
     DataCorrupt,
@@ -39,19 +39,19 @@ from headrace.storage.ledger import (
     StoresInlineCheckpoints,
     WritesInBulk,
 )
+from headrace.storage.tiering.ledger_blob import LedgerBlob
 from headrace.storage.tiering.object_files import ObjectFile, ObjectFiles
 from headrace.storage.tiering.object_format import ledger_of_name, object_name
 from headrace.storage.tiering.offload import UploadRate, read_back, write_object
 from headrace.storage.tiering.read_ahead import ReadAhead
 from headrace.storage.tiering.recipe_format import ledger_of_recipe, recipe_name
-from headrace.storage.tiering.recipe_ledger import RecipeLedger
+from headrace.storage.tiering.recipe_ledger import RebuiltRuns, RecipeLedger
 from headrace.storage.tiering.recipe_writing import write_recipe
 from headrace.storage.tiering.remote_ledger import RemoteLedger
-from headrace.storage.tiering.table_rows import TableRows
 from headrace.storage.tiering.tier import StoredObject, TierCounters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.completion import Completion
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from headrace.storage.tiering.blob_store import BlobStore
     from headrace.storage.tiering.recipe_format import TableFile
     from headrace.storage.tiering.table_files import TableFiles
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class TieredLedgerStore:
         self._remote: dict[LedgerId, RemoteLedger | RecipeLedger] = {}
         """The subset that is read from objects, or by recipes."""
         self._opened: dict[RemoteLedger | RecipeLedger, None] = {}
-        self._rows = TableRows()
+        self._runs = RebuiltRuns()
         self._ahead = ReadAhead(cache_bytes_max)
         self._files = ObjectFiles(SystemDisk(), clock)
         self._local = inner if isinstance(inner, LocatesBytes) else None
@@ -117,7 +119,7 @@ class TieredLedgerStore:
         await self._tasks.close()
         await self._ahead.close()
         self._files.close()
-        self._rows.close()
+        self._runs.rows.close()
 
     # --- LedgerStore -------------------------------------------------------------------------
 
@@ -229,7 +231,9 @@ class TieredLedgerStore:
                     raise
         remote = await self._open(remote)
         found = self.read_cached(ledger, position, size)
-        return found if found is not None else await self._ahead.read(remote, position, size)
+        if found is not None:
+            return found
+        return await self._from(remote, lambda one: self._ahead.read(one, position, size))
 
     async def seal(self, ledger: LedgerId, footer: bytes) -> None:
         """See LedgerStore."""
@@ -244,8 +248,8 @@ class TieredLedgerStore:
         remote = self._remote.get(ledger)
         if remote is None:
             return await self._inner.recover(ledger)
-        remote = await self._open(remote)
-        return LedgerInfo(ledger, remote.size, is_sealed=True, footer=await remote.read_footer())
+        footer = await self._from(remote, lambda one: one.read_footer())
+        return LedgerInfo(ledger, remote.size, is_sealed=True, footer=footer)
 
     async def delete(self, ledger: LedgerId) -> None:
         """See LedgerStore; the object is deleted in the background."""
@@ -328,7 +332,7 @@ class TieredLedgerStore:
         try:
             if isinstance(await self._open(remote), RemoteLedger):
                 source = self._remote_ledger(ledger, size)
-                reason = await write_recipe(source, self._blobs, name, files, self._rows)
+                reason = await write_recipe(source, self._blobs, name, files, self._runs.rows)
             if reason is None:
                 await self._recipe_ledger(ledger, size).rebuild_all()
             return reason
@@ -383,14 +387,16 @@ class TieredLedgerStore:
         return f"{self._prefix}/{object_name(ledger)}"
 
     def _remote_ledger(self, ledger: LedgerId, size: int) -> RemoteLedger:
-        return RemoteLedger(ledger, size, self._blobs, self._name(ledger), self.counters)
+        return RemoteLedger(self._blob(ledger, self._name(ledger)), size)
 
     def _recipe_name(self, ledger: LedgerId) -> str:
         return f"{self._prefix}/{recipe_name(ledger)}"
 
     def _recipe_ledger(self, ledger: LedgerId, size: int) -> RecipeLedger:
-        name = self._recipe_name(ledger)
-        return RecipeLedger(ledger, size, self._blobs, name, self._rows, self.counters)
+        return RecipeLedger(self._blob(ledger, self._recipe_name(ledger)), size, self._runs)
+
+    def _blob(self, ledger: LedgerId, name: str) -> LedgerBlob:
+        return LedgerBlob(ledger, self._blobs, name, self.counters)
 
     async def _open(self, remote: RemoteLedger | RecipeLedger) -> RemoteLedger | RecipeLedger:
         """Open it, or the recipe that has replaced its object since this broker last heard of it,
@@ -399,17 +405,7 @@ class TieredLedgerStore:
             try:
                 await remote.open()
             except StorageUnavailable as error:
-                if not error.fields.get("is_missing") or isinstance(remote, RecipeLedger):
-                    raise
-                recipe = self._recipe_ledger(remote.ledger, remote.size)
-                try:
-                    await recipe.open()
-                except StorageUnavailable:
-                    raise error from None
-                if self._remote.get(remote.ledger) is remote:
-                    self._forget(remote.ledger)
-                    self._remote[remote.ledger] = recipe
-                remote = recipe
+                remote = await self._recipe_instead(remote, error)
             while len(self._opened) >= OPENED_MAX:
                 oldest = next(iter(self._opened))
                 del self._opened[oldest]
@@ -417,6 +413,42 @@ class TieredLedgerStore:
         self._opened.pop(remote, None)
         self._opened[remote] = None
         return remote
+
+    async def _from(
+        self,
+        remote: RemoteLedger | RecipeLedger,
+        read: Callable[[RemoteLedger | RecipeLedger], Awaitable[T]],
+    ) -> T:
+        """What `read` finds in an opened ledger, or in its recipe if the object has been deleted
+        since it was opened."""
+        remote = await self._open(remote)
+        try:
+            return await read(remote)
+        except StorageUnavailable as error:
+            return await read(await self._open(await self._recipe_instead(remote, error)))
+
+    async def _recipe_instead(
+        self, remote: RemoteLedger | RecipeLedger, error: StorageUnavailable
+    ) -> RecipeLedger:
+        """The recipe of a ledger whose object failed with `error`, if it has replaced the object.
+
+        Raises the error if it has not.
+        """
+        if not error.fields.get("is_missing") or isinstance(remote, RecipeLedger):
+            raise error
+        current = self._remote.get(remote.ledger)
+        if isinstance(current, RecipeLedger):  # by another reader, or from the chain
+            recipe = current
+        else:
+            recipe = self._recipe_ledger(remote.ledger, remote.size)
+        try:
+            await recipe.open()
+        except StorageUnavailable:
+            raise error from None
+        if self._remote.get(remote.ledger) is remote:
+            self._forget(remote.ledger)
+            self._remote[remote.ledger] = recipe
+        return recipe
 
     async def _delete_objects(self) -> None:
         """Delete the queued objects, and those queued meanwhile."""
