@@ -20,7 +20,6 @@ from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.face_figures import kafka_figures
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.randomness import SystemRandomness
-from headrace.server.peers import call_peers
 from headrace.storage.files.wal_sync import Counters
 from headrace.storage.memory import MemoryLedgerStore
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headrace.runtime.figures import Source
-    from headrace.server.peers import KafkaPeers
 
 T = TypeVar("T")
 Test = Callable[[T], Awaitable[None]]
@@ -41,7 +39,6 @@ class BrokerHarness:
 
     node: Node
     face: KafkaFace
-    peers: KafkaPeers | None = None
 
     def __init__(
         self,
@@ -68,10 +65,10 @@ class BrokerHarness:
         return self.node
 
     async def join(self, *, has_port: bool) -> None:
-        """Join the brokers that share its metadata; they reach it if it has a port."""
+        """Join the brokers that share its metadata; they reach it if it has a port, and it reaches
+        them if its `machine` has `peers`."""
         address = ADDRESS
         if has_port:
-            self.peers = call_peers(self.node)
             address = await self.face.listen("127.0.0.1", 0)
         await self.node.register(address, ("127.0.0.1", 1))
 
@@ -86,8 +83,7 @@ class BrokerHarness:
 
     async def _hang_up(self) -> None:
         await self.face.close()
-        if self.peers is not None:
-            await self.peers.close()
+        await self.node.peers.close()
 
     async def restart(self) -> Node:
         await self.stop()

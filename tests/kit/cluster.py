@@ -11,9 +11,11 @@ from tests.kit.records import append, batch
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Machine
 from headrace.errors import HeadraceError
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.codec import iterate_records
+from headrace.server.peers import kafka_peers
 from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Cluster:
             MemoryMetadataStore(self.metadata),
             shared_ledgers=None if slots else ledgers,
             slots=slots,
+            machine=Machine(peers=kafka_peers) if self.has_ports else Machine(),
         )
         node = await rig.start()
         await rig.join(has_port=self.has_ports)

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
+    from headrace.broker.security.authentication import Authentication
     from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.authorizer import Authorizer
     from headrace.broker.services.decoded_values import DecodedValues
@@ -130,28 +131,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PeerClients(Protocol):
-    """Clients of other brokers."""
+async def _nothing_to_close() -> None:
+    pass
 
-    @property
-    def coordinators(self) -> PeerCalls:
-        """Calls between coordinators of transactions and owners of partitions."""
-        ...
 
-    @property
-    def shares(self) -> SharePeerCalls:
-        """Calls of share groups' coordinators."""
-        ...
+class PeerClients(NamedTuple):
+    """Clients of other brokers; None where there are no others to reach."""
 
-    @property
-    def queues(self) -> QueuePeerCalls:
-        """Calls to the owners of partitions for this broker's clients."""
-        ...
+    coordinators: PeerCalls | None = None
+    """Calls between coordinators of transactions and owners of partitions."""
+    shares: SharePeerCalls | None = None
+    """Calls of share groups' coordinators."""
+    queues: QueuePeerCalls | None = None
+    """Calls to the owners of partitions for this broker's clients."""
+    open_line: OpenLine | None = None
+    """Opens the connections that tell of deaths."""
+    close: Callable[[], Awaitable[None]] = _nothing_to_close
+    """Drops all connections."""
 
-    @property
-    def open_line(self) -> OpenLine:
-        """Opens the connections that tell of deaths."""
-        ...
+
+def _no_peers(_authentication: Authentication) -> PeerClients:
+    return PeerClients()
 
 
 class Machine(NamedTuple):
@@ -166,6 +166,8 @@ class Machine(NamedTuple):
     decoded_values: DecodedValues | None = None
     """None: this broker knows no schemas."""
     helper_listener: HelperListener = HelperListener()
+    peers: Callable[[Authentication], PeerClients] = _no_peers
+    """Makes the clients of other brokers, which may have to log in."""
 
 
 _NOTHING = Machine()
@@ -202,6 +204,11 @@ class Node:
         self.tenant_rates = TenantRates(self.access, clock, config.broker_id)
         self.quotas = ClientQuotas(metadata, clock, self.tenant_rates)
         self.authorizer: Authorizer = self.access or AllowAll()
+        tenants = None if self.access is None else self.access.tenants
+        self.authentication, self.issuers = without_listeners(
+            metadata, clock, randomness, config, tenants
+        )
+        self.peers = machine.peers(self.authentication)
         self.store, self.metadata, self.clock = store, metadata, clock
         self.tasks = Tasks()
         self.cluster_id = ""
@@ -216,7 +223,7 @@ class Node:
         environment = self._environment = Environment(*parts, self.evidence, CompanionedLogs())
         self.coordinators = CoordinatorRegistry()
         own = partial(self._make_ownership, incarnation=randomness.uuid().hex)
-        limits_of = None if self.access is None else self.access.tenants.limits_of_new
+        limits_of = None if tenants is None else tenants.limits_of_new
         self.topics = Topics(
             environment, config, randomness, own, limits_of, is_standalone=is_standalone
         )
@@ -235,8 +242,8 @@ class Node:
         self._prepare_housekeeping()
         self.services = _services_of(self, machine)
         self.figures = figures_of(self, self.services)
-        if self.access is not None:
-            _count_of_tenants(self, self.access.tenants)
+        if tenants is not None:
+            _count_of_tenants(self, tenants)
         self.settings.attach(self.topics.defaults_changed, self._advertised)
 
     def _prepare_storage(
@@ -323,6 +330,7 @@ class Node:
             self.shares,
             self.group_configs,
             self.cluster.brokers,
+            self.peers.shares,
         )
         self.queue_owners = QueueOwners(
             self.ownership,
@@ -331,6 +339,7 @@ class Node:
             self.group_configs,
             self.cluster.brokers,
             self.tasks,
+            self.peers.queues,
         )
 
     def _make_ownership(self, topics: Topics, incarnation: str) -> Ownership:
@@ -353,6 +362,7 @@ class Node:
             self.clock,
             self.tasks,
             self._slots,
+            self.peers.open_line,
         )
 
     async def open(self) -> None:
@@ -433,7 +443,12 @@ class Node:
         )
         self.markers = MarkerWriter(self.topics, self.groups)
         self.marker_sender = MarkerSender(
-            config.broker_id, self.topics, self.ownership, self.markers, self.tasks
+            config.broker_id,
+            self.topics,
+            self.ownership,
+            self.markers,
+            self.tasks,
+            self.peers.coordinators,
         )
         self.transactions = TransactionCoordinator(
             partial(self._shard_log, TRANSACTIONS_TOPIC),
@@ -448,16 +463,10 @@ class Node:
             config.broker_id,
             self.transactions,
             partial(self.cluster.coordinator_of, self.transactions.shards),
+            self.peers.coordinators,
         )
         self.coordinators.add(self.groups.shards)
         self.coordinators.add(self.transactions.shards)
-
-    def call_peers_with(self, peers: PeerClients) -> None:
-        """Reach other brokers by these clients."""
-        self.marker_sender.peers = self.transaction_checks.peers = peers.coordinators
-        self.share_group_administration.peers = peers.shares
-        self.queue_owners.peers = peers.queues
-        self.ownership.watch_peers(peers.open_line)
 
     @property
     def randomness(self) -> Randomness:
@@ -477,6 +486,7 @@ class Node:
 
     async def close(self) -> None:
         """Stop the coordinators and all background work. The caller closes the storage."""
+        await self.peers.close()
         self.coordinators.close()
         self.shares.close()
         self.timers.host.hosted.close()
@@ -559,17 +569,12 @@ class Node:
         await collect_orphans(*parts, has_neighbours=bool(self._slots))
 
 
-def _tenants_of(node: Node) -> Tenants | None:
-    return None if node.access is None else node.access.tenants
-
-
 def _services_of(node: Node, machine: Machine) -> Services:
     """Put together what faces may use."""
     owners, topics, configs = node.queue_owners, node.topics, node.group_configs
     broker_id, cluster = node.config.broker_id, node.cluster
     calls = OwnerCalls(owners, cluster.brokers, broker_id)
     shared = node.metadata, node.clock, node.randomness
-    authentication, issuers = without_listeners(*shared, node.config, _tenants_of(node))
     reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
@@ -615,10 +620,10 @@ def _services_of(node: Node, machine: Machine) -> Services:
         authorizer=node.authorizer,
         access=node.access,
         audit=node.audit,
-        authentication=authentication,
+        authentication=node.authentication,
         connections=ConnectionLimits(node.config, node.clock.now_ns, node.tenant_rates.counts),
-        issuers=issuers,
-        helper_access=partial(helper_access, machine.helper_listener, authentication),
+        issuers=node.issuers,
+        helper_access=partial(helper_access, machine.helper_listener, node.authentication),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
         calls=calls,
         clock=node.clock,

@@ -22,8 +22,6 @@ from headrace.errors import FactMissing, RequestInvalid
 from headrace.http.face import HttpFace
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.face_figures import kafka_figures
-from headrace.kafka.peers.client import PeerAccess
-from headrace.kafka.peers.login import PeerLogin
 from headrace.metadata.endpoints import HTTP, KAFKA
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.sqlite import POLL_MS, SqliteMetadataStore
@@ -38,7 +36,7 @@ from headrace.server.authentication import set_up_authentication
 from headrace.server.connection_limits import limit_connections
 from headrace.server.lifecycle import Broker
 from headrace.server.listener_tls import Certificates
-from headrace.server.peers import call_peers
+from headrace.server.peers import kafka_peers
 from headrace.server.request_log import RequestLog
 from headrace.server.schemas import decoded_values
 from headrace.server.settings import (
@@ -159,7 +157,8 @@ def _machine(
         one.security for one in settings.endpoints if one.face == KAFKA and one.listener == name
     )
     helpers = HelperListener(security, certificates.helper_settings)
-    return Machine(None, process_cpu_ns, certificates.reload, decoder, helpers)
+    peers = partial(kafka_peers, listener=name, access=Access(certificates.peers))
+    return Machine(None, process_cpu_ns, certificates.reload, decoder, helpers, peers)
 
 
 def _refuse_ledgers_without_metadata(store: FileLedgerStore, data_dir: Path) -> None:
@@ -354,12 +353,6 @@ async def _open(
     broker.on_stop(node.close)
     limit_connections(node, settings)
     await set_up_authentication(node, settings)
-    way = PeerAccess(
-        settings.inter_broker_listener,
-        Access(certificates.peers),
-        PeerLogin(node.services.authentication),
-    )
-    broker.on_stop(call_peers(node, way).close)
     faces = _faces(broker, node, settings, counters, certificates, slow)
     for face in faces:
         for endpoint in settings.endpoints:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.kafka.dispatch import KafkaFace
-from headrace.server.peers import call_peers
 from headrace_verify.rng import seeded
 from headrace_verify.simulation.bookie import PORT as BOOKIE_PORT
 from headrace_verify.simulation.bookie import BookieServer, BookieStore
@@ -105,7 +104,6 @@ class SimulatedBroker:
         self._broker = broker
         await node.open()
         broker.on_stop(node.close)
-        broker.on_stop(call_peers(node).close)
         face = KafkaFace(node)
         let_requests_be_cancelled(face, self._cluster.loop.fault_points)
         address = await face.listen(self.name, KAFKA_PORT)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.node import Machine as Surroundings
 from headrace.broker.node import Node
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
 from headrace.server.lifecycle import Broker
+from headrace.server.peers import kafka_peers
 from headrace.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from headrace.storage.bookkeeper.settings import BookKeeperSettings
 from headrace.storage.files.store import FileLedgerStore
@@ -99,7 +101,8 @@ class ClusterMachine:
         store = await BookKeeperLedgerStore.open(zookeeper, settings, broker.clock, randomness)
         life.on_stop(store.close)
         config = _config(broker.number)
-        node = Node(config, store, metadata, broker.clock, randomness, shared_ledgers=store)
+        parts = config, store, metadata, broker.clock, randomness
+        node = Node(*parts, shared_ledgers=store, machine=Surroundings(peers=kafka_peers))
         return life, node
 
     def lost_power(self) -> None:

@@ -79,8 +79,7 @@ class WatchedPeer:
         self.departures = Departures()
         self.tasks = Tasks()
         self.peer = Peer()
-        self.peers = Peers(1, "one", self.tasks, self.departures)
-        self.peers.open_line = self.peer.open_line
+        self.peers = Peers(1, "one", self.tasks, self.departures, self.peer.open_line)
         self.departures.owner_changed(None, "two")
 
     async def start(self) -> None:

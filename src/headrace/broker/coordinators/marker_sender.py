@@ -97,9 +97,10 @@ class MarkerSender:
         ownership: Ownership,
         writer: MarkerWriter,
         tasks: Tasks,
+        peers: PeerCalls | None = None,
     ) -> None:
-        self.peers: PeerCalls | None = None
-        """None on a broker that serves every partition itself."""
+        """`peers`: None on a broker that serves every partition itself."""
+        self.peers = peers
         self._broker_id = broker_id
         self._topics = topics
         self._ownership = ownership

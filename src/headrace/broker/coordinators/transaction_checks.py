@@ -51,9 +51,10 @@ class TransactionChecks:
         broker_id: int,
         transactions: TransactionCoordinator,
         coordinator_of: Callable[[str], BrokerFact],
+        peers: PeerCalls | None,
     ) -> None:
         """`coordinator_of(transactional_id)` raises CoordinatorUnavailable."""
-        self.peers: PeerCalls | None = None
+        self._peers = peers
         self._broker_id = broker_id
         self._transactions = transactions
         self._coordinator_of = coordinator_of
@@ -87,9 +88,9 @@ class TransactionChecks:
             broker = self._coordinator_of(command.transactional_id)
             if broker.id == self._broker_id:
                 return await self._transactions.submit(command)
-            if self.peers is None:
+            if self._peers is None:
                 raise BrokerUnreachable(f"no client is configured to call broker {broker.id}")
-            return await self.peers.add_partitions(broker, command)
+            return await self._peers.add_partitions(broker, command)
         except HeadraceError as error:
             return AddPartitionsReply(error)
 

@@ -48,19 +48,20 @@ class Peers:
         incarnation: str,
         tasks: Tasks,
         departures: Departures,
+        open_line: OpenLine | None,
     ) -> None:
+        """`open_line`: None if no other broker is watched."""
         self._me = me
         self._incarnation = incarnation
         self._departures = departures
         self._tasks = tasks
         self._watched: dict[str, asyncio.Task[None]] = {}
         self._lines: dict[str, PeerLine] = {}
-        self.open_line: OpenLine | None = None
-        """None: no other broker is watched."""
+        self._open_line = open_line
 
     def follow(self, brokers: Mapping[int, BrokerFact]) -> None:
         """Watch these brokers, and no others."""
-        if self.open_line is None:
+        if self._open_line is None:
             return
         wanted = {
             fact.incarnation: fact
@@ -72,7 +73,7 @@ class Peers:
         for incarnation, fact in wanted.items():
             if incarnation not in self._watched:
                 task = self._tasks.start(
-                    self._watch(self.open_line, fact, incarnation), f"peer {fact.id}"
+                    self._watch(self._open_line, fact, incarnation), f"peer {fact.id}"
                 )
                 self._watched[incarnation] = task
 

@@ -75,9 +75,11 @@ class SharedOwnership:
         clock: Clock,
         tasks: Tasks,
         slots: Sequence[int] = (),
+        open_line: OpenLine | None = None,
     ) -> None:
         """`slots`: the ids of all brokers, live or not, if each keeps its ledgers in a folder of
-        its own: a partition then stays with its first owner and waits for it if necessary."""
+        its own: a partition then stays with its first owner and waits for it if necessary.
+        `open_line` opens the connections that tell of deaths."""
         self._me = config.broker_id
         self._config = config
         self._metadata = metadata
@@ -94,7 +96,7 @@ class SharedOwnership:
         self._orphaned = OrphanedOwnerships(self.view, metadata, incarnation, tasks)
         self._is_all_due = True
         """Whether all partitions must be examined; otherwise only those the view marks as dirty."""
-        self._peers = Peers(self._me, incarnation, tasks, self.view.departures)
+        self._peers = Peers(self._me, incarnation, tasks, self.view.departures, open_line)
         self._membership: Membership | None = None
         known = topics, self.view, incarnation, metadata, self._next, events
         self._tenures = Tenures(*known, self._mark, tasks)
@@ -150,10 +152,6 @@ class SharedOwnership:
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
         return self.view.departures.listed(self.view.brokers.values())
-
-    def watch_peers(self, open_line: OpenLine) -> None:
-        """See Ownership."""
-        self._peers.open_line = open_line
 
     def line_ended(self, incarnation: str) -> None:
         """See Ownership."""

@@ -82,9 +82,10 @@ class QueueOwners:
         known: ConfiguredGroups,
         brokers: Callable[[], Sequence[BrokerFact]],
         tasks: Tasks,
+        peers: QueuePeerCalls | None,
     ) -> None:
-        self.peers: QueuePeerCalls | None = None
-        """None: this broker owns every partition."""
+        """`peers`: None if this broker owns every partition."""
+        self.peers = peers
         self._ownership = ownership
         self._broker_id = broker_id
         self._shares = shares

@@ -78,15 +78,16 @@ class ShareGroupAdministration:
         partitions: SharePartitions,
         known: ConfiguredGroups,
         brokers: Callable[[], Sequence[BrokerFact]],
+        peers: SharePeerCalls | None,
     ) -> None:
+        """`peers`: None if this broker owns every partition."""
         self._topics = topics
         self._ownership = ownership
         self._groups = groups
         self._partitions = partitions
         self._known = known
         self._brokers = brokers
-        self.peers: SharePeerCalls | None = None
-        """None: this broker owns every partition."""
+        self.peers = peers
 
     def has(self, group_id: str) -> bool:
         """Whether the share group exists, as far as its coordinator knows."""

@@ -101,10 +101,6 @@ class Ownership(Protocol):
         """The live brokers and those that left a moment ago, by id: for clients that move away."""
         ...
 
-    def watch_peers(self, open_line: OpenLine) -> None:
-        """Notice the deaths of other brokers by connections opened with this."""
-        ...
-
     def line_ended(self, incarnation: str) -> None:
         """A connection by which that broker watched this one has ended."""
         ...
@@ -170,9 +166,6 @@ class SoleOwnership:
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
         return self._brokers
-
-    def watch_peers(self, open_line: OpenLine) -> None:
-        """See Ownership: there is no other broker."""
 
     def line_ended(self, incarnation: str) -> None:
         """See Ownership."""
