@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ from tests.documents.commands import ROOT, blocks
 from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 
-from headrace_bench.parts import PartMissing
+from headrace_bench.kafka_parts import java
+from headrace_bench.parts import PartMissing, peers_folder
 from headrace_bench.peers import free_port
 from headrace_bench.systems import rabbitmq
 from headrace_verify.blackbox.languages.rocketmq import NotInstalled, find_python
@@ -147,6 +149,8 @@ class Source:
 
     count = COUNT
     bundle = BUNDLE
+    repeated: int | None = BUNDLE
+    """The most messages that a kill may repeat; None where there is no limit."""
 
     def __init__(self, language: str, server: str, commands: str, env: dict[str, str]) -> None:
         (self._program,) = (
@@ -171,7 +175,8 @@ class Source:
     def mover(self, broker: Broker) -> subprocess.Popen[bytes]:
         """The guide's program, for this server."""
         text = self._program.replace("127.0.0.1:9092", broker.kafka)
-        text = text.replace("127.0.0.1:5672", self._server)
+        for usual in ("127.0.0.1:5672", "pulsar://127.0.0.1:6650"):
+            text = text.replace(usual, self._server)
         return subprocess.Popen([self.python, "-c", text], env=self._env, start_new_session=True)
 
 
@@ -227,6 +232,47 @@ def left():
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
     print(found["Attributes"][name])
 """
+PULSAR = """
+import json, os, pulsar, urllib.request
+def send():
+    client = pulsar.Client(SERVER, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("orders", "workers").close()
+    producer = client.create_producer("orders", producer_name="shop", batching_enabled=BATCHED)
+    for number in range(COUNT):
+        about = {"a": "é", "n": str(number)}
+        producer.send_async(f"é {number}".encode(), None, about, str(number), "o",
+                            event_timestamp=1_777_863_721_000 + number)
+        if not number % 500:
+            producer.flush()
+    producer.flush()
+    client.close()
+def left():
+    url = "/admin/v2/persistent/public/default/orders/stats?getPreciseBacklog=true"
+    answer = urllib.request.urlopen(os.environ["PULSAR_WEB"] + url, timeout=60)
+    found = json.load(answer)["subscriptions"]["workers"]
+    print(COUNT - found["unackedMessages"] if found["msgBacklog"] else 0)
+"""
+OF_PULSAR = {
+    "a": "é".encode(), "pulsar-ordering_key": b"o", "pulsar-producer_name": b"shop",
+    "pulsar-topic_name": b"persistent://public/default/orders",
+}  # fmt: skip
+PULSAR_SETTINGS = """
+clusterName=standalone
+bindAddress=127.0.0.1
+advertisedAddress=127.0.0.1
+brokerServicePort={broker}
+webServicePort={web}
+bookkeeperNumberOfChannelsPerBookie=4
+managedLedgerDefaultEnsembleSize=1
+managedLedgerDefaultWriteQuorum=1
+managedLedgerDefaultAckQuorum=1
+managedLedgerCacheSizeMB=32
+allowLoopback=true
+httpServerEnabled=false
+systemTopicEnabled=false
+topicLevelPoliciesEnabled=false
+loadBalancerEnabled=false
+"""
 OF_SQS = {"a": "é".encode(), "bytes": b"\xff\x00"}
 
 
@@ -242,7 +288,7 @@ def moves_without_loss(
     try:
         mover = source.mover(broker)
         expected = source.count - source.bundle
-        wait_for(lambda: int(source.ask("left")) == expected, mover)
+        wait_for(lambda: int(source.ask("left")) <= expected, mover)
         kill(mover)
     finally:
         broker.process.send_signal(signal.SIGCONT)
@@ -259,7 +305,8 @@ def moves_without_loss(
             name: headers.pop(name, b"missing") for name in expected_headers
         } == expected_headers
         assert headers.pop("n").decode() == value.split()[1]
-    assert len(found) <= source.count + source.bundle
+    if source.repeated is not None:  # it was killed twice, first without an acknowledgement
+        assert len(found) <= source.count + source.bundle + source.repeated
     assert int(source.ask("left")) == 0
     return unique
 
@@ -291,7 +338,7 @@ def test_a_queue_of_sqs_is_moved_without_loss_although_the_mover_is_killed(tmp_p
     login = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "a"}
     env = {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1", **login}
     source = Source("python sqs", url, SQS, env)
-    source.count, source.bundle = 300, 10
+    source.count, source.bundle, source.repeated = 300, 10, 10
     code = f"from moto.server import main; main(['-p', '{port}'])"
     with (tmp_path / "moto.log").open("wb") as log:
         server = subprocess.Popen([source.python, "-c", code], stdout=log, stderr=log)
@@ -305,3 +352,77 @@ def test_a_queue_of_sqs_is_moved_without_loss_although_the_mover_is_killed(tmp_p
         server.wait()
     known = {"sqs-MessageId", "sqs-SentTimestamp", "sqs-ApproximateReceiveCount"}
     assert all({*headers} >= known for headers in others.values())
+
+
+def pulsar_jars() -> Path:
+    """Pulsar's server, from Maven's repository."""
+    folder, pom = peers_folder() / "pulsar-4.2.4", Path(__file__).parent / "pulsar-pom.xml"
+    if not folder.exists():
+        if shutil.which("mvn") is None:
+            pytest.skip("no mvn, which downloads Pulsar's server")
+        partial = folder.with_suffix(".partial")
+        copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        done = subprocess.run(
+            ["mvn", "-B", "-q", "-f", str(pom), *copy, f"-DoutputDirectory={partial}"],
+            capture_output=True, text=True, timeout=1_200, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            pytest.skip(f"Pulsar's server cannot be downloaded: {done.stdout[-300:]}")
+        partial.replace(folder)
+    return folder
+
+
+ACKS = 1_000
+"""Acknowledgements that Pulsar's client collects before it sends them, if 100 ms are not over."""
+OPENED = ("java.lang", "java.nio", "java.util", "jdk.internal.misc", "sun.net")
+"""Packages of Java's base that Pulsar's own script opens to it."""
+
+
+def start_pulsar(folder: Path, broker: int, web: int) -> subprocess.Popen[bytes]:
+    settings, data = folder / "standalone.conf", folder / "pulsar"
+    settings.write_text(PULSAR_SETTINGS.format(broker=broker, web=web))
+    opened = [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in OPENED]
+    heap = ["-Xmx384m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=1"]
+    command = [java(), *heap, *opened, "-cp", f"{pulsar_jars()}/*"]
+    command += ["org.apache.pulsar.PulsarStandaloneStarter", "-c", str(settings), "-nfw", "-nss"]
+    command += ["--metadata-dir", f"{data}/metadata", "--bookkeeper-dir", f"{data}/bookkeeper"]
+    with (folder / "pulsar.log").open("wb") as log:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+
+
+def has_namespace(web: int) -> bool:
+    """Whether Pulsar has made the namespace of topics without one, which it does last."""
+    url = f"http://127.0.0.1:{web}/admin/v2/namespaces/public"
+    try:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+            return b"public/default" in answer.read()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_subscription_of_pulsar_is_moved_without_loss_although_the_mover_is_killed(
+    tmp_path: Path, batched: bool
+) -> None:
+    """A batch is acknowledged as a whole and counts once, so that nothing limits what is repeated
+    of a producer's batches, whatever the time in which acknowledgements are collected."""
+    port, web = free_port(), free_port()
+    where = f"pulsar://127.0.0.1:{port}"
+    env = {"PULSAR_WEB": f"http://127.0.0.1:{web}"}
+    source = Source("python pulsar", where, f"BATCHED = {batched}\n{PULSAR}", env)
+    source.repeated = None if batched else source.bundle + ACKS
+    server = start_pulsar(tmp_path, port, web)
+    broker = Broker(tmp_path / "broker")
+    try:
+        wait_for(lambda: has_namespace(web), server)
+        others = moves_without_loss(source, broker.start(), OF_PULSAR)
+        found = {one.value().decode(): one for one in stored(broker)}
+    finally:
+        broker.stop()
+        server.kill()
+        server.wait()
+    for value, headers in others.items():
+        assert {*headers} == {"pulsar-message_id"}
+        number = int(value.split()[1])
+        assert found[value].key() == str(number).encode()
+        assert found[value].timestamp()[1] == 1_777_863_721_000 + number
