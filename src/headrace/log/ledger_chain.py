@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OBJECT_KEPT_MS_MIN = 3600 * 1000
+OBJECT_KEPT_MS_MAX = 30 * 24 * 3600 * 1000
+"""Limits of the wait until the table is asked again for what it could not replace: an attempt may
+read a quarter of the ledger."""
 ATTEMPTS_MAX = 16
 """Limit for a change: it competes only with one former owner and its own changes in doubt."""
 
@@ -381,9 +385,25 @@ class LedgerChain:
 
         def change(link: LedgerLink) -> LedgerLink:
             assert link.local_deleted_ms is not None, "the object is the only copy"
-            return replace(link, tabled_ms=now_ms)
+            return replace(link, tabled_ms=now_ms, object_kept_until_ms=None)
 
         return await self._change({ledger}, change, lambda: None)
+
+    async def object_kept(self, ledger: LedgerId, now_ms: int) -> int | None:
+        """Record that the table cannot replace a ledger's object; returns the time before which
+        that is not to be tried again, None if the ledger was trimmed.
+
+        The wait is as long as the object has been the only copy, so it doubles each time.
+        """
+        until_ms = 0
+
+        def change(link: LedgerLink) -> LedgerLink:
+            nonlocal until_ms
+            waited_ms = now_ms - (link.local_deleted_ms or now_ms)
+            until_ms = now_ms + min(max(waited_ms, OBJECT_KEPT_MS_MIN), OBJECT_KEPT_MS_MAX)
+            return replace(link, object_kept_until_ms=until_ms)
+
+        return until_ms if await self._change({ledger}, change) else None
 
     async def _change(
         self,

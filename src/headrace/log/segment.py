@@ -75,6 +75,7 @@ class Segment:
         "leader_epoch",
         "ledger",
         "max_timestamp_ms",
+        "object_kept_until_ms",
         "safe_max_timestamp_ms",
         "verified_from",
         "verified_to",
@@ -102,6 +103,8 @@ class Segment:
         """Whether the chain records a copy in object storage."""
         self.is_tabled = False
         """Whether the chain records that its recipe replaced its object."""
+        self.object_kept_until_ms: int | None = None
+        """See LedgerLink."""
         self.is_local = True
         """Whether the ledger store itself still has it."""
         self.index = OffsetIndex()
@@ -421,6 +424,7 @@ def sealed_segment(link: LedgerLink) -> Segment:
     segment.is_offloaded = link.offloaded_ms is not None
     segment.is_local = link.local_deleted_ms is None
     segment.is_tabled = link.tabled_ms is not None
+    segment.object_kept_until_ms = link.object_kept_until_ms
     segment.is_index_loaded = False
     return segment
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.log.ledger_chain import OBJECT_KEPT_MS_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,12 +79,20 @@ def to_drop(log: PartitionLog, now_ms: int) -> list[Segment]:
     return due
 
 
-def to_borrow(log: PartitionLog) -> list[Segment]:
-    """Ledgers whose object is their only copy, and whose records the table may have instead."""
+def to_borrow(log: PartitionLog, now_ms: int) -> list[Segment]:
+    """Ledgers whose object is their only copy, and whose records the table may have instead.
+
+    Without those that the table could not replace until their next attempt is due.
+    """
     if not log.config.is_table_replacing or log.config.is_compacted:
         return []
     return [
-        one for one in log.closed if one.is_offloaded and not one.is_local and not one.is_tabled
+        one
+        for one in log.closed
+        if one.is_offloaded
+        and not one.is_local
+        and not one.is_tabled
+        and not now_ms < (one.object_kept_until_ms or 0) <= now_ms + OBJECT_KEPT_MS_MAX
     ]
 
 
@@ -200,3 +210,16 @@ async def borrow(
     if noted is False:  # trimmed or deleted meanwhile
         tier.discard(segment.ledger)
     return None
+
+
+async def keep_object(log: PartitionLog, segment: Segment, now_ms: int) -> None:
+    """Record that the table cannot replace the object of a ledger for now.
+
+    Raises what metadata raises.
+    """
+
+    async def note() -> None:
+        chain = log.lifecycle_host.chain
+        segment.object_kept_until_ms = await chain.object_kept(segment.ledger, now_ms)
+
+    await log.lifecycle_host.do(note(), "note of an object that stays")

@@ -229,6 +229,8 @@ class LedgerLink:
     unknown: dict[str, Any] = field(default_factory=dict)
     tabled_ms: int | None = None
     """When its recipe, which takes the records from the topic's table, replaced its object."""
+    object_kept_until_ms: int | None = None
+    """The table could not replace its object; the time before which that is not tried again."""
 
     @property
     def is_sealed(self) -> bool:
@@ -249,6 +251,7 @@ class LedgerLink:
             reader.integer_or_none("offloaded_ms", 0),
             reader.integer_or_none("local_deleted_ms", 0),
             tabled_ms=reader.integer_or_none("tabled_ms", 0),
+            object_kept_until_ms=reader.integer_or_none("object_kept_until_ms", 0),
             unknown=reader.rest(),
         )
         if link.end_offset is not None and link.end_offset < link.base_offset:

@@ -18,6 +18,7 @@ from tests.kit.records import append, batch
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
+from headrace.broker.housekeeping.tabling import NOT_THERE, TRIED
 from headrace.broker.housekeeping.tiering import PARTITION_REST_MS
 from headrace.broker.topics.topic_checks import check_tiering
 from headrace.errors import ConfigInvalid, DataCorrupt, RequestInvalid, StorageUnavailable
@@ -63,12 +64,15 @@ class Storage(BlobStore):
 class TieredBroker(BrokerHarness):
     """A broker with one tiered topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Any = None) -> None:
         super().__init__(clock=HandClock(NOW_MS))
         self.inner, self.storage = self.store, Storage()
+        self.tables = tables
 
     async def start(self) -> Node:
-        self.store = TieredLedgerStore(self.inner, self.storage, "c", self.clock)
+        self.store = TieredLedgerStore(
+            self.inner, self.storage, "c", self.clock, tables=self.tables
+        )
         self.of_node = {"tier": self.store}
         return await super().start()
 
@@ -92,8 +96,8 @@ class TieredBroker(BrokerHarness):
 
 
 @asynccontextmanager
-async def bench(**configs: str):
-    made = TieredBroker()
+async def bench(tables: Any = None, **configs: str):
+    made = TieredBroker(tables)
     await made.start()
     named = {name.replace("_", "."): value for name, value in configs.items()}
     await made.node.topics.create("t", 1, 1, {"remote.storage.enable": "true", **named})
@@ -186,6 +190,59 @@ async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(t
             assert {path.suffix for path in disk.synced} >= {".parquet", ".avro"}
             manifests = {path for path in disk.synced if path.suffix == ".avro"}
             assert manifests == set(tmp_path.rglob("*.avro"))
+
+
+class Tables:
+    """The topic's table, which has no records, or gives other bytes; counts how often it is asked.
+
+    In place of a real one because an attempt depends on its answers alone.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def settled(self, topic: str) -> dict[int, int]:
+        return {0: 1_000}
+
+    async def protect(self, place: TablePlace, base_offset: int, end_offset: int) -> None:
+        self.asked.append(place.ledger)
+
+    async def protected(self) -> list[tuple[str, LedgerId]]:
+        return []
+
+
+async def test_what_the_table_cannot_replace_is_tried_again_later_and_later_also_after_a_restart():
+    async with bench(
+        local_retention_bytes="0", tables=Tables(),
+        **{"headrace.table": "append", "headrace.table.replaces.objects": "true"},
+    ) as b:  # fmt: skip
+        await b.ledgers(3)
+        for _ in range(3):
+            await b.node.tiering.round()
+        old, tabling = [one.ledger for one in b.log.closed[:-1]], b.node.tiering.tabling
+        assert b.tables.asked == old, "once in three rounds"
+        assert tabling.why_kept(b.log.closed[0]) == NOT_THERE
+        tried = []
+        for hour in range(1, 41):
+            b.clock.ms += 3600 * 1000
+            if hour % 5 == 0:
+                await b.kill()
+                await b.start()
+                b.log = b.node.topics.by_name["t"].partitions[0]
+                await b.log.wait_loaded()
+            b.tables.asked.clear()
+            await b.node.tiering.round()
+            if b.tables.asked:
+                assert b.tables.asked == old
+                tried.append(hour)
+        assert tried == [1, 2, 4, 8, 16, 32]
+        assert b.node.tiering.tabling.why_kept(b.log.closed[0]) == TRIED
+        b.clock.ms += 31 * DAY_MS
+        await b.node.tiering.round()
+        assert b.node.tiering.tabling._kept.keys() == set(old)
+        await b.log.lifecycle_host.trim(b.log.closed[0].end_offset)
+        await b.node.tiering.round()
+        assert b.node.tiering.tabling._kept.keys() == set(old[1:])
 
 
 class SyncedFiles(SystemDisk):

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import HeadraceError, LedgerUnknown
-from headrace.log.tiering import borrow, to_borrow
+from headrace.log.tiering import borrow, keep_object, to_borrow
 from headrace.storage.tiering.table_files import TablePlace
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ REST_MS: Final = 600_000
 """Pause after a failure of one topic's table."""
 NOT_YET: Final = "maintenance of the table has not compacted its records yet"
 NOT_THERE: Final = "the table does not have its records"
+TRIED: Final = "the table could not replace it when that was last tried"
 NO_TAG: Final = (
     "the tag of ledger %d is missing in the topic's table: maintenance of the table may delete"
     " files that are the only copy of records; stop it, and tag a snapshot that has these files"
@@ -54,7 +55,7 @@ class Tabling:
         self._resting: dict[str, int] = {}
         """Topics whose table failed, and the end of their pause."""
         self._kept: dict[LedgerId, str] = {}
-        """Why ledgers keep their objects, as far as this process has seen."""
+        """Why ledgers of this broker keep their objects, as far as this process has seen."""
         self._last = ""
         """The topic of the last ledger: the next round begins after it."""
         self.missing = 0
@@ -64,11 +65,13 @@ class Tabling:
         """Why an offloaded ledger of a topic that replaces objects keeps its own."""
         if segment.is_local:
             return "a copy is in the ledger store, too"
-        return self._kept.get(segment.ledger, NOT_YET)
+        otherwise = NOT_YET if segment.object_kept_until_ms is None else TRIED
+        return self._kept.get(segment.ledger, otherwise)
 
     async def round(self) -> None:
         """Replace objects whose records the topics' tables have. Raises nothing of the tables."""
         left = ROUND_BYTES
+        self._prune()
         waiting = deque([one async for one in self._due()])
         while waiting and left > 0:
             one = waiting.popleft()
@@ -110,8 +113,16 @@ class Tabling:
     def _of_topic(self, topic: Topic) -> Iterator[_Due]:
         for number, partition in self._mine(topic):
             if partition.config.is_table_replacing:
-                due = (one for one in to_borrow(partition) if one.ledger not in self._kept)
+                due = to_borrow(partition, self._clock.now_ms())
                 yield _Due(topic.name, number, partition, deque(due))
+
+    def _prune(self) -> None:
+        """Forget the reasons for ledgers that retention has deleted, or another broker has."""
+        kept, self._kept = self._kept, {}
+        for topic in self._topics.by_name.values() if kept else ():
+            for _, partition in self._mine(topic):
+                ledgers = kept.keys() & {one.ledger for one in partition.closed}
+                self._kept |= {ledger: kept[ledger] for ledger in ledgers}
 
     def _mine(self, topic: Topic) -> Iterator[tuple[int, PartitionLog]]:
         for number, partition in list(topic.logs):
@@ -122,14 +133,16 @@ class Tabling:
     async def _replace(self, due: _Due, segment: Segment) -> None:
         place = TablePlace(due.topic, due.number, segment.ledger)
         found = await self._tables.protect(place, segment.base_offset, segment.end_offset)
-        if found is None:
-            self._kept[segment.ledger] = NOT_THERE
-            return
         now_ms = self._clock.now_ms()
-        reason = await borrow(due.log, segment, self._tier, found.files, now_ms)
+        reason: str | None = NOT_THERE
+        if found is not None:
+            reason = await borrow(due.log, segment, self._tier, found.files, now_ms)
+            if reason is not None:
+                await self._tables.release(due.topic, segment.ledger, found.snapshot)
+        self._kept.pop(segment.ledger, None)
         if reason is not None:
             self._kept[segment.ledger] = reason
-            await self._tables.release(due.topic, segment.ledger, found.snapshot)
+            await keep_object(due.log, segment, now_ms)
 
     def _failed(self, topic: str, error: HeadraceError) -> None:
         self._resting[topic] = self._clock.now_ms() + REST_MS
