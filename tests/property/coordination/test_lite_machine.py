@@ -15,6 +15,7 @@ from headrace.coordination.shares.commands import (
     UNDELIVERED,
     DeadLetteredCommand,
     ReleaseMemberCommand,
+    RemoveGroupCommand,
     RepeatCommand,
     SettleCommand,
     Settlement,
@@ -124,7 +125,7 @@ class ModelledLiteTopics:
             *(self.send, self.send, self.learn, self.sync, self.sync, self.acquire, self.acquire),
             *(self.acquire, self.settle, self.settle, self.settle, self.pass_time, self.copy),
         ]
-        rare = [self.load, self.snapshot, self.release, self.repeat, self.trim]
+        rare = [self.load, self.snapshot, self.release, self.repeat, self.trim, self.remove]
         self.rng.choice(steps if self.rng.random() < 0.95 else rare)()
 
     def send(self) -> None:
@@ -240,6 +241,18 @@ class ModelledLiteTopics:
             member = self.held[group, at]
             self.end_of(lambda one, _until_ms: one == member)
             self.submit(ReleaseMemberCommand(group, member))
+
+    def remove(self) -> None:
+        """A group that is deleted and created again begins at the beginning."""
+        group = self.rng.choice(GROUPS)
+        self.submit(RemoveGroupCommand(group))
+        self.finished[group].clear()
+        self.held = {key: member for key, member in self.held.items() if key[0] != group}
+        self.counts = {key: count for key, count in self.counts.items() if key[0] != group}
+        self.letters = [key for key in self.letters if key[0] != group]
+        if self.rng.random() < 0.5:
+            self.pass_time()
+        self.submit(OpenLiteCommand(group, self.config, self.expiration_ms))
 
     def repeat(self) -> None:
         if self.held:

@@ -196,7 +196,9 @@ class LiteMachine(PlainJournal[LiteRecord]):
         effects: list[DeadLetter] = []
         for key in self._deadlines.due(now_ms):
             kind, number, name = key.split(" ", 2)
-            group = self._by_number[int(number)]
+            group = self._by_number.get(int(number))
+            if group is None:  # deleted; one deadline of it must not stop those of the others
+                continue
             if kind == _CLIENT:
                 client = group.clients.get(name)
                 if client is not None and client.until_ms <= now_ms:
@@ -288,10 +290,18 @@ class LiteMachine(PlainJournal[LiteRecord]):
         if former is not None:
             if former.number == opened.number:
                 return  # from a snapshot
-            del self._by_number[former.number]
+            self._forget(former)
         group = LiteGroup(opened.number, opened.group_id, self.index, self._ready)
         self.groups[opened.group_id] = self._by_number[opened.number] = group
         self._next_number = max(self._next_number, opened.number + 1)
+
+    def _forget(self, group: LiteGroup) -> None:
+        del self.groups[group.group_id]
+        del self._by_number[group.number]
+        lines = dict.fromkeys([*group.delivering, *group.delayed])
+        for kind, names in ((_LINE, lines), (_CLIENT, group.clients)):
+            for name in names:
+                self._deadlines.disarm(f"{kind} {group.number} {name}")
 
     def _apply_in(self, group: LiteGroup, record: _Grouped) -> None:
         match record:
@@ -312,8 +322,7 @@ class LiteMachine(PlainJournal[LiteRecord]):
                 group.config = config
                 self._expiration_ms = expiration_ms
             case LiteRemoved():
-                del self.groups[group.group_id]
-                del self._by_number[group.number]
+                self._forget(group)
             case _:
                 assert_never(record)
 
