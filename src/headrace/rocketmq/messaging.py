@@ -25,7 +25,7 @@ from headrace.rocketmq.clients import Clients
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
 from headrace.rocketmq.in_progress import InProgress
-from headrace.rocketmq.lite import LiteConsumers
+from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX, LiteConsumers
 from headrace.rocketmq.offsets import Offsets
 from headrace.rocketmq.receiving import Receiving
 from headrace.rocketmq.routes import Routes
@@ -52,6 +52,8 @@ OTHER_BYTES_MAX: Final = 256 * 1024
 """Of a request that is no SendMessage: 1,000 receipts have less than half of it."""
 FIELDS_MAX: Final = 1_008
 """Of the message that a request is: 1,000 messages or receipts, and what goes with them."""
+LITE_FIELDS_MAX: Final = SUBSCRIPTIONS_MAX + 8
+"""Of a SyncLiteSubscription: clients repeat all their lite topics in one."""
 SCANNED_BYTES_MIN: Final = 16 * 1024
 """A smaller request is decoded at once."""
 TRACE_PARENT: Final = b"traceparent"
@@ -69,6 +71,8 @@ class Rpc(NamedTuple):
     """Whether the response is a stream."""
     start: Callable[[Caller, Any, SendEnded], bool] | None = None
     """Begins a call without a task of its own, if it need not wait for anything first."""
+    fields_max: int = FIELDS_MAX
+    """Of its request."""
 
 
 class Messaging:
@@ -105,7 +109,11 @@ class Messaging:
         streams = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         rpcs = [Rpc(name, handle, ACCESS[name]) for name, handle in unary.items()]
         starts = {"SendMessage": sending.start, "AckMessage": receiving.start_acknowledge}
-        rpcs = [one._replace(start=starts.get(one.name)) for one in rpcs]
+        most = {"SyncLiteSubscription": LITE_FIELDS_MAX}
+        rpcs = [
+            one._replace(start=starts.get(one.name), fields_max=most.get(one.name, FIELDS_MAX))
+            for one in rpcs
+        ]
         rpcs += [Rpc(name, handle, ACCESS[name], True) for name, handle in streams.items()]
         self.in_progress = InProgress()
         methods = [
@@ -126,7 +134,7 @@ class Messaging:
         if self._slow.noted_from_ns != OFF_NS:
             call.on_end(partial(self._note, rpc, call, self._services.appends.clock.now_ns()))
         try:
-            _check_fields(body)
+            _check_fields(body, rpc.fields_max)
             held = self.in_progress.begin(call.session, len(body))
         except ProtobufInvalid:
             _finish_invalid(rpc, call)
@@ -237,12 +245,12 @@ def _finish_invalid(rpc: Rpc, call: Call) -> None:
     call.finish(GrpcStatus.INVALID_ARGUMENT, f"this is no {rpc.name}Request")
 
 
-def _check_fields(body: bytes) -> None:
+def _check_fields(body: bytes, fields_max: int) -> None:
     """Raise Refused for a large request with more fields than any may have, before it is decoded:
     16 MiB of empty ones take 600 MB and 2 s. ProtobufInvalid."""
-    if len(body) > SCANNED_BYTES_MIN and next(islice(fields(body), FIELDS_MAX, None), None):
+    if len(body) > SCANNED_BYTES_MIN and next(islice(fields(body), fields_max, None), None):
         raise Refused(
-            codes.BAD_REQUEST, f"the request has more than {FIELDS_MAX} fields: send less at once"
+            codes.BAD_REQUEST, f"the request has more than {fields_max} fields: send less at once"
         )
 
 

@@ -181,10 +181,12 @@ async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
     assert await one.sync("a", action=7) == codes.BAD_REQUEST
     assert await one.sync("a", offset_option={"policy": 2}) == codes.UNSUPPORTED
     assert await one.sync("a", offset_option={"policy": 0}) == codes.OK
-    many = [f"n{number}" for number in range(lite.SUBSCRIPTIONS_MAX - 2)]
-    assert await one.sync(*many) == codes.OK
+    many = [f"{number:036}" for number in range(lite.SUBSCRIPTIONS_MAX)]
+    assert await one.sync(*many, action=SET) == codes.OK, "clients repeat all at once"
     assert await one.sync("one-more") == codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
-    assert await one.sync("n0", action=REMOVE) == codes.OK
+    assert await one.sync(*many, "one-more", action=SET) == codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert await one.sync(*many, *many) == codes.BAD_REQUEST
+    assert await one.sync(many[0], action=REMOVE) == codes.OK
     assert await one.sync("one-more") == codes.OK
     request = receive_request(PARENT, GROUP)
     code, _none = await rocket.stream("ReceiveMessage", request, client_id="plain")
