@@ -269,7 +269,12 @@ def list_(place: UserPlace, /, as_json: bool) -> None:
             for name, of in found.items()
             for mechanism, iterations in of.items()
         ],
-        empty="no users: headrace user add NAME makes one",
+        empty="no users: headrace user add NAME makes one"
+        + (
+            " (at a listener of the tenant itself, leave --tenant out)"
+            if isinstance(place, TenantUsers)
+            else ""
+        ),
     )
 
 

@@ -156,7 +156,7 @@ class AuthenticatedApp:
         if given:
             return await self._of_header(given, host, place)
         session = await self._of_cookie(headers)
-        if session is None:
+        if session is None or not self._logins.is_at_home(session.principal, place):
             return None
         if not is_own_page(headers):
             raise _ForeignPageError
@@ -182,6 +182,8 @@ class AuthenticatedApp:
             elif kind == "bearer" and is_api_key(value):
                 mechanism = HTTP_KEY
                 key = self._keys.find(value)
+                if not self._logins.is_at_home(key.principal, place):
+                    raise AuthenticationFailed(f"API key {key.id} is of a user of another place")
                 holds = partial(self._keys.is_valid, key.id)
                 found = HttpLogin(key.principal, KEY, holds, key=key)
             elif kind == "bearer" and self._takes_tokens:

@@ -38,6 +38,11 @@ def name_in(key: str) -> str:
     return key if found is None else key[found.end() :]
 
 
+def has_marks(name: str) -> bool:
+    """Whether a name has one of the marks: within a tenant, it looks like the key of another."""
+    return OPEN in name or CLOSE in name
+
+
 def key_of(written: str) -> str:
     """The key of a topic as an operator writes it: `acme/orders`, as no topic's name has a slash. A
     key, or a name of the default tenant, stays as it is."""

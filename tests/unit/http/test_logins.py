@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headrace.broker.node import Node
+    from headrace.kafka.dispatch import KafkaFace
     from headrace.metadata.memory import MemoryMetadataStore
 
 HTTP = ListenerSecurity("HTTP", SASL_PLAINTEXT)
@@ -44,6 +45,7 @@ class Address(tuple[str, int]):  # noqa: SLOT001  # it has the broker, too
     """Where a broker listens, and the broker."""
 
     node: Node
+    kafka: KafkaFace
 
 
 @asynccontextmanager
@@ -64,7 +66,7 @@ async def served(
         await set_password(node, "pä:ss")
     face = HttpFace(node.services, node.tasks, rig.face)
     address = Address(await face.listen("127.0.0.1", 0, listener))
-    address.node = node
+    address.node, address.kafka = node, rig.face
     face.serve_ready()
     try:
         yield address

@@ -7,15 +7,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.http.test_logins import ask, basic, get, served
+from tests.unit.http.test_logins import HTTP, ask, basic, get, served
 
 from headrace.broker.security import api_keys, browser_sessions, users
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.api_keys import NewKey
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.tenant_shares import TenantShares
 from headrace.broker.security.users import CredentialChange
 from headrace.errors import PolicyViolation
+from headrace.http.face import HttpFace
 from headrace.runtime.scram import SHA_256, new_credential, salt_text
 from headrace.runtime.security_protocols import SASL_PLAINTEXT
 
@@ -79,6 +82,36 @@ async def test_a_tenants_own_user_is_known_by_its_name_in_all_ways_of_logging_in
             f"Authorization: {basic('root', 'of root')}",
         )
         assert (status, "the tenant has 1 users" in kept) == (409, True)
+
+
+async def test_keys_and_sessions_of_own_users_count_where_their_passwords_do():
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        services = address.node.services
+        assert services.access is not None
+        everybody = Entry("User:*", "*", Operation.ALL, Permission.ALLOW)
+        topics = Pattern(ResourceType.TOPIC, "*")
+        assert await services.access.create([Acl(topics, everybody)]) == [None]
+        signed_in = await ask(
+            address, "POST", "/v1/session", body={"user": "alice", "password": "of acme"}
+        )
+        cookie = signed_in[1].partition("set-cookie: ")[2].partition(";")[0]
+        assert cookie
+        key, _ = await services.issuers.keys.create(NewKey("k", Principal("«acme»alice")))
+        shown = (f"Cookie: {cookie}", f"Authorization: Bearer {key}")
+        face = HttpFace(services, address.node.tasks, address.kafka)
+        beta = ListenerSecurity("HTTP", SASL_PLAINTEXT, tenant="beta")
+        places = [(address, 200)]
+        places += [(await face.listen("127.0.0.1", 0, one), 401) for one in (HTTP, beta)]
+        face.serve_ready()
+        try:
+            for place, status in places:
+                for header in shown:
+                    found = await ask(place, "GET", "/v1/topics", header)
+                    assert found[0] == status, (place, header)
+        finally:
+            await face.close()
 
 
 async def test_operators_write_a_slash_between_tenant_and_topic():

@@ -5,6 +5,7 @@ Every listener here has logins. Which tenant a connection is for is known before
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from contextlib import asynccontextmanager
@@ -16,18 +17,23 @@ from tests.unit.kafka.test_sasl import SaslClient, set_password
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.acls import Acl, Entry, Pattern, PatternType, Permission, Question
+from headrace.broker.security.api_keys import NewKey
 from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.logins import MECHANISMS
 from headrace.broker.security.plain import PLAIN, NamedPassword, write_plain
 from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
+from headrace.broker.security.users import check_name
 from headrace.broker.services.access_control import super_users_of
 from headrace.errors import AuthenticationFailed, CredentialInvalid, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.dispatch import KafkaFace
 from headrace.kafka.error_codes import CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED
 from headrace.kafka.tenancy import NAMES
+from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.user_facts import user_key
 from headrace.runtime.scram import HASHES, SHA_256, ScramClient, salted_password
 from headrace.runtime.security_protocols import SASL_PLAINTEXT
 
@@ -298,13 +304,112 @@ async def test_users_of_a_tenant_that_is_deleted_have_no_rights_until_it_is_ther
         assert access.allows(session, Operation.READ, ResourceType.TOPIC, "«acme»t")
 
 
-async def test_without_tenants_a_name_with_marks_is_a_name_as_before():
-    async with broker(BrokerConfig(**CONFIG)) as rig:
-        logins = rig.node.services.authentication.logins
+async def test_a_tenants_own_user_is_none_of_the_clusters_once_no_setting_names_the_tenant():
+    """No fact says that there were tenants."""
+    config = BrokerConfig(**CONFIG, tenants="acme=User:bob")
+    async with broker(config) as rig:
+        await set_password(rig, "«acme»alice", "of acme")
+        everybody = Entry("User:*", "*", Operation.ALL, Permission.ALLOW)
+        access = rig.node.services.access
+        assert access is not None
+        assert await access.create([Acl(Pattern(ResourceType.TOPIC, "*"), everybody)]) == [None]
+        made = await rig.node.services.issuers.keys.create(NewKey("k", Principal("«acme»alice")))
+        rig.config = BrokerConfig(**CONFIG)
+        services = (await rig.restart()).services
+        logins, access = services.authentication.logins, services.access
+        assert access is not None
+        assert not access.has_tenants
         await logins.secret.load()
-        await set_password(rig, "«acme»alice", "hers")
-        identity = await logins.check_password(NamedPassword("«acme»alice", "hers"))
-        assert identity.principal.name == "«acme»alice"
+        for place in (None, ACME.place_of("")):
+            for name in ("«acme»alice", "alice"):
+                with pytest.raises(AuthenticationFailed):
+                    await logins.check_password(NamedPassword(name, "of acme"), place)
+        session = ClientSession("OPEN", "127.0.0.1", services.issuers.keys.find(made[0]).principal)
+        assert not access.allows(session, Operation.READ, ResourceType.TOPIC, "t")
+        other = ClientSession("OPEN", "127.0.0.1", Principal("bob"))
+        assert access.allows(other, Operation.READ, ResourceType.TOPIC, "t")
+
+
+async def test_a_name_with_the_tenant_twice_is_refused_hidden_and_can_be_deleted_by_operators():
+    """As clients of a tenant write it that add their tenant by themselves."""
+    async with tenants() as rig:
+        users, access = rig.node.services.authentication.users, rig.node.services.access
+        assert access is not None
+        with pytest.raises(CredentialInvalid, match="without --tenant"):
+            check_name("«acme»«acme»alice")
+        stored = await rig.metadata.get(user_key("«acme»alice"))
+        twice = user_key("«acme»«acme»alice")  # by an earlier version
+        users.apply(
+            twice,
+            MetadataEntry(twice, stored.value, await rig.metadata.put(twice, stored.value, ABSENT)),
+        )
+        assert await logged_in(rig, ACME, "«acme»alice", "of acme", SHA_256) is None
+        all_own = Pattern(ResourceType.USER, "User:«acme»", PatternType.PREFIXED)
+        rule = Entry("User:«acme»alice", "*", Operation.ALTER, Permission.ALLOW)
+        assert await access.create([Acl(all_own, rule)]) == [None]
+        _, _, alice = await log_in(rig, ACME, "alice", "of acme")
+        _, _, root = await log_in(rig, OPEN, "root", "of root")
+
+        async def listed(client: SaslClient, *names: str) -> Any:
+            asked = {"users": [{"name": one} for one in names]}
+            found = (await client.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, asked)).results
+            return [(one.user, int(one.error_code)) for one in found]
+
+        async def change(client: SaslClient, name: str, *, is_deletion: bool) -> int:
+            salted = salted_password(SHA_256, "x", b"salt", 4_096)
+            new = {"iterations": 4_096, "salt": b"salt", "salted_password": salted}
+            credential = {"name": name, "mechanism": 1}
+            body = {
+                "deletions": [credential] if is_deletion else [],
+                "upsertions": [] if is_deletion else [credential | new],
+            }
+            answer = await client.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, body)
+            return int(answer.results[0].error_code)
+
+        assert await listed(alice) == [("alice", 0)]
+        assert await listed(alice, "«acme»alice") == [("«acme»alice", 91)]
+        assert await change(alice, "«acme»alice", is_deletion=True) == 91
+        assert await change(alice, "«acme»alice", is_deletion=False) == 93
+        assert await change(alice, "«acme»carol", is_deletion=False) == 93
+        assert ("«acme»«acme»alice", 0) in await listed(root)
+        assert await change(root, "«acme»«acme»alice", is_deletion=True) == 0
+        assert "«acme»«acme»carol" not in users.names()
+
+
+async def test_an_own_user_may_be_called_like_a_super_user_and_is_none():
+    async with tenants() as rig:
+        access = rig.node.services.access
+        assert access is not None
+        for user in ("«acme»root", "«acme»User:root", "«acme»ANONYMOUS"):
+            await set_password(rig, user, "of acme")
+            name = user.removeprefix("«acme»")
+            _, principal, client = await log_in(rig, ACME, name, "of acme")
+            assert principal == Principal(user, mechanism=PLAIN)
+            session = client.connection.session
+            assert (access.sees_all(session), access.tenant(session)) == (False, "acme")
+            rights = {
+                "«acme»t": access.allows(session, Operation.READ, ResourceType.TOPIC, "«acme»t"),
+                "t": access.allows(session, Operation.READ, ResourceType.TOPIC, "t"),
+                "«beta»t": access.allows(session, Operation.READ, ResourceType.TOPIC, "«beta»t"),
+            }
+            assert rights == {"«acme»t": True, "t": False, "«beta»t": False}
+            assert not access.allows(session, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+        assert await logged_in(rig, OPEN, "root", "of acme", PLAIN) is None
+        assert await logged_in(rig, OPEN, "root", "of root", PLAIN) == "root"
+        assert await logged_in(rig, BETA, "root", "of root", PLAIN) == "root"
+
+
+async def test_a_delegation_token_of_an_own_user_counts_where_its_password_does():
+    async with tenants() as rig:
+        tokens = rig.node.services.issuers.tokens
+        root = Principal("root")
+        for user, homes in (("«acme»alice", {"ACME"}), ("alice", {one.name for one in LISTENERS})):
+            token = await tokens.create(Principal(user), root, (), -1)
+            password = base64.b64encode(tokens.hmac_of(token.id)).decode()
+            for listener in LISTENERS:
+                client = SaslClient(rig.face, listener)
+                answer = await client.log_in(SHA_256, token.id, password, is_token=True)
+                assert (int(answer.error_code) == 0) == (listener.name in homes), listener.name
 
 
 def test_who_sees_all_tenants_is_not_a_user_of_one():

@@ -158,7 +158,7 @@ class Logins:
 
             def find(name: str, is_token: bool) -> tuple[ScramCredential, bool]:
                 if is_token:
-                    return self._credential_of_token(mechanism, name, is_enabled=is_enabled)
+                    return self._credential_of_token(mechanism, name, place, is_enabled=is_enabled)
                 user = name if is_helper(name) else self._names.user(name, place)
                 return self._credential(mechanism, user, is_enabled=is_enabled)
 
@@ -186,14 +186,21 @@ class Logins:
         return (absent, False) if found is None else (found, True)
 
     def _credential_of_token(
-        self, mechanism: str, id_: str, *, is_enabled: bool
+        self, mechanism: str, id_: str, place: TenantPlace | None, *, is_enabled: bool
     ) -> tuple[ScramCredential, bool]:
         """As `_credential`, of a delegation token."""
         if not is_enabled:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
         found = self._delegation.login(id_, mechanism)
         absent = absent_credential(mechanism, self._absent_secret, id_)
-        return (absent, False) if found is None else (found[1], True)
+        if found is None or not self.is_at_home(found[0].owner, place):
+            return absent, False
+        return found[1], True
+
+    def is_at_home(self, principal: Principal, place: TenantPlace | None) -> bool:
+        """Whether what the principal has been issued may be used at a connection for one tenant, or
+        any."""
+        return self._names.is_at_home(principal.name, place)
 
     @property
     def _absent_secret(self) -> bytes:

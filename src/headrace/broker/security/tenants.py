@@ -162,7 +162,7 @@ class Tenants:
         """The tenant of a principal; NOBODY if that is not certain."""
         if principal in self._super_users:
             return DEFAULT
-        if self.has_any and (tenant := tenant_of_user(principal)):
+        if tenant := tenant_of_user(principal):
             return tenant if self.exists(tenant) else NOBODY
         found = self._tenants_of.get(principal)
         if found is None:

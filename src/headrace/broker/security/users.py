@@ -25,7 +25,7 @@ from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
-from headrace.records.tenant_names import DEFAULT, name_in, tenant_of
+from headrace.records.tenant_names import CLOSE, DEFAULT, OPEN, has_marks, name_in, tenant_of
 from headrace.runtime.scram import (
     HASHES,
     ITERATIONS_MAX,
@@ -57,7 +57,16 @@ class CredentialChange(NamedTuple):
 
 
 def check_name(user: str) -> None:
-    """Raise CredentialInvalid if this cannot be the name of a user."""
+    """Raise CredentialInvalid if this cannot be the name of a new user."""
+    _check_form(user)
+    if tenant_of(user) and has_marks(name_in(user)):
+        raise CredentialInvalid(
+            f"the name of a tenant's own user has no {OPEN} or {CLOSE}: at a listener of the"
+            " tenant, leave the tenant out, which the broker adds (headrace user: without --tenant)"
+        )
+
+
+def _check_form(user: str) -> None:
     name = name_in(user)
     if not name or len(user.encode()) > NAME_BYTES_MAX or not user.isprintable():
         raise CredentialInvalid(
@@ -73,10 +82,11 @@ def check_name(user: str) -> None:
 
 def check_change(change: CredentialChange) -> None:
     """Raise CredentialInvalid if the change must not be stored."""
-    check_name(change.user)
     credential = change.credential
     if credential is None:
+        _check_form(change.user)
         return
+    check_name(change.user)
     if not ITERATIONS_MIN <= credential.iterations <= ITERATIONS_MAX:
         raise CredentialInvalid(
             f"{credential.iterations} iterations: between {ITERATIONS_MIN} and {ITERATIONS_MAX} are"

@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, code_of, message_of
-from headrace.records.tenant_names import tenant_of
+from headrace.records.tenant_names import has_marks, name_in, tenant_of
 from headrace.runtime.scram import SHA_256, SHA_512, credential_of
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ async def describe_user_scram_credentials(
     asked = Counter(one.name for one in request.users or ())
     results = []
     prefix = view_of(node.services.authorizer, context.session).prefix
-    for name in asked or users.names(prefix):
+    for name in asked or [one for one in users.names(prefix) if not _is_hidden(one, prefix)]:
         error: HeadraceError | None = None
         if asked and asked[name] > 1:
             error = CredentialDuplicate(f"the request names user {name!r} twice")
-        elif not users.has_user(name):
+        elif not users.has_user(name) or _is_hidden(name, prefix):
             error = CredentialUnknown(f"there is no user {name!r} with SCRAM credentials")
         found = {} if error is not None else users.described(name)
         results.append(
@@ -83,6 +83,7 @@ async def alter_user_scram_credentials(
     """AlterUserScramCredentials: sets and deletes credentials."""
     results: dict[str, HeadraceError | None] = {}
     changes: dict[tuple[str, int], CredentialChange] = {}
+    prefix = view_of(node.services.authorizer, context.session).prefix
     items: list[_Item] = [*request.deletions, *request.upsertions]
     for item in items:
         results.setdefault(item.name, None)
@@ -90,6 +91,8 @@ async def alter_user_scram_credentials(
             if (item.name, item.mechanism) in changes:
                 raise CredentialDuplicate("a credential cannot be changed twice in one request")
             changes[item.name, item.mechanism] = change = _change(item)
+            if change.credential is None and _is_hidden(item.name, prefix):
+                raise CredentialUnknown(f"there is no user {item.name!r}")
             if change.credential is not None:
                 _check_tenant(node, item.name)
         except HeadraceError as error:
@@ -106,6 +109,12 @@ async def alter_user_scram_credentials(
             for user, error in results.items()
         ],
     }
+
+
+def _is_hidden(user: str, prefix: str) -> bool:
+    """Whether a user is shown to operators alone, so that they delete it: its name looks like a key
+    within its tenant, which earlier versions did not refuse."""
+    return bool(prefix) and has_marks(name_in(user))
 
 
 def _check_tenant(node: Node, user: str) -> None:
