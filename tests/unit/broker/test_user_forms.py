@@ -110,6 +110,22 @@ def test_the_answers_to_an_absent_user_are_the_same_on_every_broker_and_differ_b
         assert len(longer) == sum(len(one.salt) > 10 for one in answers)
 
 
+def test_users_that_came_and_went_leave_no_trace_in_the_answers():
+    users = stored(*ALL)
+    before = [answered(users, name, one) for name in ABSENT for one in HASHES]
+    names = [f"other-{number}" for number in range(50)]
+    forms = [credential(b"z" * 26, 5_000 + number) for number in range(50)]
+    for credentials in (forms, reversed(forms), [None] * 50):
+        changes = [
+            CredentialChange(name, SHA_256, one)
+            for name, one in zip(names, credentials, strict=True)
+        ]
+        assert set(asyncio.run(users.change(changes)).values()) == {None}
+        looks = {answered(users, name, SHA_256).iterations for name in ABSENT}
+        assert bool(looks & {*range(5_000, 5_050)}) == (changes[0].credential is not None)
+    assert [answered(users, name, one) for name in ABSENT for one in HASHES] == before
+
+
 def test_few_absent_users_change_when_a_user_is_added_and_then_the_salt_does_too():
     users = stored(*ALL)
     before = {name: answered(users, name, SHA_512) for name in ABSENT}
