@@ -1,7 +1,8 @@
 """`headrace cert`: certificates of Headrace's own CAs.
 
 Invariants: a CA's key lies beside its certificate, for its owner alone, or is written nowhere. No
-file is written over unless that was asked for, and then all at once.
+file is written over unless that was asked for, and then all at once, by one for the same owner. A
+renewed certificate says what the one before said, and possibly more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shlex
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
@@ -18,16 +20,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.runtime.new_certificates import Authority, Pem
+from headrace.runtime.new_certificates import Authority, Certified, Pem, certified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 OWNER_ONLY, _ALL_READ = 0o600, 0o644
 CA, CA_KEY = "ca.pem", "ca.key"
 CA_DAYS: Final = 3_650
 """Of a new CA: so long it can sign for others."""
-_FILE_NAME: Final = re.compile(r"(?!ca$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FILE_NAME: Final = re.compile(r"(?!(?i:ca)$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 discards_ca_key: Final[Callable[[Callable[..., None]], Callable[..., None]]] = click.option(
     "--discard-ca-key", is_flag=True, help="Do not keep the CA's key: it can sign no more."
 )
@@ -99,7 +101,7 @@ lets both do everything."""
 @cert.command(
     epilog="Examples:\n\n  headrace cert issue ./broker broker-2 --host 10.0.0.6\n\n"
     "  headrace cert issue ./broker alice\n\n"
-    "  headrace cert issue ./broker broker --host 10.0.0.5 --replace"
+    "  headrace cert issue ./broker broker --replace"
 )
 @click.argument("folder", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @click.argument("name")
@@ -110,15 +112,20 @@ lets both do everything."""
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the new files. Default: FOLDER.",
 )
-@click.option("--replace", is_flag=True, help="Replace files that exist, to renew a certificate.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace files that exist, to renew a certificate: with its names, and --host besides.",
+)
 def issue(
     folder: Path, *, name: str, hosts: tuple[str, ...], days: int, out: Path | None, replace: bool
 ) -> None:
     """Make another certificate with the CA in FOLDER (ca.pem, ca.key).
 
     With --host, it is a broker's: NAME.pem holds its key, too, as ssl.keystore.location wants it.
-    Otherwise it is a client's, NAME.pem and NAME.key, whose principal is User:CN=NAME. A broker
-    that runs reads replaced files by itself.
+    Otherwise it is a client's, NAME.pem and NAME.key, whose principal is User:CN=NAME. With
+    --replace, what exists decides: a broker's stays a broker's, with its names, and owner and mode
+    of the files stay as they are. A broker that runs reads replaced files by itself.
     """
     if _FILE_NAME.fullmatch(name) is None:
         raise CommandFailed(
@@ -126,12 +133,16 @@ def issue(
             "Use letters, digits, and . _ - (but not ca, which is the CA's)",
             USAGE,
         )
+    target = out or folder
+    before = _replaced(target / f"{name}.pem", hosts) if replace else None
+    subject = name if before is None else before.subject
+    all_hosts = [*dict.fromkeys([*(() if before is None else before.hosts), *hosts])]
     try:
         kept = Pem((folder / CA).read_bytes(), (folder / CA_KEY).read_bytes())
         authority = Authority("", time.time_ns() // 1_000_000, kept=kept)
         if days > authority.days_left:
             raise ValueError(f"the CA is valid for another {authority.days_left} days only")
-        made = authority.sign(name, list(dict.fromkeys(hosts)), days)
+        made = authority.sign(subject, all_hosts, days)
     except OSError as error:
         raise CommandFailed(
             f"{error.filename} cannot be read ({error.strerror}); nothing was written",
@@ -146,12 +157,39 @@ def issue(
         ) from error
     files = (
         {f"{name}.pem": (made.key + made.certificate, OWNER_ONLY)}
-        if hosts
+        if all_hosts
         else {f"{name}.pem": (made.certificate, _ALL_READ), f"{name}.key": (made.key, OWNER_ONLY)}
     )
-    write_new(out or folder, files, is_replacing=replace)
+    write_new(target, files, is_replacing=replace)
     for file in files:
-        click.echo((out or folder) / file)
+        click.echo(target / file)
+
+
+def _replaced(path: Path, hosts: Sequence[str]) -> Certified | None:
+    """What the certificate says that is to be replaced; None: there is none. Raises
+    CommandFailed."""
+    try:
+        data = path.read_bytes()
+        before = certified(data)
+        has_key = b"PRIVATE KEY-----" in data
+        if bool(before.hosts) != has_key or b"ENCRYPTED" in data:
+            raise ValueError("its key is not where `cert issue` puts it, or is encrypted")
+        if hosts and not has_key:
+            raise ValueError("it is a client's, and --host is for a broker's")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CommandFailed(
+            f"{path} cannot be read ({error.strerror}); nothing was written",
+            "Run as the user whose file it is",
+        ) from error
+    except ValueError as error:
+        raise CommandFailed(
+            f"{path} cannot be renewed ({error}); nothing was written",
+            "Choose another name, or move the file away",
+            USAGE,
+        ) from error
+    return before
 
 
 def new_files(
@@ -195,7 +233,12 @@ def new_files(
 def write_new(
     folder: Path, files: dict[str, tuple[bytes, int]], *, is_replacing: bool = False
 ) -> None:
-    """Raises CommandFailed if one of the files exists, unless `is_replacing`."""
+    """Raises CommandFailed if one of the files exists, unless `is_replacing`.
+
+    Of several that are replaced, each is written before the first one takes its place. A crash
+    between two of them leaves a key and a certificate that do not fit, which TLS refuses: the next
+    `--replace` makes both again.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         present = [name for name in files if (folder / name).exists()]
@@ -206,13 +249,46 @@ def write_new(
                 USAGE,
             )
         for name, (data, mode) in files.items():
-            target = folder / (f".{name}.new" if name in present else name)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open(target, flags, mode), "wb") as file:
-                file.write(data)
-            if name in present:
-                target.replace(folder / name)
+            _write(
+                folder / (f".{name}.new" if name in present else name), data, mode, folder / name
+            )
+        for name in present:
+            (folder / f".{name}.new").replace(folder / name)
+        _sync(folder)
     except OSError as error:
         raise CommandFailed(
-            f"{folder} cannot be written ({error.strerror})", "Name another folder"
+            f"{folder} cannot be written ({error.strerror})",
+            "Name another folder, or run as the user whose files these are",
         ) from error
+
+
+def _write(path: Path, data: bytes, mode: int, target: Path) -> None:
+    """Write a new file, which is to take the place of `target` if that is another: for the same
+    owner, with the same mode. Raises OSError."""
+    before = None
+    if path != target:
+        path.unlink(missing_ok=True)  # of a command that was killed
+        before = target.lstat()
+        if not stat.S_ISREG(before.st_mode):
+            raise OSError(0, f"{target.name} is no ordinary file")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, mode if before is None else OWNER_ONLY), "wb") as file:
+        try:
+            if before is not None:
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), before.st_mode & 0o777)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            path.unlink()
+            raise
+
+
+def _sync(folder: Path) -> None:
+    """Make the names of files as durable as their contents. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -33,6 +33,32 @@ class Pem(NamedTuple):
         return "Pem(...)"  # never a key in a log
 
 
+class Certified(NamedTuple):
+    """What a certificate says, and a renewed one says again."""
+
+    subject: x509.Name
+    hosts: Sequence[str]
+    """The names and addresses of a server; of a client, none."""
+
+
+def certified(pem: bytes) -> Certified:
+    """Read what the first certificate of a file says. Raises ValueError if it is none that an
+    Authority makes, so that another one in its place would not say the same."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    try:
+        usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound as error:
+        raise ValueError("it does not say what it is for") from error
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return Certified(certificate.subject, ())
+    are_hosts = all(isinstance(one, x509.DNSName | x509.IPAddress) for one in found)
+    if not are_hosts or ExtendedKeyUsageOID.SERVER_AUTH not in usages:
+        raise ValueError("it has names of other kinds than a broker's")
+    return Certified(certificate.subject, [str(one.value) for one in found])
+
+
 class Authority:
     """A CA: a new one, or one whose certificate and key were kept."""
 

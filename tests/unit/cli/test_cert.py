@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +57,86 @@ def test_a_certificate_is_renewed_only_if_that_is_asked_for(tmp_path) -> None:
     ]
 
 
+def said(path: Path) -> list[object]:
+    """All that a certificate says, but when and about which key."""
+    found = certificate(path)
+    return [
+        *(found.subject, found.issuer),
+        *[one.value for one in found.extensions],
+        b"PRIVATE KEY" in path.read_bytes(),
+    ]
+
+
+def owned(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, found.st_mode
+
+
+@pytest.mark.parametrize("name", ["broker", "client"])
+def test_a_renewed_certificate_is_what_it_was_and_whose_it_was(tmp_path, name) -> None:
+    run("cert", "dev", str(tmp_path), "--host", "10.0.0.5", "--client", "CN is another")
+    files = [one for one in tmp_path.iterdir() if one.stem == name]
+    for file in files:
+        file.chmod(0o640)
+        if os.getuid() == 0:
+            os.chown(file, 4_321, 1_234)
+        (tmp_path / f".{file.name}.new").write_text("of a command that was killed")
+    pem = tmp_path / f"{name}.pem"
+    before = said(pem), certificate(pem), [owned(one) for one in files]
+    run("cert", "issue", str(tmp_path), name, "--replace")
+    assert (said(pem), [owned(one) for one in files]) == (before[0], before[2])
+    assert certificate(pem).public_key() != before[1].public_key()
+    (key,) = [one for one in files if b"PRIVATE KEY" in one.read_bytes()]
+    ssl.create_default_context().load_cert_chain(pem, key)
+    assert not [*tmp_path.glob(".*")]
+    if name == "broker":
+        run("cert", "issue", str(tmp_path), name, "--replace", "--host", "10.0.0.6")
+        names = certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        addresses = map(str, names.value.get_values_for_type(x509.IPAddress))
+        assert {"127.0.0.1", "10.0.0.5", "10.0.0.6"} <= {*addresses}
+        assert "localhost" in names.value.get_values_for_type(x509.DNSName)
+    else:
+        refused = run("cert", "issue", str(tmp_path), name, "--replace", "--host", "h", code=2)
+        assert "it is a client's" in refused
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_pair_is_replaced_once_both_are_written(tmp_path, monkeypatch, at) -> None:
+    """A full disk at either file."""
+    run("cert", "dev", str(tmp_path))
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    left = [None] * at
+
+    def fchown(*_: object) -> None:
+        if not left:
+            raise OSError(28, "No space left on device")
+        left.pop()
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    assert "No space left" in run("cert", "issue", str(tmp_path), "client", "--replace", code=1)
+    kept = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    assert {name: kept[name] for name in before} == before
+    monkeypatch.undo()
+    run("cert", "issue", str(tmp_path), "client", "--replace")
+    ssl.create_default_context().load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(before)
+
+
+def test_what_no_command_made_is_not_replaced(tmp_path) -> None:
+    run("cert", "dev", str(tmp_path))
+    other = tmp_path / "other.pem"
+    for name in ("ca.pem", "ca.key"):
+        other.write_bytes((tmp_path / name).read_bytes())
+        assert "cannot be renewed" in run(
+            "cert", "issue", str(tmp_path), "other", "--replace", code=2
+        )
+    other.unlink()
+    other.symlink_to(tmp_path / "client.pem")
+    refused = run("cert", "issue", str(tmp_path), "other", "--replace", code=1)
+    assert "other.pem is no ordinary file" in refused
+    assert other.is_symlink()
+
+
 @pytest.mark.parametrize("command", [("init", "--secure"), ("cert", "dev")])
 def test_a_key_that_is_not_kept_is_in_no_file(tmp_path, command) -> None:
     made = tmp_path / "made"
@@ -72,7 +154,7 @@ def test_what_cannot_be_signed_is_refused_and_nothing_is_written(tmp_path) -> No
     run("cert", "dev", str(tmp_path / "one"))
     run("cert", "dev", str(tmp_path / "two"))
     one = tmp_path / "one"
-    for name in ("ca", "../alice", ".alice", "a/b", ""):
+    for name in ("ca", "CA", "../alice", ".alice", "a/b", ""):
         assert "cannot be the name of a file" in run("cert", "issue", str(one), name, code=2)
     late = run("cert", "issue", str(one), "alice", "--days", "3650", code=2)
     assert "the CA is valid for another 3649 days only" in late
