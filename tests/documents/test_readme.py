@@ -71,8 +71,9 @@ def test_the_producer_of_the_readme_stores_its_record(broker: Broker) -> None:
 
 
 @pytest.mark.pipeline
+@pytest.mark.timeout(1_500)
 def test_the_spark_lines_of_the_readme_show_the_topic(broker: Broker) -> None:
     (code,) = [code.text for code in codes() if code.place == "README.md" and "spark" in code.text]
     create = f"echo a:1 | {sys.executable} -m headrace produce orders --create -K :"
     _run(["sh", "-c", create], broker)
-    assert "|orders|" in _run([sys.executable, "-c", _here(code, broker)], broker, 400)
+    assert "|orders|" in _run([sys.executable, "-c", _here(code, broker)], broker, 1_200)

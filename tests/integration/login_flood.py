@@ -1,12 +1,15 @@
 """Logs in by PLAIN with a wrong password, again and again, on many connections.
 
 python login_flood.py HOST:PORT CONNECTIONS
+
+Each time from another address, since one that fails often has to wait. Prints "begun".
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from random import randrange
 
 HANDSHAKE = b"\x00\x11\x00\x01\x00\x00\x00\x01\x00\x00\x00\x05PLAIN"
 TOKEN = b"\0admin\0wrong"
@@ -20,7 +23,8 @@ def framed(data: bytes) -> bytes:
 async def flood(host: str, port: int) -> None:
     while True:
         try:
-            reader, writer = await asyncio.open_connection(host, port)
+            own = f"127.{randrange(2, 255)}.{randrange(256)}.{randrange(1, 255)}"
+            reader, writer = await asyncio.open_connection(host, port, local_addr=(own, 0))
             writer.write(framed(HANDSHAKE) + framed(AUTHENTICATE))
             await reader.read()
             writer.close()
