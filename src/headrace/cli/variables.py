@@ -42,13 +42,6 @@ def name_variables(command: click.Command) -> None:
         param.show_envvar = param.envvar is not None
 
 
-def show_variables(command: click.Command) -> None:
-    """Show the options' variables in the command's help and errors."""
-    for param in command.params:
-        if isinstance(param, click.Option):
-            param.show_envvar = param.envvar is not None
-
-
 def misspelt(command: click.Command, names: Iterable[str]) -> Mapping[str, str]:
     """Find variable names that are similar to one of the command's; returns pairs with that one."""
     known = {PREFIX + name for name in OTHERS}

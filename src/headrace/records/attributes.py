@@ -135,18 +135,6 @@ def read_text(headers: Headers, name: str) -> str | None:
     return None if value is None else _text(name, value)
 
 
-def deliver_at_ms(headers: Headers, received_ms: int) -> int | None:
-    """When to deliver the message; None for immediately. Raises RecordInvalid.
-
-    `headrace-deliver-at` takes precedence over `headrace-delay`, which is added to `received_ms`.
-    """
-    due_ms = read_integer(headers, DELIVER_AT, TIME_MS_MAX)
-    if due_ms is not None:
-        return due_ms
-    delay_ms = read_integer(headers, DELAY, DELAY_MS_MAX)
-    return None if delay_ms is None else received_ms + delay_ms
-
-
 def expire_at_ms(headers: Headers) -> int | None:
     """When the message expires. Raises RecordInvalid."""
     return read_integer(headers, EXPIRE_AT, TIME_MS_MAX)
@@ -177,16 +165,11 @@ class TraceParent(NamedTuple):
     parent_id: str
 
 
-def trace_parent(headers: Headers) -> TraceParent | None:
+def parse_trace_parent(value: bytes | None) -> TraceParent | None:
     """The message's position in a trace; None if the header is absent or malformed.
 
     A malformed `traceparent` is ignored, never refused: W3C Trace Context, section 4.3.
     """
-    return parse_trace_parent(find_header(headers, TRACEPARENT))
-
-
-def parse_trace_parent(value: bytes | None) -> TraceParent | None:
-    """See `trace_parent`."""
     if value is None or len(value) > _TRACEPARENT_BYTES_MAX:
         return None
     found = _TRACEPARENT.fullmatch(value)

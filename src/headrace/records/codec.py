@@ -98,22 +98,6 @@ def decodable_records(data: Buffer) -> list[Record]:
         return []
 
 
-def decode_range(data: Buffer, first: int, last: int) -> list[Record]:
-    """The records of a batch with offsets in [first, last]. The others are skipped without full
-    validation. Raises as decode_batch does."""
-    payload, header = checked_payload(data, 0, DECOMPRESSED_BYTES_MAX)
-    base, count, skipped = header.base_offset, header.record_count, 0
-    if count == header.last_offset_delta + 1:  # no gaps: the offset gives the record's index
-        skipped = min(max(first - base, 0), count)
-        count = max(min(last - base + 1, count) - skipped, 0)
-    try:
-        at = record_position(payload, skipped)
-        records, _end = _decode_records(payload, header, at, skipped - 1, count)
-    except IndexError:
-        raise BatchCorrupt("the batch ends inside a record", offset=base) from None
-    return [record for record in records if first <= record.offset <= last]
-
-
 def checked_payload(
     data: Buffer, position: int, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[bytes, BatchHeader]:

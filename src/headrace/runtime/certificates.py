@@ -97,11 +97,6 @@ def expiry_s(certificates: bytes) -> int:
     return min(int(one.not_valid_after_utc.timestamp()) for one in _loaded(certificates))
 
 
-def expiry_of_s(certificate: bytes) -> int:
-    """When a certificate (DER) expires: seconds since 1970. Raises ValueError."""
-    return int(x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp())
-
-
 def _loaded(certificates: bytes) -> Sequence[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(certificates)

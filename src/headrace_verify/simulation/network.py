@@ -216,10 +216,6 @@ class Server:
         """Stop accepting connections."""
         self._network.servers.pop(self.address, None)
 
-    def is_serving(self) -> bool:
-        """Whether a connection would be accepted."""
-        return self._network.servers.get(self.address) is self
-
     async def wait_closed(self) -> None:
         """Returns immediately."""
 

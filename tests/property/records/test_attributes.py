@@ -59,7 +59,8 @@ records = st.builds(
 
 
 def expected(record: Record, index: int) -> RecordAttributes | None:
-    due_ms = attributes.deliver_at_ms(record.headers, 1_000)
+    due, delay = find_header(record.headers, DELIVER_AT), find_header(record.headers, DELAY)
+    due_ms = int(due) if due is not None else None if delay is None else 1_000 + int(delay)
     name, sequence = find_header(record.headers, PRODUCER), find_header(record.headers, SEQUENCE)
     named = (
         None if name is None or sequence is None else NamedSequence(name.decode(), int(sequence))

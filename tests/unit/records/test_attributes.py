@@ -13,20 +13,12 @@ from headrace.records.compression import ZSTD
 
 
 def test_without_headers_everything_has_its_default():
-    assert attributes.deliver_at_ms([], 5) is None
     assert attributes.expire_at_ms([("other", b"1"), ("headrace-expire-at", None)]) is None
     assert attributes.priority([]) == attributes.PRIORITY_DEFAULT
     assert attributes.keys([]) == []
     assert attributes.tag([]) is None
-    assert attributes.trace_parent([]) is None
+    assert attributes.parse_trace_parent(None) is None
     assert attributes.read_text([], attributes.MESSAGE_ID) is None
-
-
-def test_a_delay_counts_from_arrival_and_a_due_time_counts_first():
-    headers = [("headrace-delay", b"250")]
-    assert attributes.deliver_at_ms(headers, 1_000) == 1_250
-    headers.append(("headrace-deliver-at", b"900"))
-    assert attributes.deliver_at_ms(headers, 1_000) == 900
 
 
 def test_the_last_of_doubles_counts():
@@ -52,7 +44,7 @@ TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def test_a_malformed_traceparent_is_ignored():
     def parsed(value: bytes) -> attributes.TraceParent | None:
-        return attributes.trace_parent([("traceparent", value)])
+        return attributes.parse_trace_parent(value)
 
     expected = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
     assert parsed(TRACE) == expected

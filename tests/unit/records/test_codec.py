@@ -12,7 +12,6 @@ from headrace.records.bodies import decode_body, encode_body
 from headrace.records.codec import (
     Record,
     decode_batch,
-    decode_range,
     encode_batch,
     header_name_bytes,
     iterate_records,
@@ -205,22 +204,3 @@ def test_the_bound_counts_what_is_unfolded():
     assert len(decode_batch(batch, decompressed_bytes_max=100_100)) == 1
     with pytest.raises(BatchCorrupt, match="exceeds 100000 bytes"):
         decode_batch(batch, decompressed_bytes_max=100_000)
-
-
-@pytest.mark.parametrize("kept", [range(7), [0, 3, 4, 6]])
-@pytest.mark.parametrize("codec", [0, 1])
-def test_a_range_of_a_batch_is_what_the_whole_batch_has_there(kept, codec):
-    records = [Record(10 + n, n, None if n % 3 else b"k", b"v" * 100 * n, []) for n in range(7)]
-    batch = encode_batch(records, base_offset=10, codec=codec)
-    batch = retain_records(read_header(batch), [records[n] for n in kept])
-    whole = decode_batch(batch)
-    for first in range(8, 19):
-        for last in range(first, 19):
-            wanted = [one for one in whole if first <= one.offset <= last]
-            assert decode_range(batch, first, last) == wanted
-
-
-@pytest.mark.parametrize("payload", [PLAIN[:1], b"\x01" + PLAIN, PLAIN[:-1] + b"\x02"])
-def test_a_range_of_a_batch_that_lies_is_refused(payload):
-    with pytest.raises(BatchCorrupt):
-        decode_range(forge(payload, count=2), 1, 1)

@@ -81,11 +81,6 @@ class CompanionHost(Generic[Hosted]):
         """The tenure of a partition, if it has one."""
         return self._hosted.get((topic.id, number))
 
-    def is_opening(self, topic: Topic, number: int) -> bool:
-        """Whether a tenure is being opened."""
-        lock = self._opening.get((topic.id, number))
-        return lock is not None and lock.locked()
-
     async def open(self, topic: Topic, number: int) -> Hosted:
         """The tenure of a partition that this broker serves, with a new companion log if it has
         none. Raises TopicUnknown, NotOwner, StorageUnavailable, MetadataUnavailable."""

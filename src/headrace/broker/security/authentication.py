@@ -45,7 +45,6 @@ _OF_LOGIN: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _BEFORE_LOGIN: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE, API_VERSIONS})
 REAUTHENTICATION_REST_NS: Final = 1_000_000_000
 """A session may start a re-authentication once a second, as in Kafka."""
-_NS_PER_MS: Final = 1_000_000
 
 
 class Authentication:

@@ -254,11 +254,6 @@ class Logins:
         """As check_token, for `Bearer TOKEN`. Raises AuthenticationFailed."""
         return await self.check_token(BearerToken(read_scheme(value), ""))
 
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether bearer tokens are accepted."""
-        return self._tokens is not None
-
     def proven(self, scram: ScramLogin, mechanism: str, place: TenantPlace | None) -> Identity:
         """Who has just proven its credential. Raises AuthenticationFailed if it has changed
         since the login began."""

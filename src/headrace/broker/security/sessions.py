@@ -128,24 +128,6 @@ class Admission(Protocol):
         ...
 
 
-class Anonymous:
-    """Admits every client whose connection was accepted, under the principal of its certificate.
-
-    Safe because a listener that other machines reach either requires client certificates, which the
-    TLS handshake verifies, or was opened to anybody by an operator (`headrace.insecure`).
-    """
-
-    def open(
-        self, listener: ListenerSecurity, client_host: str, certified: Principal
-    ) -> ClientSession:
-        """See Admission."""
-        return ClientSession(listener.name, client_host, certified)
-
-    def admits(self, session: ClientSession, api_key: int) -> bool:
-        """See Admission."""
-        return True
-
-
 class Quotas(Protocol):
     """Decides how long a client is throttled."""
 

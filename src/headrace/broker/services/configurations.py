@@ -48,7 +48,6 @@ THROTTLES: Final = frozenset(
 )
 """Kafka's limits for copying replicas, of which there is none here. They cannot be set; deleting
 them does nothing, so that `kafka-reassign-partitions --verify` succeeds, which always does."""
-NO_DEFAULTS: Final[Mapping[str, str]] = {}
 
 
 class ConfigChange(NamedTuple):

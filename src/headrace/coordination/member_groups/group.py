@@ -154,10 +154,6 @@ class MemberGroup(Generic[Stored, Tasks, Held]):
         """The first time at which the group changes without a command."""
         return min((one.next_deadline_ms() for one in self.members.values()), default=None)
 
-    def native_count(self) -> int:
-        """Members that speak the new protocol themselves."""
-        return sum(not member.stored.is_classic for member in self.members.values())
-
     def state_records(self) -> Iterator[Any]:
         """Durable records that by themselves rebuild the group, each taken when requested."""
         kind, group_id = self.kind, self.group_id

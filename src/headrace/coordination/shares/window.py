@@ -25,7 +25,6 @@ ACKNOWLEDGED: Final = 2
 ARCHIVING: Final = 3
 """Given up; a copy is being written to the dead letter topic."""
 ARCHIVED: Final = 4
-TERMINAL: Final = (ACKNOWLEDGED, ARCHIVED)
 
 STATE_NAMES: Final = ("available", "acquired", "acknowledged", "archiving", "archived")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.coordination.member_groups.group import GroupMember, MemberGroup
+from headrace.coordination.member_groups.group import MemberGroup
 from headrace.coordination.member_groups.records import CurrentStored
 from headrace.coordination.streams.records import STREAMS, StreamsMemberStored
 from headrace.coordination.streams.tasks import HeldTasks, StreamTasks
 
 StreamsGroup = MemberGroup[StreamsMemberStored, StreamTasks, HeldTasks]
-StreamsMember = GroupMember[StreamsMemberStored, StreamTasks]
 StreamsCurrent = CurrentStored[HeldTasks]
 
 

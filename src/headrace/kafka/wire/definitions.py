@@ -20,7 +20,6 @@ FIXED: Final = {
     "uint32": ("I", 4), "int64": ("q", 8), "float64": ("d", 8), "uuid": ("16s", 16),
 }  # fmt: skip
 """Types of fixed size: their `struct` codes, and their sizes in bytes."""
-SIZED: Final = ("string", "bytes", "records")
 _IMPLICIT: Final = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "records": None}
 _LAST: Final = 1 << 15
 
