@@ -1,4 +1,4 @@
-"""Identifier types that are easily confused, and the rule for topic names. No I/O."""
+"""Identifier types that are easily confused, and the rules for topic names. No I/O."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ ProducerId = NewType("ProducerId", int)
 
 TOPIC_NAME_SIZE_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+LITE_TOPIC_LENGTH_MAX = 64
+_LITE_TOPIC = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 ZERO_UUID = UUID(int=0)
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -32,3 +34,8 @@ class TopicPartition(NamedTuple):
 def is_topic_name(name: str) -> bool:
     """Whether `name` is a valid topic name by Kafka's rule (`Topic.validate`)."""
     return name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_lite_topic(name: bytes) -> bool:
+    """Whether `name` is a valid name of a lite topic by RocketMQ's rule; in UTF-8 then."""
+    return _LITE_TOPIC.fullmatch(name) is not None

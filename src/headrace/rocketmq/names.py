@@ -10,7 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX, is_topic_name
+from headrace.records.identifiers import (
+    LITE_TOPIC_LENGTH_MAX,
+    TOPIC_NAME_SIZE_MAX,
+    is_lite_topic,
+    is_topic_name,
+)
 from headrace.records.tenant_names import name_in, sibling
 from headrace.rocketmq import wire
 from headrace.rocketmq.codes import (
@@ -28,8 +33,6 @@ if TYPE_CHECKING:
 DEAD_LETTERS: Final = "%DLQ%"
 GROUP_LENGTH_MAX: Final = 255
 SHOWN_MAX: Final = 100
-LITE_LENGTH_MAX: Final = 64
-_LITE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
 """What RocketMQ's groups may contain and topics may not: `%` and `|`."""
@@ -91,10 +94,11 @@ def default_dead_letter_topic(group_id: str) -> str:
 
 def lite_name(text: str) -> bytes:
     """The name of a lite topic. Raises Refused."""
-    if not _LITE.fullmatch(text) or len(text) > LITE_LENGTH_MAX:
+    name = text.encode()
+    if not is_lite_topic(name):
         raise Refused(
             ILLEGAL_LITE_TOPIC,
-            f"{text[:LITE_LENGTH_MAX]!r} is not a lite topic: use 1 to {LITE_LENGTH_MAX} letters,"
-            " digits, '-' and '_'",
+            f"{text[:LITE_TOPIC_LENGTH_MAX]!r} is not a lite topic: use 1 to"
+            f" {LITE_TOPIC_LENGTH_MAX} letters, digits, '-' and '_'",
         )
-    return text.encode()
+    return name

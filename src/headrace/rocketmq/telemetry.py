@@ -14,12 +14,12 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.tenant_view import OF_ALL, view_of
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Status
+from headrace.records.identifiers import LITE_TOPIC_LENGTH_MAX
 from headrace.rocketmq import wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX
 from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
 from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX
-from headrace.rocketmq.names import LITE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -150,7 +150,7 @@ class Telemetry:
         subscription.receive_batch_size = RECEIVE_BATCH
         wire.set_ms(subscription.long_polling_timeout, LONG_POLL_MS)
         subscription.lite_subscription_quota = SUBSCRIPTIONS_MAX
-        subscription.max_lite_topic_size = LITE_LENGTH_MAX
+        subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
 
     def left(self, stream: _Stream) -> None:
         """The stream has ended."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.kit.records import TIMESTAMP_MS, append
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
 from tests.unit.rocketmq.test_lanes import Telemetry
 
 from headrace.errors import GroupKindMismatch, PartitionsInvalid
+from headrace.records.attributes import LITE_TOPIC
+from headrace.records.codec import Record, encode_batch
 from headrace.rocketmq import codes, lite, wire
 
 PARENT = "parent"
@@ -248,3 +251,28 @@ async def test_a_client_that_waits_is_woken_by_its_own_lite_topics_alone(rocket)
     await send(rocket, "a", "a0")
     assert await waiting == ["a0"]
     assert receives == 3
+
+
+async def append_named(rocket, *names, timestamp_ms=TIMESTAMP_MS):
+    """One batch of a producer that is not RocketMQ's, whose headers are not checked."""
+    records = [
+        Record(at, timestamp_ms, name, b"%d" % at, [(LITE_TOPIC, name)])
+        for at, name in enumerate(names)
+    ]
+    log = rocket.node.topics.get(PARENT).require_log(0)
+    return await append(log, encode_batch(records))
+
+
+@on_rocketmq
+async def test_a_record_without_a_legal_name_is_skipped_and_hides_no_other_one(rocket):
+    await rocket.create(PARENT, "lite")
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    long = b"x" * 400_000
+    await append_named(rocket, b"a", b"\xff", b"", None, long, b"no name", b"b")
+    assert await one.bodies() == ["0", "6"]
+    await append_named(rocket, b"\xff")
+    assert await one.bodies() == []
+    hosted = rocket.node.shares.lite._host.get(rocket.node.topics.get(PARENT), 0)
+    assert {*hosted.shard.machine.index.oldest()} == {"a", "b"}
+    assert hosted.lite.skipped_count == 4

@@ -34,6 +34,7 @@ from headrace.errors import ConfigInvalid, CoordinatorLoading, HeadraceError
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import LITE_TOPIC, find_header
 from headrace.records.codec import iterate_records
+from headrace.records.identifiers import LITE_TOPIC_LENGTH_MAX, is_lite_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,21 +142,44 @@ async def catch_up(hosted: Hosted, now_ms: int) -> None:
             rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
             if rows_end <= begin:
                 return
-            rows = [row for batch in found.batches for row in _rows(batch, max(begin, start))]
+            rows = _rows(hosted, found, max(begin, start))
             await hosted.ask(LearnLiteCommand(begin, rows, rows_end))
             await asyncio.sleep(0)  # a large log must not hold up other clients
         if machine.is_outdated(start, now_ms):
             await hosted.ask(LiteCaughtUpCommand(start))
 
 
-def _rows(batch: bytes, start: int) -> list[LiteRow]:
-    """The records of lite topics in a batch; none if it cannot be decoded."""
-    try:
-        return [
-            LiteRow(record.offset, name.decode(), record.timestamp_ms)
-            for record in iterate_records(batch)
-            if record.offset >= start and (name := find_header(record.headers, LITE_TOPIC))
-        ]
-    except (HeadraceError, UnicodeDecodeError) as error:
-        log.warning("the lite topics of a batch are not known, it is skipped: %s", error)
-        return []
+def _rows(hosted: Hosted, found: BatchesRead, start: int) -> list[LiteRow]:
+    """The records of lite topics from `start` on: none of a batch that cannot be decoded."""
+    rows: list[LiteRow] = []
+    skipped: list[int] = []
+    for batch in found.batches:
+        try:
+            named = [
+                (record.offset, name, record.timestamp_ms)
+                for record in iterate_records(batch)
+                if record.offset >= start and (name := find_header(record.headers, LITE_TOPIC))
+            ]
+        except HeadraceError as error:
+            log.warning("the lite topics of a batch are not known, it is skipped: %s", error)
+            continue
+        for offset, name, timestamp_ms in named:
+            if is_lite_topic(name):
+                rows.append(LiteRow(offset, name.decode(), timestamp_ms))
+            else:
+                skipped.append(offset)
+    if skipped:
+        _note_skipped(hosted, skipped)
+    return rows
+
+
+def _note_skipped(hosted: Hosted, offsets: list[int]) -> None:
+    """Logs the first one of this broker's tenure: a producer may send any number of them."""
+    assert hosted.lite is not None
+    if not hosted.lite.skipped_count:
+        log.warning(
+            "the header %s of the record at offset %d of %s names no lite topic, so lite consumers"
+            " do not get it: use 1 to %d letters, digits, '-' and '_' (others are not logged)",
+            *(LITE_TOPIC, offsets[0], hosted.data.name, LITE_TOPIC_LENGTH_MAX),
+        )
+    hosted.lite.skipped_count += len(offsets)

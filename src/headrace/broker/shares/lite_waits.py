@@ -39,6 +39,8 @@ class LiteWaits:
         self._learn = learn
         self.catching_up = asyncio.Lock()
         """Of the receive that reads on for all."""
+        self.skipped_count = 0
+        """Records that it read whose header is not the name of a lite topic."""
         self._is_learning = False
         self._serial = 0
         """Raised whenever a client is woken."""
