@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.kit.machines import carry_out, replay
@@ -139,7 +140,7 @@ class ModelledLiteTopics:
         self.submit(LearnLiteCommand(begin, rows, end))
         self.submit(LearnLiteCommand(max(begin - 1, 0), rows, end))  # is ignored
         if end == len(self.log):
-            self.submit(LiteCaughtUpCommand(self.start))
+            self.submit(LiteCaughtUpCommand(self.start, len(self.log)))
 
     def learn_all(self) -> None:
         while self.machine.index.end < len(self.log):
@@ -149,7 +150,7 @@ class ModelledLiteTopics:
         """Retention deletes the oldest records."""
         self.start = self.rng.randint(self.start, len(self.log))
         self.learn_all()
-        self.submit(LiteCaughtUpCommand(self.start))
+        self.submit(LiteCaughtUpCommand(self.start, len(self.log)))
 
     def sync(self) -> None:
         names = self.rng.sample(NAMES, self.rng.randint(0, 3))
@@ -329,7 +330,7 @@ def test_what_has_expired_stays_so_after_a_crash_although_more_was_sent():
     rig.submit(LiteSyncCommand("g", "one", ADD, ["a"], SESSION_MS))
     assert rig.submit(LitePeekCommand("g", "one", 10)).offsets == [0, 1]
     rig.now_ms += EXPIRATION_MS
-    rig.submit(LiteCaughtUpCommand(0))
+    rig.submit(LiteCaughtUpCommand(0, 2))
     assert rig.submit(LitePeekCommand("g", "one", 10)).offsets == []
     rig.log.append(("a", rig.now_ms))
     for change in (rig.learn_all, rig.snapshot, rig.load):
@@ -337,3 +338,45 @@ def test_what_has_expired_stays_so_after_a_crash_although_more_was_sent():
     rig.learn_all()
     rig.submit(LiteSyncCommand("g", "one", ADD, ["a"], SESSION_MS))
     assert rig.submit(LitePeekCommand("g", "one", 10)).offsets == [2]
+
+
+def test_a_time_in_the_future_keeps_no_lite_topic_from_expiring():
+    rig = ModelledLiteTopics(0)
+    rig.expiration_ms = EXPIRATION_MS
+    rig.load()
+    rig.log = [("a", rig.now_ms + 10**12), ("b", rig.now_ms), ("c", -1)]
+    rig.learn_all()
+    rig.log[0] = ("a", rig.now_ms)
+    rig.now_ms += EXPIRATION_MS
+    assert rig.machine.is_outdated(0, rig.now_ms)
+    rig.submit(LiteCaughtUpCommand(0, 3))
+    assert not [*rig.machine.index.oldest()]
+
+
+def test_many_lite_topics_without_records_are_forgotten_some_at_a_time():
+    rig = ModelledLiteTopics(0)
+    rig.config = replace(rig.config, has_dead_letters=False, subscription=SHARED)
+    groups, count = ("g", "h", "i"), 2_000
+    rig.load()
+    rig.submit(OpenLiteCommand("i", rig.config))
+    rig.log = [(f"n{number}", rig.now_ms) for number in range(count)]
+    rig.learn_all()
+    rig.machine.validate = lambda: None  # which looks at all of them
+    for group in groups:
+        for name, _ in rig.log:
+            rig.submit(LiteSyncCommand(group, "one", ADD, [name], SESSION_MS))
+        command = LiteAcquireCommand(group, "one", "one", range(count), count)
+        got = rig.submit(command).acquired
+        settled = [Settlement(at, at, ACCEPT) for at, _last, _count in got]
+        rig.submit(SettleCommand(group, "one", settled, True))
+    del rig.machine.validate
+    decisions = []
+    while rig.machine.is_outdated(count, rig.now_ms):
+        command = LiteCaughtUpCommand(count, count)
+        decisions.append(carry_out(rig.machine, command, rig.now_ms, rig.journal).records)
+        assert sum(len(getattr(one, "names", "1")) for one in decisions[-1]) <= 1_500
+        assert (rig.machine.index.start == count) == (not len(rig.machine.index))
+    assert len(decisions) > 10
+    assert not any(group.progress for group in rig.machine.groups.values())
+    rig.load()
+    assert not any(group.progress for group in rig.machine.groups.values())

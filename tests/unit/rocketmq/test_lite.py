@@ -9,6 +9,8 @@ from tests.kit.records import TIMESTAMP_MS, append
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
 from tests.unit.rocketmq.test_lanes import Telemetry
 
+from headrace.broker.services import configurations
+from headrace.broker.services.configurations import ConfigChange
 from headrace.errors import GroupKindMismatch, PartitionsInvalid
 from headrace.records.attributes import LITE_TOPIC
 from headrace.records.codec import Record, encode_batch
@@ -276,3 +278,30 @@ async def test_a_record_without_a_legal_name_is_skipped_and_hides_no_other_one(r
     hosted = rocket.node.shares.lite._host.get(rocket.node.topics.get(PARENT), 0)
     assert {*hosted.shard.machine.index.oldest()} == {"a", "b"}
     assert hosted.lite.skipped_count == 4
+
+
+@on_rocketmq
+async def test_what_compaction_or_retention_removed_is_passed_over(rocket):
+    await rocket.create(PARENT, "lite")
+    node = rocket.node
+    topic = node.topics.get(PARENT)
+    compact = ConfigChange("cleanup.policy", configurations.SET, "compact")
+    await node.services.configurations.change_topic(PARENT, [compact])
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    await send(rocket, "a", *(f"a{number}" for number in range(50)))
+    await send(rocket, "b", "b0", "b1")
+    assert await one.take(batch_size=1) == ["a0"], "all are known"
+    log = topic.require_log(0)
+    await log.lifecycle_host.roll_now()
+    await node.compactor.round()
+    assert node.compactor.removed_records == 50
+    assert await one.bodies(batch_size=1) == ["b1"]
+    assert await one.bodies(batch_size=1) == ["a49"]
+    two = await Lite.open(rocket, "two", "another group")
+    assert await two.sync("a", "b") == codes.OK
+    await log.trim(50)
+    assert await two.bodies() == ["b1"]
+    await log.trim(52)
+    await send(rocket, "a", "a5")
+    assert await two.take() == ["a5"]

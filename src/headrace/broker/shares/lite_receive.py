@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.shares.hosted_shares import LITE, Pause
@@ -82,13 +83,22 @@ class LiteReceive:
             if not offsets:
                 break
             found = await self._read(offsets)
-            missing = _missing(offsets, found, hosted.data.log_start_offset)
+            if offsets[0] < hosted.data.log_start_offset:
+                await catch_up(hosted, now_ms)
+                wait_ms = 0
+                continue
+            missing = {
+                (peeked.names[at], first, last): None
+                for first, last in found.skipped
+                for at in range(bisect_left(offsets, first), bisect_right(offsets, last))
+            }
             if missing:
-                await hosted.ask(ForgetLiteCommand(missing))
+                await hosted.ask(ForgetLiteCommand(list(missing)))
+                wait_ms = 0
                 continue
             acquire = LiteAcquireCommand(
                 *(group_id, request.owner, request.member_id),
-                [one for one in offsets if one < request.end and _is_within(one, found.within)],
+                [one for one in _within(offsets, found.within) if one < request.end],
                 request.records_max,
                 request.lock_ms,
                 bool(request.attempt),
@@ -107,17 +117,18 @@ class LiteReceive:
 
 
 def _received(acquired: list[Acquired], found: BatchesRead) -> Received:
-    held = [one for one in acquired if _is_within(one.first, found.within)]
+    read = {*_within([one.first for one in acquired], found.within)}
+    held = [one for one in acquired if one.first in read]
     return Received(held, found.holding(held)) if held else Received()
 
 
-def _is_within(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(first <= offset <= last for first, last in ranges)
-
-
-def _missing(offsets: Sequence[int], found: BatchesRead, log_start: int) -> list[int]:
-    """Those that hold no record any more."""
-    return [one for one in offsets if one < log_start or _is_within(one, found.skipped)]
+def _within(offsets: Sequence[int], ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """The offsets that lie in one of the ranges; all ascend."""
+    return [
+        offset
+        for first, last in ranges
+        for offset in offsets[bisect_left(offsets, first) : bisect_right(offsets, last)]
+    ]
 
 
 async def catch_up(hosted: Hosted, now_ms: int) -> None:
@@ -131,22 +142,33 @@ async def catch_up(hosted: Hosted, now_ms: int) -> None:
             machine = hosted.shard.machine
             if not isinstance(machine, LiteMachine):
                 raise CoordinatorLoading("the partition's lite topics are being loaded: try again")
-            begin, start = machine.index.end, hosted.data.log_start_offset
-            end = hosted.data.visibility.bound(READ_COMMITTED).offset
-            if begin >= end:
-                break
-            found = BatchesRead()
-            at, fetched = await hosted.data.reader.fetch_from(
-                max(begin, start), ROWS_BYTES, READ_COMMITTED
-            )
-            rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
-            if rows_end <= begin:
+            start, end = hosted.data.log_start_offset, _end_of(hosted)
+            if machine.index.end < end:
+                if not await _learn(hosted, machine.index.end, start):
+                    return
+            elif machine.is_outdated(start, now_ms):
+                await hosted.ask(LiteCaughtUpCommand(start, end))
+                if machine.index.start >= start:
+                    return  # what is left is done by the next receives
+            else:
                 return
-            rows = _rows(hosted, found, max(begin, start))
-            await hosted.ask(LearnLiteCommand(begin, rows, rows_end))
             await asyncio.sleep(0)  # a large log must not hold up other clients
-        if machine.is_outdated(start, now_ms):
-            await hosted.ask(LiteCaughtUpCommand(start))
+
+
+def _end_of(hosted: Hosted) -> int:
+    return hosted.data.visibility.bound(READ_COMMITTED).offset
+
+
+async def _learn(hosted: Hosted, begin: int, start: int) -> bool:
+    """Read on; whether there was something."""
+    found = BatchesRead()
+    first = max(begin, start)
+    at, fetched = await hosted.data.reader.fetch_from(first, ROWS_BYTES, READ_COMMITTED)
+    rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
+    if rows_end <= begin:
+        return False
+    await hosted.ask(LearnLiteCommand(begin, _rows(hosted, found, first), rows_end))
+    return True
 
 
 def _rows(hosted: Hosted, found: BatchesRead, start: int) -> list[LiteRow]:

@@ -57,6 +57,8 @@ class LitePeekReply:
 
     error: HeadraceError | None = None
     offsets: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """The lite topic of each."""
     wait_ms: int = -1
     """When there may be more without new records, -1: not by time alone."""
 
@@ -95,11 +97,13 @@ class LearnLiteCommand:
 
 @dataclass(slots=True)
 class LiteCaughtUpCommand:
-    """All records that the log has now are known; it begins at `log_start_offset`. So lite topics
-    whose last record is too old expire, and those without records are forgotten. Before, a lite
-    topic may look as if it had none, or none that is new."""
+    """The log begins at `log_start_offset` and has no records from `end` on. Once all of them are
+    known, lite topics whose last record is too old expire, and those without records are forgotten:
+    some at a time, so that a command may have to follow. Before, a lite topic may look as if it had
+    no records, or none that is new."""
 
     log_start_offset: int
+    end: int
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""
@@ -108,9 +112,9 @@ class LiteCaughtUpCommand:
 
 @dataclass(slots=True)
 class ForgetLiteCommand:
-    """These offsets hold no record any more."""
+    """The records of these (lite topic, first offset, last one) are not there any more."""
 
-    offsets: Sequence[int]
+    parts: Sequence[tuple[str, int, int]]
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""

@@ -96,6 +96,10 @@ class LiteGroup:
             return False
         return next(self.left(name), None) is not None
 
+    def is_orphan(self, name: str) -> bool:
+        """Whether the group's progress in the lite topic is no longer of use."""
+        return name not in self._index and name in self.progress and name not in self.delivering
+
     def next_of(
         self, client: LiteClient, most: int, read: Container[int] | None = None
     ) -> dict[str, list[int]]:
@@ -144,6 +148,12 @@ class LiteGroup:
             for client in subscribers:
                 self.clients[client].ready.pop(name, None)
 
+    def refresh_unknown(self, name: str) -> None:
+        """As `refresh`, where the lite topic may be without records."""
+        if self.is_orphan(name):
+            self._index.orphans[name] = None
+        self.refresh(name)
+
     def apply_progress(self, record: LiteProgress) -> None:
         """The group's progress in one lite topic."""
         if record.progress is None:
@@ -153,7 +163,7 @@ class LiteGroup:
         self.delayed.pop(record.name, None)
         if record.progress is not None and record.progress.at_ms:
             self.delayed[record.name] = record.progress.at_ms
-        self.refresh(record.name)
+        self.refresh_unknown(record.name)
 
     def apply_delivering(self, record: LiteDelivering) -> None:
         """What is being delivered of one lite topic."""
@@ -170,7 +180,7 @@ class LiteGroup:
                 self.held.setdefault(one.member, {})[offset] = name
         else:
             self.delivering.pop(name, None)
-        self.refresh(name)
+        self.refresh_unknown(name)
 
     def apply_subscribed(self, record: LiteSubscribed) -> None:
         """A client's subscriptions."""
@@ -224,6 +234,7 @@ class LiteGroup:
         assert sum(len(one.names) for one in self.clients.values()) == sum(
             map(len, self.subscribers.values())
         )
-        for progress in self.progress.values():
+        for name, progress in self.progress.items():
+            assert not self.is_orphan(name) or name in self._index.orphans, name
             assert list(progress.finished) == sorted({*progress.finished})
             assert all(offset > progress.position for offset in progress.finished)

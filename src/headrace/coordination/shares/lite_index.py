@@ -2,7 +2,7 @@
 
 Invariants: eight bytes for each record that the log still has, and one small object for each lite
 topic; nothing is done for one that gets no records. Lite topics are in the order of their last
-record, so the next one to expire, or to be without records, is always the first.
+record, so the next one to expire, or to be without records, is the first.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class LiteIndex:
         """The start of the log."""
         self._offsets: dict[str, array[int]] = {}
         self._last_ms: dict[str, int] = {}
+        self.orphans: dict[str, None] = {}
+        """Lite topics without records in which a group has progress, or had."""
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -41,6 +43,7 @@ class LiteIndex:
         offsets = self._offsets.pop(name, None)
         if offsets is None:
             offsets = array("q")
+            self.orphans.pop(name, None)
         elif len(offsets) > TRIM_MIN and offsets[TRIM_MIN] < self.start:
             del offsets[: bisect_left(offsets, self.start)]
         offsets.append(offset)
@@ -54,18 +57,18 @@ class LiteIndex:
             self._last_ms[name] = now_ms
 
     def drop(self, name: str) -> None:
-        """The lite topic has no records any more."""
+        """The lite topic has no records any more. It is an orphan once a group says so."""
         self._offsets.pop(name, None)
+        self.orphans.pop(name, None)
         self._last_ms.pop(name, None)
 
-    def remove(self, offset: int) -> str | None:
-        """The record is not there any more; returns its lite topic. Looks at all of them."""
-        for name, offsets in self._offsets.items():
-            at = bisect_left(offsets, offset)
-            if at < len(offsets) and offsets[at] == offset:
-                del offsets[at]
-                return name
-        return None
+    def remove(self, name: str, first: int, last: int) -> None:
+        """Its records from `first` to `last` are not there any more."""
+        offsets = self._offsets.get(name)
+        if offsets is not None:
+            del offsets[bisect_left(offsets, first) : bisect_left(offsets, last + 1)]
+            if not offsets:
+                self.drop(name)
 
     def last(self, name: str) -> int:
         """The offset of its last record; -1: it has none."""
@@ -80,9 +83,9 @@ class LiteIndex:
         """The lite topics, in the order of their last records."""
         return iter(self._offsets)
 
-    def before(self, offset: int) -> list[str]:
+    def before(self, offset: int) -> Iterator[str]:
         """Those whose records are all before `offset`."""
-        return list(takewhile(lambda name: self.last(name) < offset, self.oldest()))
+        return takewhile(lambda name: self.last(name) < offset, self.oldest())
 
     def after(self, name: str, position: int, without: Container[int]) -> Iterator[int]:
         """The offsets from `position` on, ascending, except some."""

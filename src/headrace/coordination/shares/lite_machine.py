@@ -8,6 +8,7 @@ it, and forgotten when it ends. Nothing is done for a lite topic that gets no re
 
 from __future__ import annotations
 
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, assert_never
 
 from headrace.coordination.kit.deadlines import Deadlines
@@ -32,6 +33,7 @@ from headrace.coordination.shares.lite_commands import (
     LiteGroupCommand,
     LitePeekCommand,
     LitePeekReply,
+    LiteRow,
     LiteSyncCommand,
     OpenLiteCommand,
 )
@@ -50,6 +52,7 @@ from headrace.coordination.shares.lite_progress import FOR_EVER, LiteLine
 from headrace.coordination.shares.lite_records import (
     LiteConfigured,
     LiteDelivering,
+    LiteEmptied,
     LiteExpired,
     LiteForgotten,
     LiteKept,
@@ -76,6 +79,8 @@ if TYPE_CHECKING:
 GROUPS_MAX: Final = 1_000
 EXPIRED_AT_ONCE: Final = 100
 """Lite topics that expire in one decision; the others follow."""
+EMPTIED_AT_ONCE: Final = 1_000
+"""Lite topics without records, times groups, in one decision; the others follow."""
 PART_RECORDS: Final = 1_000
 """Of a snapshot, per part."""
 _LINE, _CLIENT = "line", "client"
@@ -105,8 +110,6 @@ class LiteMachine(PlainJournal[LiteRecord]):
         self._expired: dict[str, int] = {}
         """Lite topics whose records before this offset are not delivered, in order of time."""
         self._expiration_ms = -1
-        self._is_complete = False
-        """Whether progress in lite topics without records was looked for since the load."""
         self._deadlines = Deadlines[str]()
 
     # --- deciding ----------------------------------------------------------------------------
@@ -120,13 +123,19 @@ class LiteMachine(PlainJournal[LiteRecord]):
                 if rows_from != self.index.end or rows_end <= rows_from:
                     return Decision([], ShareReply())
                 expired = self._expired
-                wanted = [one for one in rows if one.offset >= expired.get(one.name, 0)]
+                wanted = [
+                    LiteRow(offset, name, min(timestamp_ms, now_ms))  # or it would never expire
+                    for offset, name, timestamp_ms in rows
+                    if offset >= expired.get(name, 0)
+                ]
                 return Decision([LiteLearned(wanted, rows_end)], ShareReply())
-            case ForgetLiteCommand(offsets):
-                return Decision([LiteForgotten(offsets)], ShareReply())
-            case LiteCaughtUpCommand(log_start_offset):
-                records = self._without_records(log_start_offset)
-                return Decision([*records, *self._outdated(now_ms)], ShareReply())
+            case ForgetLiteCommand(parts):
+                return Decision([LiteForgotten(parts)], ShareReply())
+            case LiteCaughtUpCommand(log_start_offset, end):
+                if end > self.index.end:
+                    return Decision([], ShareReply())
+                records = self._decide_caught_up(log_start_offset, now_ms)
+                return Decision([*records], ShareReply())
             case ShareTickCommand():
                 return self._decide_tick(now_ms)
             case ShareLoadedCommand():
@@ -159,31 +168,34 @@ class LiteMachine(PlainJournal[LiteRecord]):
         is_same = group is not None and group.config == command.config
         return is_same and self._expiration_ms == command.expiration_ms
 
-    def _without_records(self, offset: int) -> list[LiteRecord]:
-        """Lite topics without records have no progress."""
-        if offset <= self.index.start and self._is_complete:
-            return []
-        gone = {*self.index.before(offset)}
-        records: list[LiteRecord] = []
+    def _decide_caught_up(self, log_start: int, now_ms: int) -> Iterator[LiteRecord]:
+        """Some of what is outdated; the start of the log moves once no lite topic is before it."""
+        most = max(EMPTIED_AT_ONCE // max(len(self.groups), 1), 1)
+        if log_start > self.index.start:
+            emptied = list(islice(self.index.before(log_start), most + 1))
+            yield LiteEmptied(emptied[:most])
+            if len(emptied) <= most:
+                yield LiteStart(log_start)
+            return
+        orphans = list(islice(self.index.orphans, most))
         for group in self.groups.values():
-            names = gone if self._is_complete else group.progress
-            records += [
-                LiteProgress(group.number, name, None)
-                for name in sorted(names)
-                if name in group.progress
-                and name not in group.delivering
-                and (name in gone or name not in self.index)
-            ]
-        for name, end in self._expired.items():
-            if end > offset:
-                break
-            records.append(LiteExpired(name, None))
-        records.append(LiteStart(offset))
-        return records
+            for name in filter(group.is_orphan, orphans):
+                yield LiteProgress(group.number, name, None)
+        for name in islice(self._deleted_expired(), EMPTIED_AT_ONCE):
+            yield LiteExpired(name, None)
+        yield LiteEmptied(orphans)
+        yield from self._outdated(now_ms)
+
+    def _deleted_expired(self) -> Iterator[str]:
+        """Lite topics of which the log has deleted what had expired."""
+        start = self.index.start
+        return (one[0] for one in takewhile(lambda one: one[1] <= start, self._expired.items()))
 
     def is_outdated(self, log_start_offset: int, now_ms: int) -> bool:
         """Whether a LiteCaughtUpCommand would change anything."""
-        if log_start_offset > self.index.start or not self._is_complete:
+        if log_start_offset > self.index.start or self.index.orphans:
+            return True
+        if self._expired and next(self._deleted_expired(), None) is not None:
             return True
         first = next(self.index.oldest(), None) if self._expiration_ms >= 0 else None
         return first is not None and self._is_due(first, now_ms)
@@ -222,9 +234,6 @@ class LiteMachine(PlainJournal[LiteRecord]):
                 yield LiteKept(name, now_ms)
                 continue
             yield LiteExpired(name, self.index.last(name) + 1)
-            for group in self.groups.values():
-                if name in group.progress:
-                    yield LiteProgress(group.number, name, None)
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
@@ -237,13 +246,16 @@ class LiteMachine(PlainJournal[LiteRecord]):
         match record:
             case LiteLearned():
                 self._learn(record)
-            case LiteForgotten(offsets):
-                for offset in offsets:
-                    name = self.index.remove(offset)
-                    if name is not None:
-                        self._refresh(name)
+            case LiteForgotten(parts):
+                for name, first, last in parts:
+                    self.index.remove(name, first, last)
+                    self._refresh_unknown(name)
+            case LiteEmptied(names):
+                for name in names:
+                    self.index.drop(name)
+                    self._refresh_unknown(name)
             case LiteStart(offset):
-                self._begin_at(offset)
+                self.index.start = offset
             case LiteExpired():
                 self._expire(record)
             case LiteKept(name, now_ms):
@@ -263,18 +275,12 @@ class LiteMachine(PlainJournal[LiteRecord]):
             self.index.add(name, offset, timestamp_ms)
         self.index.end = record.end
         for name in dict.fromkeys(row.name for row in record.rows):
-            self._refresh(name)
+            for group in self.groups.values():
+                group.refresh(name)
 
-    def _refresh(self, name: str) -> None:
+    def _refresh_unknown(self, name: str) -> None:
         for group in self.groups.values():
-            group.refresh(name)
-
-    def _begin_at(self, offset: int) -> None:
-        self._is_complete = True
-        self.index.start = max(self.index.start, offset)
-        for name in self.index.before(offset):
-            self.index.drop(name)
-            self._refresh(name)
+            group.refresh_unknown(name)
 
     def _expire(self, record: LiteExpired) -> None:
         self._expired.pop(record.name, None)
@@ -283,7 +289,7 @@ class LiteMachine(PlainJournal[LiteRecord]):
         self._expired[record.name] = record.end
         if self.index.last(record.name) < record.end:
             self.index.drop(record.name)
-            self._refresh(record.name)
+            self._refresh_unknown(record.name)
 
     def _open(self, opened: LiteOpened) -> None:
         former = self.groups.get(opened.group_id)
@@ -388,9 +394,10 @@ def _decide_in(group: LiteGroup, command: LiteGroupCommand, now_ms: int) -> Lite
             if client is None:
                 return Decision([], LitePeekReply())
             found = group.next_of(client, records_max)
-            offsets = sorted(offset for some in found.values() for offset in some)
-            wait_ms = -1 if offsets else group.wait_ms(client, now_ms)
-            return Decision([], LitePeekReply(None, offsets, wait_ms))
+            rows = sorted((offset, name) for name, some in found.items() for offset in some)
+            wait_ms = -1 if rows else group.wait_ms(client, now_ms)
+            offsets, names = [row[0] for row in rows], [row[1] for row in rows]
+            return Decision([], LitePeekReply(None, offsets, names, wait_ms))
         case LiteAcquireCommand():
             return decide_acquire(group, command, now_ms)
         case RepeatCommand():

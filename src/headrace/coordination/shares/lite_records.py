@@ -105,9 +105,16 @@ class LiteLearned(NamedTuple):
 
 
 class LiteForgotten(NamedTuple):
-    """Volatile: these records are not there any more."""
+    """Volatile: no records of these (lite topic, first offset, last one) are there any more."""
 
-    offsets: Sequence[int]
+    parts: Sequence[tuple[str, int, int]]
+
+
+class LiteEmptied(NamedTuple):
+    """Volatile: these lite topics have no records any more. They are orphans now if groups have
+    progress in them, and no longer if they have none."""
+
+    names: Sequence[str]
 
 
 class LiteStart(NamedTuple):
@@ -160,6 +167,7 @@ VolatileLite = (
     | LiteConfigured
     | LiteLearned
     | LiteForgotten
+    | LiteEmptied
     | LiteStart
     | LiteSubscribed
     | LiteLeft
