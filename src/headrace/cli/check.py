@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.failures import CommandFailed
-from headrace.cli.output import print_table, say, size_text
+from headrace.cli.output import counted, print_table, say, size_text
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def _print_lines(report: Report) -> None:
         _print_line(finding.as_json())
     for log in report.logs:
         _print_line({"type": "log", **log._asdict()})
-    _print_line({"type": "summary", **_totals(report)})
+    _print_line({"type": "summary", **_totals(report), "users": report.users})
 
 
 def _print_line(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _totals(report: Report) -> dict[str, int | list[int]]:
+def _totals(report: Report) -> dict[str, int]:
     from headrace.inspection.findings import Severity
 
     return {
@@ -89,7 +89,6 @@ def _totals(report: Report) -> dict[str, int | list[int]]:
         "batches": sum(log.batch_count for log in report.logs),
         "records": sum(log.record_count for log in report.logs),
         "size_bytes": sum(log.size_bytes for log in report.logs),
-        "users": report.users,
     }
 
 
@@ -108,16 +107,16 @@ def _print_report(report: Report, *, is_verbose: bool) -> None:
             [list(log) for log in report.logs],
         )
     totals = _totals(report)
-    notes = "" if is_verbose or not totals["notes"] else f" {totals['notes']} notes (--verbose)."
+    notes = f" {counted(totals['notes'], 'note')} (--verbose)."
+    if is_verbose or not totals["notes"]:
+        notes = ""
     wrong = totals["damage"]
-    verdict = "No damage found" if not wrong else f"{wrong} damages found"
+    verdict = f"{counted(wrong, 'damage')} found" if wrong else "No damage found"
     if totals["unreadable"]:
-        verdict += f", {totals['unreadable']} parts could not be read"
-    size = size_text(sum(log.size_bytes for log in report.logs))
-    click.echo(
-        f"{verdict}: {totals['logs']} logs, {totals['ledgers']} ledgers,"
-        f" {totals['batches']:,} batches, {totals['records']:,} records, {size}.{notes}"
-    )
+        verdict += f", {counted(totals['unreadable'], 'part')} could not be read"
+    counts = {"log": "logs", "ledger": "ledgers", "batch": "batches", "record": "records"}
+    parts = ", ".join(counted(totals[name], noun) for noun, name in counts.items())
+    click.echo(f"{verdict}: {parts}, {size_text(totals['size_bytes'])}.{notes}")
 
 
 def _print_finding(finding: Finding) -> None:

@@ -132,8 +132,9 @@ def size_text(size_bytes: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """ "1 record", "2,000 records", "0 messages"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """ "1 record", "2,000 records", "0 batches"."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def duration_text(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -54,6 +55,7 @@ def test_a_sound_folder_is_one_line_and_exit_code_0(data, capsys):
     assert (code, err) == (0, "")
     assert out.startswith("No damage found: ")
     assert out.count("\n") == 1
+    assert not re.search(r"\b1 \w+s\b|batchs", out), out
 
 
 def test_damage_is_exit_code_1_with_cause_effect_and_next_step(data, capsys):
