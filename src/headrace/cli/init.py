@@ -82,6 +82,11 @@ The key of the CA was not kept: it signs no other certificate."""
 @click.option("--host", "hosts", multiple=True, help="Another name or address of the broker.")
 @click.option("--admin", default="admin", show_default=True, help="Name of the first user.")
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The broker's data directory, which must be new or empty. Default: FOLDER/data.",
+)
 @discards_ca_key
 def init(
     folder: Path,
@@ -92,6 +97,7 @@ def init(
     hosts: tuple[str, ...],
     admin: str,
     days: int,
+    data_dir: Path | None,
     discard_ca_key: bool,
 ) -> None:
     """Write the configuration of a broker into a new FOLDER.
@@ -120,12 +126,10 @@ def init(
         check_name(admin)
     except CredentialInvalid as error:
         raise CommandFailed(f"{error}; nothing was written", "Check --admin", USAGE) from error
-    if folder.exists() and any(folder.iterdir()):
-        raise CommandFailed(
-            f"{folder} is not empty; nothing was written", "Name another folder", USAGE
-        )
     folder = folder.absolute()
-    path, data = folder / "headrace.toml", folder / "data"
+    path, data = folder / "headrace.toml", (data_dir or folder / "data").absolute()
+    _require_empty(folder)
+    _require_empty(data)
     if not secure:
         _write_local(path, data, show_address(kafka), show_address(http))
         return
@@ -160,6 +164,13 @@ def init(
             ),
         )
     )
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise CommandFailed(
+            f"{folder} is not empty; nothing was written", "Name another folder", USAGE
+        )
 
 
 def _write_local(path: Path, data: Path, kafka: str, http: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,3 +164,19 @@ def test_what_cannot_be_signed_is_refused_and_nothing_is_written(tmp_path) -> No
     (one / "ca.key").write_bytes(b"nothing")
     assert "no certificate can be made" in run("cert", "issue", str(one), "alice", code=2)
     assert not (one / "alice.pem").exists()
+
+
+@pytest.mark.parametrize("kind", [(), ("--secure",)])
+def test_a_new_brokers_data_is_where_it_is_asked_for(tmp_path, kind) -> None:
+    made, data = tmp_path / "made", tmp_path / "lib" / "data"
+    if kind:
+        data.mkdir(parents=True)  # as systemd makes it
+    run("init", *kind, str(made), "--data-dir", str(data))
+    assert tomllib.loads((made / "headrace.toml").read_text())["serve"]["data-dir"] == str(data)
+    assert "data" not in [one.name for one in made.iterdir()]
+    if kind:
+        assert "admin" in run("user", "list", "--data-dir", str(data))
+        other = str(tmp_path / "other")
+        refused = run("init", *kind, other, "--data-dir", str(data), code=2)
+        assert f"{data} is not empty; nothing was written" in refused
+        assert not (tmp_path / "other").exists()
