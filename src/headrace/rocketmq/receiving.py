@@ -97,7 +97,7 @@ class Receiving:
         asked.selection = selection_of(request.filter_expression)
         asked.owner = f"rocketmq:{caller.client_id}"
         if client.is_lite:
-            asked.owner = lite_client(caller.key)
+            asked.takes_lite, asked.owner = True, lite_client(caller.key)
         is_renewed = request.auto_renew
         del request  # may be large, and this may wait for long
         show = _show(topic, resource, member, lock_ms)

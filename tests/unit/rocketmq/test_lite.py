@@ -11,7 +11,9 @@ from tests.unit.rocketmq.test_lanes import Telemetry
 
 from headrace.broker.services import configurations
 from headrace.broker.services.configurations import ConfigChange
+from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.errors import GroupKindMismatch, PartitionsInvalid
+from headrace.metadata.facts import CompanionKind
 from headrace.records.attributes import LITE_TOPIC
 from headrace.records.codec import Record, encode_batch
 from headrace.rocketmq import codes, lite, wire
@@ -199,6 +201,13 @@ async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
     assert await rocket.receive(PARENT, "plain group") == []
     assert await Lite(rocket, "one", "plain group").sync("a") == codes.ILLEGAL_CONSUMER_GROUP
     topic = rocket.node.topics.get(PARENT)
+    asked = ReceiveRequest(GROUP, "member", 1, 1_000, owner="http:worker")
+    with pytest.raises(GroupKindMismatch):
+        await rocket.node.shares.receive(topic, 0, asked)
+    settings = {"headrace_share_lite": "true", "errors_deadletterqueue_topic_name": PARENT}
+    await rocket.set_group("own letters", **settings)
+    assert await Lite(rocket, "one", "own letters").sync("a") == codes.BAD_REQUEST
+    assert not rocket.node.services.share_groups.has("own letters")
     with pytest.raises(GroupKindMismatch):
         await rocket.node.shares.move_start(topic, 0, GROUP, 0)
     with pytest.raises(PartitionsInvalid):
@@ -305,3 +314,30 @@ async def test_what_compaction_or_retention_removed_is_passed_over(rocket):
     await log.trim(52)
     await send(rocket, "a", "a5")
     assert await two.take() == ["a5"]
+
+
+@on_rocketmq
+async def test_only_what_needs_the_group_begins_it_and_a_deleted_one_stays_so(rocket):
+    await rocket.create(PARENT, "lite")
+    groups, topic = rocket.node.services.share_groups, rocket.node.topics.get(PARENT)
+    one = await Lite.open(rocket, "one")
+    for action in (REMOVE, LEAVE):
+        assert await one.sync("a", action=action) == codes.OK
+        assert not groups.has(GROUP)
+    assert not topic.require_log(0).has_companion(CompanionKind.LITE)
+    assert await one.sync("a") == codes.OK
+    assert groups.has(GROUP)
+    await send(rocket, "a", "a0")
+    (held,) = await one.receive()
+    (result,) = await rocket.node.services.groups.delete([GROUP])
+    assert result.error is None
+    assert not groups.has(GROUP)
+    for action in (REMOVE, LEAVE):
+        assert await one.sync("a", action=action) == codes.OK
+    found = await rocket.acknowledge(PARENT, GROUP, held)
+    assert found == [codes.INVALID_RECEIPT_HANDLE]
+    assert not groups.has(GROUP)
+    assert not rocket.node.shares.lite._host.get(topic, 0).shard.machine.groups
+    assert await one.sync("a", action=SET) == codes.OK
+    assert groups.has(GROUP)
+    assert await one.take() == ["a0"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.coordinators.group_config import own_dead_letter_topic
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.hosted_shares import Hosted
 from headrace.broker.shares.lite_receive import LiteReceive, catch_up
@@ -22,13 +23,18 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareTickCommand,
 )
-from headrace.coordination.shares.lite_commands import LiteSyncCommand, OpenLiteCommand
+from headrace.coordination.shares.lite_commands import (
+    ADD,
+    SET,
+    LiteSyncCommand,
+    OpenLiteCommand,
+)
 from headrace.coordination.shares.lite_machine import LiteMachine
-from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError
+from headrace.errors import GroupUnknown, HeadraceError
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from uuid import UUID
 
     from headrace.broker.shares.held_batches import HeldBatches
@@ -53,42 +59,58 @@ class LitePartitions:
         environment: Environment,
         topics: Topics,
         terms: Callable[[str], ShareGroupSettings],
+        begin: Callable[[str, UUID, int], Awaitable[int | None]],
         give_up: Callable[[Topic, int, DeadLetter, Callable[[ShareCommand], None]], None],
         *,
         is_standalone: bool,
     ) -> None:
-        """`give_up`: as `SharePartitions.give_up`."""
+        """`terms`, `begin`: as of SharePartitions; `give_up`: as its method."""
         self._environment = environment
         self._terms = terms
+        self._begin = begin
         self._give_up = give_up
         self._host = CompanionHost(
             environment, topics, CompanionKind.LITE, self._make, is_standalone=is_standalone
         )
 
-    async def open(self, topic: Topic, number: int, group_id: str = "") -> Hosted:
-        """The partition; with a group, which then has begun there with its current settings.
+    async def watched(self, topic: Topic, number: int) -> Hosted:
+        """See SharePartitions.watched."""
+        return await self._host.open(topic, number)
 
-        Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
+    async def begin(self, topic: Topic, number: int, group_id: str) -> Hosted:
+        """The partition, on which the group has begun, with its current settings.
+
+        Raises ConfigInvalid, NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
+        if self._terms(group_id).dead_letter_topic == topic.name:
+            raise own_dead_letter_topic(group_id, topic.name)
+        await self._begin(group_id, topic.id, len(topic.partitions))
         hosted = await self._host.open(topic, number)
-        if group_id:
-            machine = hosted.shard.machine
-            expiration_ms = lite_expiration_ms(topic.fact.configs)
-            command = OpenLiteCommand(group_id, self._terms(group_id).config, expiration_ms)
-            if not isinstance(machine, LiteMachine) or not machine.is_open(command):
-                await hosted.ask(command)
+        await self._configure(hosted, topic, group_id, begins=True)
         return hosted
+
+    async def begun(self, topic: Topic, number: int, group_id: str) -> Hosted:
+        """The same, if the group has begun there. Raises GroupUnknown, and as `begin`."""
+        hosted = await self._host.open_if_begun(topic, number)
+        if hosted is None:
+            raise GroupUnknown(f"no group consumes lite topics of {topic.name}-{number}")
+        await self._configure(hosted, topic, group_id, begins=False)
+        return hosted
+
+    async def _configure(
+        self, hosted: Hosted, topic: Topic, group_id: str, *, begins: bool
+    ) -> None:
+        expiration_ms = lite_expiration_ms(topic.fact.configs)
+        command = OpenLiteCommand(group_id, self._terms(group_id).config, expiration_ms, begins)
+        machine = hosted.shard.machine
+        if not isinstance(machine, LiteMachine) or not machine.is_open(command):
+            await hosted.ask(command)
 
     async def receive(
         self, topic: Topic, number: int, request: ReceiveRequest, held_batches: HeldBatches
     ) -> Received:
         """See SharePartitions.receive; `request.owner` is the client, as in `sync`."""
-        if not request.owner:
-            raise GroupKindMismatch(
-                f"group {request.group_id!r} consumes lite topics: use a lite consumer, or another"
-                " group"
-            )
-        hosted = await self.open(topic, number, request.group_id)
+        hosted = await self.begin(topic, number, request.group_id)
         receiving = LiteReceive(hosted, request, held_batches)
         return await receiving.receive(self._environment.clock.now_ms())
 
@@ -96,9 +118,15 @@ class LitePartitions:
         self, topic: Topic, number: int, group_id: str, client: str, action: int, names: list[str]
     ) -> list[tuple[str, str]]:
         """Change what a client of the group subscribes to; returns (client, name) of subscriptions
-        that end because this one is exclusive. Raises QuotaExceeded, and as `open`."""
-        hosted = await self.open(topic, number, group_id)
-        reply = await hosted.ask(LiteSyncCommand(group_id, client, action, names, SESSION_MS))
+        that end because this one is exclusive. Raises QuotaExceeded, and as `begin`."""
+        opens = self.begin if action in {ADD, SET} else self.begun
+        try:
+            hosted = await opens(topic, number, group_id)
+            reply = await hosted.ask(LiteSyncCommand(group_id, client, action, names, SESSION_MS))
+        except GroupUnknown:  # it was deleted, with its subscriptions
+            if action in {ADD, SET}:
+                raise
+            return []
         return reply.displaced
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:

@@ -40,7 +40,12 @@ from headrace.coordination.shares.commands import (
     StatesCommand,
 )
 from headrace.coordination.shares.share_machine import ShareMachine
-from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError
+from headrace.errors import (
+    CoordinatorLoading,
+    GroupKindMismatch,
+    GroupUnknown,
+    HeadraceError,
+)
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
@@ -91,7 +96,7 @@ class SharePartitions:
         )
         self._held_batches = HeldBatches()
         self.lite = LitePartitions(
-            environment, topics, terms, self.give_up, is_standalone=is_standalone
+            environment, topics, terms, begin, self.give_up, is_standalone=is_standalone
         )
         """For groups that consume lite topics."""
 
@@ -102,8 +107,10 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
-        terms = self._terms(request.group_id)
-        if terms.config.is_lite:
+        is_lite = self._is_lite(request.group_id)
+        if is_lite != request.takes_lite:
+            raise _of_another_kind(request)
+        if is_lite:
             received = await self.lite.receive(topic, number, request, self._held_batches)
         else:
             hosted = await self._host.open(topic, number)
@@ -118,7 +125,7 @@ class SharePartitions:
     async def watched(self, topic: Topic, number: int, pause: Pause | None = None) -> Hosted:
         """The partition, for callers that wait. Raises what storage and ownership raise."""
         if pause is not None and pause.isolation == LITE:
-            return await self.lite.open(topic, number)
+            return await self.lite.watched(topic, number)
         return await self._host.open(topic, number)
 
     async def settle(
@@ -133,9 +140,9 @@ class SharePartitions:
     ) -> Sequence[HeadraceError | None]:
         """One error or None for each settlement, once it is durable.
 
-        Raises NotOwner, StorageUnavailable.
+        Raises GroupUnknown, NotOwner, StorageUnavailable.
         """
-        hosted = await self._opened(topic, number, group_id, is_used=True)
+        hosted = await self._opened(topic, number, group_id)
         command = SettleCommand(group_id, member_id, settlements, is_atomic)
         errors = (await hosted.ask(command)).errors
         hosted.wake()
@@ -145,13 +152,10 @@ class SharePartitions:
     def _is_lite(self, group_id: str) -> bool:
         return self._terms(group_id).config.is_lite
 
-    async def _opened(
-        self, topic: Topic, number: int, group_id: str, *, is_used: bool = False
-    ) -> Hosted:
-        """What serves a group on the partition; `is_used`: a lite group then has its current
-        settings."""
+    async def _opened(self, topic: Topic, number: int, group_id: str) -> Hosted:
+        """What serves a group on the partition. Raises GroupUnknown if it is not even there."""
         if self._is_lite(group_id):
-            return await self.lite.open(topic, number, group_id if is_used else "")
+            return await self.lite.begun(topic, number, group_id)
         return await self._host.open(topic, number)
 
     async def begin(self, topic: Topic, number: int, group_id: str) -> bool:
@@ -161,8 +165,7 @@ class SharePartitions:
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
         """
         if self._is_lite(group_id):
-            await self._begin(group_id, topic.id, len(topic.partitions))
-            await self.lite.open(topic, number, group_id)
+            await self.lite.begin(topic, number, group_id)
             return False
         hosted = await self._host.open(topic, number)
         return await self._open_group(hosted, group_id, topic, number)
@@ -361,3 +364,14 @@ class SharePartitions:
         since_ms = environment.clock.now_ms() - age_ms
         found = await data.reader.offset_of_time(since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
+
+
+def _of_another_kind(request: ReceiveRequest) -> HeadraceError:
+    if request.takes_lite:  # the client's broker knows the group's settings
+        return CoordinatorLoading(
+            f"this broker does not know yet that group {request.group_id!r} consumes lite topics:"
+            " try again"
+        )
+    return GroupKindMismatch(
+        f"group {request.group_id!r} consumes lite topics: use a lite consumer, or another group"
+    )

@@ -64,7 +64,8 @@ class ReceiveRequest:
     end: int = OFFSET_MAX
     """Records from this offset on are not acquired."""
     owner: str = ""
-    """The owner of the partition in a sticky group; empty: the member."""
+    """The owner of the partition in a sticky group; empty: the member. Of a lite consumer, the
+    client whose subscriptions are meant."""
     selection: Selection | None = None
     """The records to deliver; None: all. Requires `is_strict`."""
     takes_followers: bool = False
@@ -73,6 +74,9 @@ class ReceiveRequest:
     attempt: int = NO_ATTEMPT
     """Whether the receive may be a repetition whose first answer was lost. While the locks of the
     first one last, it gets what the member holds of it, with new locks and the same count."""
+    takes_lite: bool = False
+    """Whether a lite consumer asks; the group then must be one for lite topics, and otherwise not.
+    """
 
 
 @dataclass(slots=True)

@@ -67,12 +67,14 @@ class LitePeekReply:
 class OpenLiteCommand:
     """Open the group on this partition, unless it is open, and set what applies to it.
 
-    `expiration_ms`: for all lite topics of the partition; -1: they do not expire.
+    `expiration_ms`: for all lite topics of the partition; -1: they do not expire. Not `begins`: the
+    reply is GroupUnknown unless the group is open.
     """
 
     group_id: str
     config: ShareConfig
     expiration_ms: int = -1
+    begins: bool = True
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""

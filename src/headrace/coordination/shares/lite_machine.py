@@ -143,14 +143,15 @@ class LiteMachine(PlainJournal[LiteRecord]):
             case _:
                 group = self.groups.get(command.group_id)
         if group is None:
-            error = GroupUnknown(f"group {command.group_id!r} has not begun on this partition")
-            return Decision([], command.refused(error))
+            return _refused(command)
         return _decide_in(group, command, now_ms)
 
     def _decide_open(self, command: OpenLiteCommand) -> LiteDecision:
         group = self.groups.get(command.group_id)
         records: list[LiteRecord] = []
         if group is None:
+            if not command.begins:
+                return _refused(command)
             if len(self.groups) >= GROUPS_MAX:
                 refusal = GroupFull(f"the partition has {GROUPS_MAX} lite groups: delete some")
                 return Decision([], ShareReply(refusal))
@@ -383,6 +384,11 @@ class LiteMachine(PlainJournal[LiteRecord]):
     def state_records(self) -> list[LiteRecord]:
         """See Machine."""
         return [record for part in self.state_parts() for record in part]
+
+
+def _refused(command: LiteGroupCommand | OpenLiteCommand) -> LiteDecision:
+    error = GroupUnknown(f"group {command.group_id!r} has not begun on this partition")
+    return Decision([], command.refused(error))
 
 
 def _decide_in(group: LiteGroup, command: LiteGroupCommand, now_ms: int) -> LiteDecision:

@@ -28,7 +28,13 @@ from headrace.errors import GroupIdInvalid, GroupUnknown, HeadraceError, Request
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.error_codes import message_of
-from headrace.kafka.peers.queue_calls import IS_ATTEMPT, LEAVES_OTHERS, REPETITION, TAKES_FOLLOWERS
+from headrace.kafka.peers.queue_calls import (
+    IS_ATTEMPT,
+    LEAVES_OTHERS,
+    REPETITION,
+    TAKES_FOLLOWERS,
+    TAKES_LITE,
+)
 from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
@@ -119,6 +125,7 @@ async def _parts(
                 request.group_id, request.member_id, records_left, bytes_left, True,
                 request.lock_ms, one.end, request.owner, _selection(request),
                 bool(request.flags & TAKES_FOLLOWERS), _attempt(request),
+                bool(request.flags & TAKES_LITE),
             )  # fmt: skip
             received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:

@@ -38,7 +38,7 @@ NO_TOPIC: Final = UUID(int=0)
 CONNECTIONS_MAX: Final = 32
 """To one broker, for calls; as many again for waits."""
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-LEAVES_OTHERS, TAKES_FOLLOWERS, IS_ATTEMPT, REPETITION = 0x01, 0x02, 0x04, 0x08
+LEAVES_OTHERS, TAKES_FOLLOWERS, IS_ATTEMPT, REPETITION, TAKES_LITE = 0x01, 0x02, 0x04, 0x08, 0x10
 """Flags of QueueReceive: see Selection, ReceiveRequest. Do not change: on the wire between
 versions."""
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -88,6 +88,7 @@ class KafkaQueuePeers:
             "partitions": [{"partition_index": one, "end": end} for one, end in ends.items()],
         }
         flags = TAKES_FOLLOWERS if asked.takes_followers else 0
+        flags |= TAKES_LITE if asked.takes_lite else 0
         if asked.attempt:
             flags |= IS_ATTEMPT if asked.attempt == ATTEMPT else REPETITION
         selection = asked.selection
