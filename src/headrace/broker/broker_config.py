@@ -98,6 +98,8 @@ class BrokerConfig:
     """fetch.max.bytes"""
     request_memory_bytes_max: int = 256 * 1024 * 1024
     """queued.max.request.bytes"""
+    tenant_request_bytes_max: int = 512 * 1024
+    """headrace.tenant.queued.max.request.bytes"""
     response_bytes_max: int = 256 * 1024 * 1024
     """queued.max.response.bytes"""
     fetch_sessions_max: int = 1_000

@@ -52,6 +52,7 @@ from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
 from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.deleted_topics import DeletedTopics
+from headrace.broker.services.fair_shares import FairShares
 from headrace.broker.services.group_administration import GroupAdministration
 from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.services.group_lags import GroupLags
@@ -610,6 +611,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         settings=node.settings,
         configurations=Configurations(topics, configs, node.config, announce),
         quotas=node.quotas,
+        fair_shares=FairShares(node.access, node.config),
         reassignments=Reassignments(topics, node.metadata, broker_id),
         telemetry=ClientTelemetry(*shared),
         health=node.health,

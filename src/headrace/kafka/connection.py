@@ -6,7 +6,9 @@ replies leave in that order. Replies that are ready at the end of a loop turn go
 response that depends on partition ownership leaves only in the term (`Gate`) in which its data was
 read; later the connection is closed instead, so that the client retries at the owner. A client that
 does not read its responses, or has more than `REPLIES_MAX` responses or `OWED_BYTES_MAX` bytes
-outstanding, is not read from until it catches up, and bytes already received wait unparsed.
+outstanding, is not read from until it catches up, and bytes already received wait unparsed. A
+request for which there is no room in the share of its client's tenant (`fair_shares`) waits, and
+the requests after it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.services.fair_shares import Charge, TenantShare
     from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
     from headrace.records.batch import Buffer
@@ -59,6 +62,7 @@ class Reply:
         "api_key",
         "buffers",
         "bytes_max",
+        "charge",
         "connection",
         "held_bytes",
         "request_bytes",
@@ -85,6 +89,9 @@ class Reply:
         self.request_bytes = connection.reserved_bytes
         """What is counted for its request in the broker's `RequestMemory`."""
         connection.reserved_bytes = 0
+        self.charge = connection.charge
+        """What its request holds of its tenant's share."""
+        connection.charge = None
 
     @property
     def is_next(self) -> bool:
@@ -104,6 +111,10 @@ class Reply:
             self.connection.hold(self, size)
         if self.request_bytes:
             self.connection.forget_request(self)
+        if self.charge is not None:
+            self.charge.release()
+        if size and self.connection.share is not None:
+            self.connection.share.pass_turn(size)
         self.connection.reply_is_ready(self)
 
 
@@ -156,17 +167,20 @@ class KafkaConnection:
         "_is_flushing",
         "_is_half_closed",
         "_is_held",
+        "_is_in_line",
         "_is_paused",
         "_is_starved",
         "_is_write_paused",
         "_loop",
         "_muted",
         "_owed_bytes",
+        "_parked",
         "_replies",
         "_socket",
         "_unsent_bytes",
         "api_key",
         "certified",
+        "charge",
         "frames",
         "last_request_ns",
         "listener",
@@ -176,6 +190,7 @@ class KafkaConnection:
         "reserved_bytes",
         "session",
         "settles_ns",
+        "share",
         "state",
         "throttle_ms",
         "transport",
@@ -217,6 +232,13 @@ class KafkaConnection:
         """Whether a large request waits for memory."""
         self.reserved_bytes = 0
         """Counted for the large request that is being received."""
+        self.share: TenantShare | None = None
+        """Of the client's tenant; the dispatcher knows it."""
+        self.charge: Charge | None = None
+        """What the request that is being handled holds of it."""
+        self._parked: memoryview | None = None
+        """The request that waits for its tenant's share, or has waited."""
+        self._is_in_line = False
         self._is_write_paused = False
         self.last_request_ns = 0
         self.api_key = 0
@@ -252,6 +274,8 @@ class KafkaConnection:
             self._socket.detach()  # the transport closes it
             self._socket = None
         self.frames.clear()
+        self._parked = None
+        self._leave_line()
         if self._muted is not None:
             self._muted.cancel()
         self._dispatcher.responses.forget(self)
@@ -291,11 +315,22 @@ class KafkaConnection:
             return  # resumed while a request is handled: the next one follows it
         self._is_cutting = True
         frames, dispatch = self.frames, self._dispatcher.dispatch
+        charge: Charge | None = None
         try:
             while self.transport is not None and not self._is_paused:
-                frame = frames.next(self.reserved_bytes)
+                frame = self._parked
+                if frame is None:
+                    frame = frames.next(self.reserved_bytes)
                 if frame is not None:
+                    if self.share is not None:
+                        if not self._has_share(self.share, frame):
+                            break
+                        charge = self.charge
+                    self._parked = None
                     dispatch(self, frame)
+                    charge = None
+                    if self.charge is not None:  # nothing keeps it
+                        self.pass_charge()
                     if self.reserved_bytes:  # nothing is left to be done for it
                         self.release_request()
                     if not frames.data:
@@ -303,12 +338,19 @@ class KafkaConnection:
                 elif not frames.wanted_bytes or not self._may_take(frames.wanted_bytes):
                     break
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
-            self.abort(f"sent a malformed request ({error})")
+            self._give_up(charge, f"sent a malformed request ({error})")
         except Exception:
             log.exception("internal error in a request from %s: closing the connection", self.peer)
-            self.abort("cannot be answered")
+            self._give_up(charge, "cannot be answered")
         finally:
             self._is_cutting = False
+
+    def _give_up(self, charge: Charge | None, reason: str) -> None:
+        """The request that is being handled has failed: it may never have a response."""
+        if charge is not None:
+            charge.release()
+        self.charge = None
+        self.abort(reason)
 
     def _may_take(self, need: int) -> bool:
         """Whether there is memory for a large request; if not, it waits."""
@@ -318,6 +360,50 @@ class KafkaConnection:
             return False
         self.reserved_bytes = need
         return True
+
+    # --- the share of the client's tenant -----------------------------------------------------
+
+    def set_share(self, share: TenantShare | None) -> None:
+        """The client is of this tenant now."""
+        if share is self.share:
+            return
+        if self._is_in_line:
+            self._leave_line()
+            self._loop.call_soon(self._resume)
+        self.share = share
+
+    def _has_share(self, share: TenantShare, frame: memoryview) -> bool:
+        """Whether a request may be handled; if not, it waits, and the client is not read."""
+        if self.charge is None:
+            self.charge = share.take(self, len(frame))
+        if self.charge is None:
+            self._parked, self._is_in_line = frame, True
+            self._pause()
+            return False
+        return True
+
+    def accepted(self, charge: Charge) -> None:
+        """See fair_shares.Waiter."""
+        self._is_in_line = False
+        self.charge = charge
+        self._resume()
+        self._release_charge()  # if it must wait for something else: then it asks again
+
+    def pass_charge(self) -> None:
+        """The request that is being handled may take long, and does not write."""
+        if self.charge is not None:
+            self.charge.pass_turn()
+            self.charge = None
+
+    def _release_charge(self) -> None:
+        if self.charge is not None:
+            self.charge.release()
+            self.charge = None
+
+    def _leave_line(self) -> None:
+        if self._is_in_line and self.share is not None:
+            self.share.forget(self)
+        self._is_in_line = False
 
     # --- dispatcher interface ----------------------------------------------------------------
 
@@ -387,6 +473,7 @@ class KafkaConnection:
         """Close the connection, after the responses that were sent if the client reads them."""
         transport, self.transport = self.transport, None
         self.frames.clear()
+        self._parked = None
         if transport is None:
             return
         if self._is_write_paused:
@@ -434,8 +521,11 @@ class KafkaConnection:
             self._write(transport, out, held_bytes)
         if is_withheld:
             self._withhold()
-        elif out and self._is_half_closed and not replies and not self.frames.data:
+        elif out and self._is_half_closed and not replies and not self._has_input():
             transport.close()
+
+    def _has_input(self) -> bool:
+        return bool(self.frames.data) or self._parked is not None
 
     def mute(self, mute_ms: int) -> None:
         """Stop reading requests for this long, as Kafka does: this enforces the throttle time
@@ -512,6 +602,7 @@ class KafkaConnection:
             self._is_paused
             and not self._is_held
             and not self._is_starved
+            and not self._is_in_line
             and self._muted is None
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2

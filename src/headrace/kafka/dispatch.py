@@ -217,6 +217,8 @@ class KafkaFace:
         self.figures = RequestFigures({key: api.name for key, api in _SERVED.items()}, slow)
         self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
+        self._share_of = node.services.fair_shares.of
+        node.services.fair_shares.on_change(self._tenants_changed)
         self._servers: list[asyncio.Server | TlsServer] = []
         self._is_closed = False
         # ordered, so that a simulated run can be replayed
@@ -315,6 +317,8 @@ class KafkaFace:
         connection.must_be_admitted = session.must_be_admitted
         if connection.must_be_admitted:
             self._logins.opened(connection)
+        else:
+            connection.set_share(self._share_of(session))
         quotas = self._node.services.quotas
         if quotas.has_connection_quota:
             throttle_ms = quotas.connected(connection.peer)
@@ -342,6 +346,10 @@ class KafkaFace:
         """Quotas have changed: without quotas, requests skip them."""
         for connection in self.connections:
             connection.throttle_ms = 0
+
+    def _tenants_changed(self) -> None:
+        for connection in self.connections:
+            connection.set_share(self._share_of(connection.session))
 
     def closed(self, connection: KafkaConnection) -> None:
         """See connection.Dispatcher."""
@@ -414,6 +422,8 @@ class KafkaFace:
             self.produce.handle(connection, frame, at, version, correlation_id)
             return
         self._check(connection, api, frame)
+        if connection.charge is not None:
+            connection.pass_charge()
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return

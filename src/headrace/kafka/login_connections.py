@@ -61,6 +61,7 @@ class LoginConnections:
         request_bytes_max: int,
     ) -> None:
         self._authentication, self._limits = services.authentication, services.connections
+        self._share_of = services.fair_shares.of
         self._loop = loop
         self._request_bytes_max = request_bytes_max
         self.waiting: dict[KafkaConnection, None] = {}
@@ -112,6 +113,7 @@ class LoginConnections:
                 connection.abort(f"has more connections than allowed ({exceeded})")
                 return
             connection.frames.bytes_max = self._request_bytes_max
+            connection.set_share(self._share_of(session))
             if session.lifetime_ms:
                 self._timers[connection] = self._loop.call_later(
                     session.lifetime_ms / 1_000, self._expire, connection

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.configurations import Configurations
     from headrace.broker.services.decoded_values import DecodedValues
+    from headrace.broker.services.fair_shares import FairShares
     from headrace.broker.services.group_administration import GroupAdministration
     from headrace.broker.services.group_lags import GroupLags
     from headrace.broker.services.group_service import GroupService
@@ -107,6 +108,8 @@ class Services:
     settings: BrokerSettings
     configurations: Configurations
     quotas: ClientQuotas
+    fair_shares: FairShares
+    """Of tenants."""
     reassignments: Reassignments
     telemetry: ClientTelemetry
     """Metrics that clients push."""

@@ -500,6 +500,15 @@ _CONNECTIONS = (
         " wait, and clients that have begun a request and send nothing more are disconnected.",
     ),
     of_config(
+        "headrace.tenant.queued.max.request.bytes",
+        "tenant_request_bytes_max",
+        Whole(64 * 1024),
+        "What each tenant may have of requests that are handled at a time, with 4 KiB for each"
+        " request; further ones wait, and their connections are not read. So a tenant waits for no"
+        " more than this of another tenant's. One that writes over a slow disk may need more.",
+        **LIVE,
+    ),
+    of_config(
         "queued.max.response.bytes",
         "response_bytes_max",
         Whole(16 * 1024 * 1024),

@@ -48,6 +48,7 @@ from headrace.records.validation import check_single
 
 if TYPE_CHECKING:
     from headrace.broker.services.appends import Appends
+    from headrace.broker.services.fair_shares import Charge
     from headrace.broker.services.services import Services
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
     from headrace.kafka.request_figures import RequestFigures
@@ -84,6 +85,7 @@ class _Pending:
     """A request whose batches are not all durable yet."""
 
     __slots__ = (
+        "charge",
         "connection",
         "correlation_id",
         "open_count",
@@ -100,6 +102,8 @@ class _Pending:
         self.connection: KafkaConnection | None = None
         """Set if no response is wanted (acks=0): the connection is closed if a batch fails, as in
         Kafka, since there is no other way to make the client refresh its metadata."""
+        self.charge: Charge | None = None
+        """Set if no response is wanted: what the request holds of its tenant's share."""
         self.version = version
         self.correlation_id = correlation_id
         self.open_count = count
@@ -115,6 +119,8 @@ class _Pending:
         """One more batch has its result; with the last one, the response is written."""
         self.open_count -= 1
         if self.open_count == 0 and self.connection is not None:
+            if self.charge is not None:
+                self.charge.release()
             failed = [result for result in self.results if result is not None and result[2]]
             if failed:
                 self.connection.abort(f"sent acks=0, and a batch failed (code {failed[0][2]})")
@@ -184,6 +190,7 @@ class ProduceHandler:
         pending.prefix = prefix
         if reply is None:
             pending.connection = connection
+            pending.charge, connection.charge = connection.charge, None
         if request.transactional_id is not None:
             pending.transactional_id = request.transactional_id.decode(errors="replace")
         refusal: HeadraceError | None = None

@@ -1,0 +1,234 @@
+"""How much of a tenant's requests a broker takes in at a time, so that no tenant waits for more of
+another's than that, whether or not it has limits.
+
+Invariants: knows sizes, no protocol. A tenant's *share* is what it may have accepted and not
+answered: a request that does not fit waits with its connection, which is not read meanwhile, in the
+order of arrival, and one request at a time: connections of a tenant take turns. A request alone may
+be larger than the share. A write holds its charge until it is stored or refused, also when its
+client is gone or wants no answer; every other request, and what is sent to clients, for one turn of
+the event loop: it may wait for what its tenant has yet to send (JoinGroup, a fetch), and takes no
+disk. So what holds a share never waits for what waits for it. Brokers and clients that have not
+logged in have no share: logins have bounds of their own. Without tenants nobody has one. A tenant
+beside which no other has sent anything for ALONE_S has several shares.
+
+A write whose storage does not answer must not stop the tenant's writes elsewhere: while connections
+wait, what is older than one to two times STALLED_S does not count any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.access_control import AccessControl
+
+REQUEST_BYTES: Final = 4096
+"""Counted for each request beside its size: a request without any bytes takes the event loop as
+long as the bytes of several pages take the disk."""
+STALLED_S: Final = 1.0
+ALONE_S: Final = 10.0
+"""Clients that do nothing else send a heartbeat every few seconds."""
+ALONE: Final = 8
+"""Shares of a tenant alone: writes of many are synced together. The first request of another waits
+for all that is accepted."""
+
+
+class ShareLimit(Protocol):
+    """A part of the broker's configuration, which may change."""
+
+    tenant_request_bytes_max: int
+
+
+class Waiter(Protocol):
+    """A connection, or a request."""
+
+    def accepted(self, charge: Charge) -> None:
+        """The request that had to wait is accepted: it is handled in this call, or the charge is
+        released."""
+        ...
+
+
+class Charge:
+    """What one request holds of its tenant's share."""
+
+    __slots__ = ("_round", "_share", "_size")
+
+    def __init__(self, share: TenantShare, size: int, held_round: int) -> None:
+        self._share = share
+        self._size = size
+        self._round = held_round
+
+    def release(self) -> None:
+        """The request is stored, refused, or has no effect; may be called again."""
+        size, self._size = self._size, 0
+        if size:
+            self._share.release(size, self._round)
+
+    def pass_turn(self) -> None:
+        """Hold it for this turn of the event loop only."""
+        size = self._size
+        self.release()
+        self._share.pass_turn(size)
+
+
+class TenantShare:
+    """The share of one tenant."""
+
+    __slots__ = (
+        "__weakref__",
+        "_held",
+        "_is_ending",
+        "_is_serving",
+        "_loop",
+        "_older",
+        "_passing",
+        "_round",
+        "_shares",
+        "_stalls",
+        "_waiting",
+        "waits_total",
+    )
+
+    def __init__(self, shares: FairShares, loop: asyncio.AbstractEventLoop) -> None:
+        self._shares = shares
+        self._loop = loop
+        self._held = 0
+        """In this round, `_older` in the one before it, `_passing` in this turn of the loop."""
+        self._older = 0
+        self._passing = 0
+        self._round = 0
+        self._waiting: dict[Waiter, int] = {}
+        """Sizes, in order."""
+        self._is_ending = self._is_serving = False
+        """Whether the end of this turn, and those that wait, have a callback to come."""
+        self._stalls: asyncio.TimerHandle | None = None
+        self.waits_total = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What counts now."""
+        return self._held + self._older + self._passing
+
+    @property
+    def waiting_count(self) -> int:
+        """How many connections wait."""
+        return len(self._waiting)
+
+    def take(self, waiter: Waiter, size: int) -> Charge | None:
+        """Charge a request that is accepted; None: it has to wait until `Waiter.accepted`."""
+        size += REQUEST_BYTES
+        self._shares.note(self, self._loop.time())
+        if not self._waiting and self._has_room(size):
+            return self._charge(size)
+        assert waiter not in self._waiting, "a connection waits with one request"
+        self._waiting[waiter] = size
+        self.waits_total += 1
+        if self._stalls is None:
+            self._stalls = self._loop.call_later(STALLED_S, self._end_round)
+        return None
+
+    def forget(self, waiter: Waiter) -> None:
+        """A connection has ended, or is another tenant's: it does not wait."""
+        if self._waiting.pop(waiter, None) is not None:
+            self._serve_soon()
+
+    def pass_turn(self, size: int) -> None:
+        """Hold so many bytes in this turn of the loop."""
+        self._passing += size
+        if not self._is_ending:
+            self._is_ending = True
+            self._loop.call_soon(self._end_turn)
+
+    def release(self, size: int, held_round: int) -> None:
+        """See Charge."""
+        if held_round == self._round:
+            self._held -= size
+        elif held_round == self._round - 1:
+            self._older -= size
+        assert self._held >= 0 <= self._older, "what is held is released once"
+        self._serve_soon()
+
+    def _charge(self, size: int) -> Charge:
+        self._held += size
+        return Charge(self, size, self._round)
+
+    def _has_room(self, size: int) -> bool:
+        held = self.held_bytes
+        return not held or held + size <= self._shares.bytes_max(self._loop.time())
+
+    def _end_turn(self) -> None:
+        self._is_ending = False
+        self._passing = 0
+        self._serve_soon()
+
+    def _end_round(self) -> None:
+        """What is older than the round that ends has stalled."""
+        self._stalls = None
+        self._older, self._held = self._held, 0
+        self._round += 1
+        self._serve_soon()
+        if self._waiting:
+            self._stalls = self._loop.call_later(STALLED_S, self._end_round)
+
+    def _serve_soon(self) -> None:
+        # Later: this may be called while another request is handled.
+        if self._waiting and not self._is_serving:
+            self._is_serving = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        self._is_serving = False
+        while self._waiting:
+            waiter, size = next(iter(self._waiting.items()))
+            if not self._has_room(size):
+                return
+            del self._waiting[waiter]
+            waiter.accepted(self._charge(size))
+
+
+class FairShares:
+    """See the module."""
+
+    def __init__(self, access: AccessControl | None, limit: ShareLimit) -> None:
+        """`access` None: there are no tenants."""
+        self._access = access
+        self._limit = limit
+        self._shares: WeakValueDictionary[str, TenantShare] = WeakValueDictionary()
+        """Of tenants that have connections or requests."""
+        self._latest: TenantShare | None = None
+        self._alone_from_s = 0.0
+
+    def note(self, share: TenantShare, now_s: float) -> None:
+        """A tenant has sent a request."""
+        if self._latest is not share:
+            if self._latest is not None:
+                self._alone_from_s = now_s + ALONE_S
+            self._latest = share
+
+    def bytes_max(self, now_s: float) -> int:
+        """What each tenant may have now."""
+        share = self._limit.tenant_request_bytes_max
+        return share if now_s < self._alone_from_s else ALONE * share
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when sessions may have another share."""
+        if self._access is not None:
+            self._access.tenants.on_change(listener)
+
+    def of(self, session: ClientSession) -> TenantShare | None:
+        """The share of a client's tenant; the cluster's own clients have one, too. None: without
+        bounds."""
+        access, principal = self._access, session.principal
+        if access is None or not access.has_tenants or principal is None or principal.is_broker:
+            return None
+        tenant = access.tenant(session)
+        share = self._shares.get(tenant)
+        if share is None:
+            share = TenantShare(self, asyncio.get_running_loop())
+            self._shares[tenant] = share
+        return share
