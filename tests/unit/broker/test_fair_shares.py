@@ -7,7 +7,7 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.kit.broker import Rig, broker
+from tests.kit.broker import BrokerHarness, broker
 from tests.kit.records import batch
 from tests.unit.kafka.test_connection import Echo, Transport
 from tests.unit.kafka.test_sasl import SaslClient, set_password
@@ -256,7 +256,7 @@ async def test_a_connection_of_another_tenant_waits_for_that_ones_share() -> Non
 
 
 @asynccontextmanager
-async def two_tenants(store: HeldStore) -> AsyncIterator[tuple[Rig, Any]]:
+async def two_tenants(store: HeldStore) -> AsyncIterator[tuple[BrokerHarness, Any]]:
     """A broker, and how a tenant's client logs in; each tenant has a topic."""
     async with broker(BrokerConfig(authorizer="acl", super_users="User:root"), store) as rig:
         services = rig.node.services
