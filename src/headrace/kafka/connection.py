@@ -24,6 +24,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.errors import AuthenticationFailed
 from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
 from headrace.kafka.request_frames import RequestFrames
+from headrace.kafka.tenant_line import TenantLine
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
 from headrace.runtime.file_bytes import FileBytes, in_memory, send_now
 from headrace.runtime.security_protocols import PLAINTEXT
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.broker.services.fair_shares import Charge, TenantShare
+    from headrace.broker.services.fair_shares import TenantShare
     from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
     from headrace.records.batch import Buffer
@@ -89,9 +90,9 @@ class Reply:
         self.request_bytes = connection.reserved_bytes
         """What is counted for its request in the broker's `RequestMemory`."""
         connection.reserved_bytes = 0
-        self.charge = connection.charge
+        line = connection.line
+        self.charge = None if line is None else line.keep()
         """What its request holds of its tenant's share."""
-        connection.charge = None
 
     @property
     def is_next(self) -> bool:
@@ -113,8 +114,9 @@ class Reply:
             self.connection.forget_request(self)
         if self.charge is not None:
             self.charge.release()
-        if size and self.connection.share is not None:
-            self.connection.share.pass_turn(size)
+        line = self.connection.line
+        if size and line is not None and line.share is not None:
+            line.share.pass_turn(size)
         self.connection.reply_is_ready(self)
 
 
@@ -167,22 +169,20 @@ class KafkaConnection:
         "_is_flushing",
         "_is_half_closed",
         "_is_held",
-        "_is_in_line",
         "_is_paused",
         "_is_starved",
         "_is_write_paused",
         "_loop",
         "_muted",
         "_owed_bytes",
-        "_parked",
         "_replies",
         "_socket",
         "_unsent_bytes",
         "api_key",
         "certified",
-        "charge",
         "frames",
         "last_request_ns",
+        "line",
         "listener",
         "must_be_admitted",
         "peer",
@@ -190,7 +190,6 @@ class KafkaConnection:
         "reserved_bytes",
         "session",
         "settles_ns",
-        "share",
         "state",
         "throttle_ms",
         "transport",
@@ -232,13 +231,8 @@ class KafkaConnection:
         """Whether a large request waits for memory."""
         self.reserved_bytes = 0
         """Counted for the large request that is being received."""
-        self.share: TenantShare | None = None
-        """Of the client's tenant; the dispatcher knows it."""
-        self.charge: Charge | None = None
-        """What the request that is being handled holds of it."""
-        self._parked: memoryview | None = None
-        """The request that waits for its tenant's share, or has waited."""
-        self._is_in_line = False
+        self.line: TenantLine | None = None
+        """Among the connections of the client's tenant."""
         self._is_write_paused = False
         self.last_request_ns = 0
         self.api_key = 0
@@ -274,8 +268,8 @@ class KafkaConnection:
             self._socket.detach()  # the transport closes it
             self._socket = None
         self.frames.clear()
-        self._parked = None
-        self._leave_line()
+        if self.line is not None:
+            self.line.close()
         if self._muted is not None:
             self._muted.cancel()
         self._dispatcher.responses.forget(self)
@@ -315,22 +309,20 @@ class KafkaConnection:
             return  # resumed while a request is handled: the next one follows it
         self._is_cutting = True
         frames, dispatch = self.frames, self._dispatcher.dispatch
-        charge: Charge | None = None
         try:
             while self.transport is not None and not self._is_paused:
-                frame = self._parked
-                if frame is None:
+                line = self.line
+                if line is None or line.parked is None:
                     frame = frames.next(self.reserved_bytes)
+                else:
+                    frame = line.parked
                 if frame is not None:
-                    if self.share is not None:
-                        if not self._has_share(self.share, frame):
-                            break
-                        charge = self.charge
-                    self._parked = None
+                    if line is not None and not line.admits(frame):
+                        self._pause()
+                        break
                     dispatch(self, frame)
-                    charge = None
-                    if self.charge is not None:  # nothing keeps it
-                        self.pass_charge()
+                    if line is not None:
+                        line.end()
                     if self.reserved_bytes:  # nothing is left to be done for it
                         self.release_request()
                     if not frames.data:
@@ -338,19 +330,12 @@ class KafkaConnection:
                 elif not frames.wanted_bytes or not self._may_take(frames.wanted_bytes):
                     break
         except (FrameInvalid, STRUCT_ERROR, IndexError) as error:
-            self._give_up(charge, f"sent a malformed request ({error})")
+            self.abort(f"sent a malformed request ({error})")
         except Exception:
             log.exception("internal error in a request from %s: closing the connection", self.peer)
-            self._give_up(charge, "cannot be answered")
+            self.abort("cannot be answered")
         finally:
             self._is_cutting = False
-
-    def _give_up(self, charge: Charge | None, reason: str) -> None:
-        """The request that is being handled has failed: it may never have a response."""
-        if charge is not None:
-            charge.release()
-        self.charge = None
-        self.abort(reason)
 
     def _may_take(self, need: int) -> bool:
         """Whether there is memory for a large request; if not, it waits."""
@@ -360,50 +345,6 @@ class KafkaConnection:
             return False
         self.reserved_bytes = need
         return True
-
-    # --- the share of the client's tenant -----------------------------------------------------
-
-    def set_share(self, share: TenantShare | None) -> None:
-        """The client is of this tenant now."""
-        if share is self.share:
-            return
-        if self._is_in_line:
-            self._leave_line()
-            self._loop.call_soon(self._resume)
-        self.share = share
-
-    def _has_share(self, share: TenantShare, frame: memoryview) -> bool:
-        """Whether a request may be handled; if not, it waits, and the client is not read."""
-        if self.charge is None:
-            self.charge = share.take(self, len(frame))
-        if self.charge is None:
-            self._parked, self._is_in_line = frame, True
-            self._pause()
-            return False
-        return True
-
-    def accepted(self, charge: Charge) -> None:
-        """See fair_shares.Waiter."""
-        self._is_in_line = False
-        self.charge = charge
-        self._resume()
-        self._release_charge()  # if it must wait for something else: then it asks again
-
-    def pass_charge(self) -> None:
-        """The request that is being handled may take long, and does not write."""
-        if self.charge is not None:
-            self.charge.pass_turn()
-            self.charge = None
-
-    def _release_charge(self) -> None:
-        if self.charge is not None:
-            self.charge.release()
-            self.charge = None
-
-    def _leave_line(self) -> None:
-        if self._is_in_line and self.share is not None:
-            self.share.forget(self)
-        self._is_in_line = False
 
     # --- dispatcher interface ----------------------------------------------------------------
 
@@ -465,6 +406,8 @@ class KafkaConnection:
 
     def abort(self, reason: str) -> None:
         """Close the connection and log the reason, on one line."""
+        if self.line is not None:
+            self.line.fail()
         if self.transport is not None:
             log.warning("client %s %s: closing its connection", self.peer, reason[:500])
             self.close()
@@ -473,7 +416,8 @@ class KafkaConnection:
         """Close the connection, after the responses that were sent if the client reads them."""
         transport, self.transport = self.transport, None
         self.frames.clear()
-        self._parked = None
+        if self.line is not None:
+            self.line.close()
         if transport is None:
             return
         if self._is_write_paused:
@@ -481,6 +425,13 @@ class KafkaConnection:
             transport.abort()
         else:
             transport.close()
+
+    def set_share(self, share: TenantShare | None) -> None:
+        """The client is of this tenant now."""
+        if self.line is not None:
+            self.line.move(share)
+        elif share is not None:
+            self.line = TenantLine(self._resume, share)
 
     def hold_input(self) -> None:
         """Handle no further request until `release_input`."""
@@ -525,7 +476,7 @@ class KafkaConnection:
             transport.close()
 
     def _has_input(self) -> bool:
-        return bool(self.frames.data) or self._parked is not None
+        return bool(self.frames.data) or (self.line is not None and self.line.parked is not None)
 
     def mute(self, mute_ms: int) -> None:
         """Stop reading requests for this long, as Kafka does: this enforces the throttle time
@@ -574,7 +525,7 @@ class KafkaConnection:
     def _write_large(self, transport: asyncio.Transport, out: Sequence[Sendable]) -> None:
         """Write buffers that are too large to join; file-backed ones go out without a copy."""
         if any(isinstance(part, FileBytes) for part in out):
-            target = self._socket or self._own_socket(transport)
+            target = self._socket = self._socket or _own_socket(transport)
             if target is not None and transport.get_write_buffer_size() == 0:
                 out = send_now(target, out)
         try:
@@ -582,15 +533,6 @@ class KafkaConnection:
                 transport.writelines(in_memory(out))
         except OSError as error:
             self.abort(f"cannot be sent data of a ledger's file ({error})")
-
-    def _own_socket(self, transport: asyncio.Transport) -> socket.socket | None:
-        """The transport's socket, if it can be written to directly (not with TLS)."""
-        found = transport.get_extra_info("socket")
-        if found is None or transport.get_extra_info("sslcontext") is not None:
-            return None
-        self._socket = socket.socket(found.family, found.type, found.proto, found.fileno())
-        self._socket.setblocking(False)
-        return self._socket
 
     def _pause(self) -> None:
         if not self._is_paused and self.transport is not None:
@@ -602,7 +544,7 @@ class KafkaConnection:
             self._is_paused
             and not self._is_held
             and not self._is_starved
-            and not self._is_in_line
+            and (self.line is None or not self.line.is_waiting)
             and self._muted is None
             and not self._is_write_paused
             and len(self._replies) < REPLIES_MAX // 2
@@ -613,3 +555,13 @@ class KafkaConnection:
             self._handle_requests()
             if not self._is_paused and self.transport is not None:
                 self.transport.resume_reading()
+
+
+def _own_socket(transport: asyncio.Transport) -> socket.socket | None:
+    """The transport's socket, if it can be written to directly (not with TLS)."""
+    found = transport.get_extra_info("socket")
+    if found is None or transport.get_extra_info("sslcontext") is not None:
+        return None
+    own = socket.socket(found.family, found.type, found.proto, found.fileno())
+    own.setblocking(False)
+    return own

@@ -422,8 +422,8 @@ class KafkaFace:
             self.produce.handle(connection, frame, at, version, correlation_id)
             return
         self._check(connection, api, frame)
-        if connection.charge is not None:
-            connection.pass_charge()
+        if connection.line is not None:
+            connection.line.pass_turn()
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
             return

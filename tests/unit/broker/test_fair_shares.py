@@ -158,11 +158,13 @@ class Store(Echo):
                 connection.expect()
                 raise RuntimeError("a fault after its place was reserved")
             case 2 | 3 | 4:
-                connection.pass_charge()
+                assert connection.line is not None
+                connection.line.pass_turn()
                 reply = connection.expect()
                 self.stored.append(lambda: reply.send([b"read" * 9], 36))
             case 5 | 6:  # no answer is wanted
-                charge, connection.charge = connection.charge, None
+                assert connection.line is not None
+                charge = connection.line.keep()
                 assert charge is not None
                 self.stored.append(charge.release)
             case 7:
@@ -280,6 +282,13 @@ async def two_tenants(store: HeldStore) -> AsyncIterator[tuple[BrokerHarness, An
         yield rig, client
 
 
+def share_in(client: SaslClient) -> TenantShare:
+    line = client.connection.line
+    assert line is not None
+    assert line.share is not None
+    return line.share
+
+
 def write(size: int, acks: int = -1) -> dict[str, Any]:
     part = {"index": 0, "records": batch(bytes(size))}
     data = [{"name": "t", "partition_data": [part]}]
@@ -291,10 +300,9 @@ async def test_a_quiet_tenant_is_served_while_most_of_a_greedy_ones_requests_wai
     store = HeldStore()
     async with two_tenants(store) as (rig, client):
         greedy, quiet = [await client("greedy") for _ in range(20)], await client("quiet")
-        shares = [one.connection.share for one in (*greedy, quiet)]
+        shares = [share_in(one) for one in (*greedy, quiet)]
         assert len({id(one) for one in shares}) == 2
-        share = greedy[0].connection.share
-        assert share is not None
+        share = share_in(greedy[0])
         await quiet.ask(apis.PRODUCE, 9, write(10))
         store.is_held = True
         for _ in range(5):
@@ -330,8 +338,7 @@ async def test_what_a_client_does_not_wait_for_counts_until_it_is_stored() -> No
     store = HeldStore()
     async with two_tenants(store) as (_rig, client):
         first, second, third = [await client("greedy") for _ in range(3)]
-        share = first.connection.share
-        assert share is not None
+        share = share_in(first)
         store.is_held = True
         first.send(apis.PRODUCE, 9, write(1_000, acks=0))
         second.send(apis.PRODUCE, 9, write(2_000))

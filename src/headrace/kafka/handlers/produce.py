@@ -190,7 +190,7 @@ class ProduceHandler:
         pending.prefix = prefix
         if reply is None:
             pending.connection = connection
-            pending.charge, connection.charge = connection.charge, None
+            pending.charge = None if connection.line is None else connection.line.keep()
         if request.transactional_id is not None:
             pending.transactional_id = request.transactional_id.decode(errors="replace")
         refusal: HeadraceError | None = None
