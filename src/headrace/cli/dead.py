@@ -101,7 +101,8 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
 
 @dead.command()
 @TOPIC
-@click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic.")
+@click.option("--origin", metavar="TOPIC", type=TOPIC_NAME,
+              help="Only letters that came from this topic.")  # fmt: skip
 @click.option("--group", metavar="GROUP", help="Only letters that this group gave up.")
 @click.option("--reason", metavar="TEXT", help="Only letters whose reason contains TEXT.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
@@ -259,9 +260,8 @@ def edit(
 
 @dead.command()
 @TOPIC
-@click.option(
-    "--to", "target", metavar="TOPIC", help="Default: the topic that each record came from."
-)
+@click.option("--to", "target", metavar="TOPIC", type=TOPIC_NAME,
+              help="Default: the topic that each record came from.")  # fmt: skip
 @click.option("--group", metavar="GROUP", help="Only records that this group gave up.")
 @click.option("--reason", metavar="TEXT", help="Only records whose reason contains TEXT.")
 @click.option("--letter", "places", metavar="PARTITION:OFFSET", multiple=True, type=PLACE,

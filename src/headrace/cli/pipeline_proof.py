@@ -63,6 +63,7 @@ def proof_options(command: Command) -> Command:
     for option in (
         click.option(
             "--dead-letters",
+            type=TOPIC_NAME,
             metavar="TOPIC",
             multiple=True,
             help="Where the groups' dead letters are; a share group's own is known.",

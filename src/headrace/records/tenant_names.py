@@ -17,7 +17,7 @@ DEFAULT: Final = ""
 """The tenant of every name in an installation without tenants."""
 TENANT: Final = "[a-z0-9][a-z0-9-]{0,31}"
 """The name of a tenant, as a regular expression."""
-_WRITTEN: Final = re.compile(f"({TENANT})/(.+)", re.DOTALL)
+_WRITTEN: Final = re.compile(f"({TENANT})/(.*)", re.DOTALL)
 _PREFIX: Final = re.compile(f"{OPEN}({TENANT}){CLOSE}")
 
 
@@ -45,7 +45,8 @@ def has_marks(name: str) -> bool:
 
 def key_of(written: str) -> str:
     """The key of a topic as an operator writes it: `acme/orders`, as no topic's name has a slash. A
-    key, or a name of the default tenant, stays as it is."""
+    key, or a name of the default tenant, stays as it is; `acme/` is what the keys of acme begin
+    with."""
     found = _WRITTEN.fullmatch(written)
     return written if found is None else prefix_of(found[1]) + found[2]
 

@@ -22,6 +22,7 @@ from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenants import Tenants
 from headrace.broker.services.access_control import access_of
+from headrace.broker.services.configurations import SET, ConfigChange
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.topics import topic_writes
@@ -35,6 +36,7 @@ from headrace.errors import (
     PolicyViolation,
     RequestInvalid,
     TopicExists,
+    TopicNameInvalid,
 )
 from headrace.log.lifecycle_host import LifecycleHost
 from headrace.metadata.memory import MemoryMetadataStore
@@ -78,6 +80,13 @@ async def test_a_tenant_has_no_more_topics_and_partitions_than_its_limits():
             await topics.create(NewTopic("«acme»c", 1, -1, {}))
         await topics.delete("«acme»a")
         await topics.create(NewTopic("«acme»c", 1, -1, {}))
+        await tenants.delete("acme", is_forced=True)
+        with pytest.raises(TopicNameInvalid, match="no tenant 'acme'"):
+            await topics.add_partitions("«acme»c", 2)
+        changes = [ConfigChange("retention.ms", SET, "1000")]
+        await rig.node.services.configurations.change_topic("«acme»c", changes)
+        await topics.delete("«acme»c")
+        assert "«acme»c" not in topics.names()
 
 
 @with_brokers(0)

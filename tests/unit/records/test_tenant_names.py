@@ -39,14 +39,14 @@ def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other
     assert tenant_of(sibling(key, other)) == one
 
 
-@given(TENANTS, NAMES.filter(bool))
+@given(TENANTS, NAMES)
 def test_an_operator_writes_a_tenant_and_its_topic_with_a_slash(tenant: str, name: str) -> None:
     key = prefix_of(tenant) + name
     assert key_of(f"{tenant}/{name}") == key == key_of(key)
     assert written(key) == f"{tenant}/{name}"
 
 
-@pytest.mark.parametrize("name", ["orders", "", "/", "a/", "/a", "A/b", "-a/b", "a.b/c"])
+@pytest.mark.parametrize("name", ["orders", "", "/", "/a", "A/b", "-a/b", "a.b/c"])
 def test_what_names_no_tenant_stays_as_it_is(name: str) -> None:
     assert key_of(name) == written(name) == name
 

@@ -113,9 +113,11 @@ class TenantRoom:
     async def place(self, name: str, added: int) -> Place | None:
         """What allows a topic so many partitions more; None: no limit applies. Raises
         PolicyViolation if its tenant may not have them."""
+        if added <= 0:
+            return None  # what is there may go, also once its tenant has gone
         tenant = tenant_of(name)
         limits = self._limits_of(tenant)
-        if added <= 0 or (TOPICS not in limits and PARTITIONS not in limits):
+        if TOPICS not in limits and PARTITIONS not in limits:
             return None
         key = tenant_topics_key(tenant)
         entry = await self._metadata.get(key)  # before the count
