@@ -19,6 +19,9 @@ from headrace.rocketmq.codes import Refused
 from headrace.rocketmq.names import lite_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.broker.services.lite_subscriptions import Displaced
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.rocketmq.caller import Caller
@@ -30,6 +33,7 @@ log = logging.getLogger(__name__)
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one client, as in RocketMQ."""
+NONE: Final = frozenset[str]()
 LAST: Final = 0
 """OffsetOption's policy: where the group was."""
 
@@ -49,6 +53,8 @@ class LiteConsumers:
         self._groups = groups
         self._clients = clients
         self._tasks = tasks
+        self._by_name: dict[str, Client] = {}
+        """The clients that have subscribed, by their names for owners."""
         clients.on_left(self._left)
         services.lite_subscriptions.on_displaced(self._displaced)
 
@@ -75,19 +81,14 @@ class LiteConsumers:
         client = self._clients.seen(caller)
         client.is_lite = True  # its settings may not have come yet
         self.check_group(client, group_id)
-        wanted = _names_after(client.lite.get((topic.name, group_id), frozenset()), action, names)
-        if len(wanted) > SUBSCRIPTIONS_MAX:
-            raise _too_many(len(wanted))
+        where, named, name = (topic.name, group_id), frozenset(names), lite_client(caller.key)
+        _add(client, where, action, named)
+        self._by_name[name] = client
         try:
-            await self._services.lite_subscriptions.sync(
-                topic, group_id, lite_client(caller.key), action, names
-            )
+            await self._services.lite_subscriptions.sync(topic, group_id, name, action, names)
         except QuotaExceeded as error:
             raise Refused(codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
-        if wanted:
-            client.lite[topic.name, group_id] = wanted
-        else:
-            client.lite.pop((topic.name, group_id), None)
+        _remove(client, where, action, named)
 
     def check_topic(self, topic: Topic) -> None:
         """Raises Refused unless the topic is one of lite topics."""
@@ -110,6 +111,7 @@ class LiteConsumers:
     # --- subscriptions that end --------------------------------------------------------------
 
     def _left(self, client: Client) -> None:
+        self._by_name.pop(lite_client(client.key), None)
         for name, group_id in client.lite:
             self._tasks.spawn(self._leave(client.key, name, group_id), "lite consumer left")
 
@@ -124,27 +126,48 @@ class LiteConsumers:
         except HeadraceError as error:  # they end by themselves, as they are not repeated
             log.info("subscriptions of a client to lite topics of %s remain: %s", name, error)
 
-    def _displaced(self, displaced: tuple[str, str, str]) -> None:
-        group_id, client_name, lite_topic = displaced
-        for client in self._clients:
-            for key, names in list(client.lite.items()):
-                if key[1] != group_id or lite_topic not in names:
-                    continue
-                if lite_client(client.key) != client_name:
-                    continue
-                client.lite[key] = names - {lite_topic}
-                if client.telemetry is not None:
-                    command = wire.TelemetryCommand()
-                    command.notify_unsubscribe_lite_command.lite_topic = lite_topic
-                    client.telemetry.send(command.SerializeToString())
+    def _displaced(self, displaced: Sequence[Displaced]) -> None:
+        lost: dict[tuple[str, str, str], list[str]] = {}
+        for topic, group_id, name, lite_topic in displaced:
+            if name in self._by_name:
+                lost.setdefault((topic, group_id, name), []).append(lite_topic)
+        for (topic, group_id, name), lite_topics in lost.items():
+            client, where = self._by_name[name], (topic, group_id)
+            before = client.lite.get(where, NONE)
+            _store(client, where, before.difference(lite_topics))
+            if client.telemetry is None:
+                continue
+            for lite_topic in before.intersection(lite_topics):
+                command = wire.TelemetryCommand()
+                command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+                client.telemetry.send(command.SerializeToString())
 
 
-def _names_after(before: frozenset[str], action: int, names: list[str]) -> frozenset[str]:
-    if action == ADD:
-        return before.union(names)
-    if action == REMOVE:
-        return before.difference(names)
-    return frozenset(names) if action == SET else frozenset()
+def _add(client: Client, where: tuple[str, str], action: int, names: frozenset[str]) -> None:
+    """Count what a request adds, before the owners do it, as others of the client may come
+    meanwhile. Where it fails they may have done a part of it: that counts until the client repeats
+    its lite topics. Raises Refused."""
+    if action not in {ADD, SET}:
+        return
+    before = client.lite.get(where, NONE)
+    after = before | names if action == ADD else names
+    count = sum(map(len, client.lite.values())) - len(before) + len(after)
+    if count > SUBSCRIPTIONS_MAX:
+        raise _too_many(count)
+    _store(client, where, before | names)
+
+
+def _remove(client: Client, where: tuple[str, str], action: int, names: frozenset[str]) -> None:
+    """No longer count what the owners have removed."""
+    now = client.lite.get(where, NONE)
+    _store(client, where, {ADD: now, REMOVE: now - names, SET: now & names, LEAVE: NONE}[action])
+
+
+def _store(client: Client, where: tuple[str, str], names: frozenset[str]) -> None:
+    if names:
+        client.lite[where] = names
+    else:
+        client.lite.pop(where, None)
 
 
 def _too_many(count: int) -> Refused:

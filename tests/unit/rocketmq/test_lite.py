@@ -38,11 +38,10 @@ class Lite:
         return found
 
     async def sync(self, *names, action=ADD, **more):
-        where = WHERE | {"group": {"name": self.group}}
+        fields = WHERE | {"group": {"name": self.group}, "lite_topic_set": names} | more
         return await self.rocket.code(
-            "SyncLiteSubscription", self.client_id, **where, action=action, lite_topic_set=names,
-            **more,
-        )  # fmt: skip
+            "SyncLiteSubscription", self.client_id, action=action, **fields
+        )
 
     async def receive(self, **fields):
         request = receive_request(PARENT, self.group, **fields)
@@ -62,6 +61,12 @@ class Lite:
             found = await self.rocket.acknowledge(PARENT, self.group, *got)
             assert set(found) == {codes.OK}
         return [one.body.decode() for one in got]
+
+
+def subscriptions(rocket, client_id):
+    """What the client's broker counts."""
+    (client,) = [one for one in rocket.messaging.clients if one.id == client_id]
+    return client.lite
 
 
 async def send(rocket, name, *bodies):
@@ -206,7 +211,8 @@ async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
         await rocket.node.shares.receive(topic, 0, asked)
     settings = {"headrace_share_lite": "true", "errors_deadletterqueue_topic_name": PARENT}
     await rocket.set_group("own letters", **settings)
-    assert await Lite(rocket, "one", "own letters").sync("a") == codes.BAD_REQUEST
+    two = await Lite.open(rocket, "two", "own letters")
+    assert await two.sync("a") == codes.BAD_REQUEST
     assert not rocket.node.services.share_groups.has("own letters")
     with pytest.raises(GroupKindMismatch):
         await rocket.node.shares.move_start(topic, 0, GROUP, 0)
@@ -226,11 +232,14 @@ async def test_in_an_exclusive_group_the_last_client_is_the_only_one_and_the_for
     await rocket.set_group(GROUP, **{"headrace.share.subscription": "exclusive"})
     one, two = Lite(rocket, "client@1"), await Lite.open(rocket, "two")
     assert await one.sync("a", "b") == codes.OK
+    await rocket.create("other", "lite")
+    assert await one.sync("a", topic={"name": "other"}) == codes.OK
     stream.call.arrived.clear()
     assert await two.sync("a") == codes.OK
     await asyncio.wait_for(stream.call.arrived.wait(), 30)
     command = wire.TelemetryCommand.FromString(stream.call.sent[-1])
     assert command.notify_unsubscribe_lite_command.lite_topic == "a"
+    assert subscriptions(rocket, "client@1") == {(PARENT, GROUP): {"b"}, ("other", GROUP): {"a"}}
     await send(rocket, "a", "a0")
     await send(rocket, "b", "b0")
     assert await one.take() == ["b0"]
@@ -341,3 +350,43 @@ async def test_only_what_needs_the_group_begins_it_and_a_deleted_one_stays_so(ro
     assert await one.sync("a", action=SET) == codes.OK
     assert groups.has(GROUP)
     assert await one.take() == ["a0"]
+
+
+@on_rocketmq
+async def test_the_limit_is_of_all_that_a_client_subscribes_to_however_it_asks(rocket):
+    await rocket.create(PARENT, "lite", 2)
+    await rocket.create("other", "lite")
+    one, also = await Lite.open(rocket, "one"), Lite(rocket, "one", "another group")
+    parts = [[f"{part}-{number}" for number in range(900)] for part in range(4)]
+    refused = codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    found = await asyncio.gather(*(one.sync(*names) for names in parts))
+    assert sorted(found) == sorted([codes.OK, codes.OK, refused, refused])
+    assert len(subscriptions(rocket, "one")[PARENT, GROUP]) == 1_800
+    assert await also.sync(*parts[0]) == refused
+    assert await one.sync(*parts[0], topic={"name": "other"}) == refused
+    assert await one.sync(*parts[0][:200], topic={"name": "other"}) == codes.OK
+    assert await one.sync("one-more") == refused
+    assert await one.sync(*parts[3], "one-more", action=SET) == codes.OK
+    assert subscriptions(rocket, "one")[PARENT, GROUP] == {*parts[3], "one-more"}
+    assert await also.sync(*parts[0]) == refused
+    assert await one.sync(action=LEAVE) == codes.OK
+    assert await also.sync(*parts[0]) == codes.OK
+
+
+@on_rocketmq
+async def test_a_client_that_is_displaced_while_it_subscribes_is_not_counted_as_before(rocket):
+    await rocket.create(PARENT, "lite")
+    one, two = await Lite.open(rocket, "one"), await Lite.open(rocket, "two")
+    assert await one.sync("a") == codes.OK
+    await rocket.set_group(GROUP, **{"headrace.share.subscription": "exclusive"})
+    subscribe = rocket.node.services.lite_subscriptions.sync
+
+    async def slow(*arguments):
+        await subscribe(*arguments)
+        rocket.node.services.lite_subscriptions.sync = subscribe
+        assert await two.sync("a") == codes.OK
+
+    rocket.node.services.lite_subscriptions.sync = slow
+    assert await one.sync("b") == codes.OK
+    assert subscriptions(rocket, "one") == {(PARENT, GROUP): {"b"}}
+    assert subscriptions(rocket, "two") == {(PARENT, GROUP): {"a"}}

@@ -15,14 +15,14 @@ from headrace.coordination.shares.lite_commands import LEAVE, SET
 from headrace.records.partitioner import partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.lite_partitions import LitePartitions
     from headrace.broker.topics.topic import Topic
 
-Displaced = tuple[str, str, str]
-"""(group, client, lite topic): the client no longer receives it."""
+Displaced = tuple[str, str, str, str]
+"""(topic, group, client, lite topic): the client no longer receives it."""
 
 
 class LiteSubscriptions:
@@ -31,12 +31,12 @@ class LiteSubscriptions:
     def __init__(self, calls: OwnerCalls, partitions: LitePartitions) -> None:
         self._calls = calls
         self._partitions = partitions
-        self._on_displaced: list[Callable[[Displaced], None]] = []
+        self._on_displaced: list[Callable[[Sequence[Displaced]], None]] = []
         calls.offer("lite.sync", self._sync_here)
         calls.offer_of_broker("lite.displaced", self._displaced_here)
 
-    def on_displaced(self, notify: Callable[[Displaced], None]) -> None:
-        """Notify, for each client of any broker, that another one took its place."""
+    def on_displaced(self, notify: Callable[[Sequence[Displaced]], None]) -> None:
+        """Notify of the clients, of any broker, whose place another one took."""
         self._on_displaced.append(notify)
 
     async def sync(
@@ -68,7 +68,7 @@ class LiteSubscriptions:
             if isinstance(answer, BaseException):
                 failures.append(answer)
             else:
-                displaced += [(group_id, other, name) for other, name in answer]
+                displaced += [(topic.name, group_id, other, name) for other, name in answer]
         if displaced:
             await self._calls.ask_brokers("lite.displaced", displaced)
         if failures:
@@ -79,8 +79,7 @@ class LiteSubscriptions:
         return await self._partitions.sync(topic, number, group_id, client, action, names)
 
     async def _displaced_here(self, asked: Any) -> Any:
-        for one in asked:
-            group_id, client, name = checked(one, str, str, str)
-            for notify in self._on_displaced:
-                notify((group_id, client, name))
+        displaced: list[Displaced] = [checked(one, str, str, str, str) for one in asked]
+        for notify in self._on_displaced:
+            notify(displaced)
         return True
