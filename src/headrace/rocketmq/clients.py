@@ -81,6 +81,7 @@ class Client:
         "renewing",
         "seen_s",
         "session",
+        "stay",
         "telemetry",
     )
 
@@ -103,6 +104,8 @@ class Client:
         """Its principal and id."""
         self.lite: dict[tuple[str, str], frozenset[str]] = {}
         """By topic and group: the lite topics that it subscribes to."""
+        self.stay = ""
+        """Names its stay at this broker, once it has subscribed to lite topics."""
         self.is_renewed = asyncio.Event()
         """Set when those are."""
 

@@ -84,8 +84,11 @@ class LiteConsumers:
         where, named, name = (topic.name, group_id), frozenset(names), lite_client(caller.key)
         _add(client, where, action, named)
         self._by_name[name] = client
+        client.stay = client.stay or self._services.queues.new_member()
+        # What the client itself ends is ended, whichever broker it subscribed at.
+        stay = "" if action == LEAVE else client.stay
         try:
-            await self._services.lite_subscriptions.sync(topic, group_id, name, action, names)
+            await self._services.lite_subscriptions.sync(topic, group_id, name, action, names, stay)
         except QuotaExceeded as error:
             raise Refused(codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
         _remove(client, where, action, named)
@@ -113,15 +116,16 @@ class LiteConsumers:
     def _left(self, client: Client) -> None:
         self._by_name.pop(lite_client(client.key), None)
         for name, group_id in client.lite:
-            self._tasks.spawn(self._leave(client.key, name, group_id), "lite consumer left")
+            self._tasks.spawn(self._leave(client, name, group_id), "lite consumer left")
 
-    async def _leave(self, key: tuple[str, str], name: str, group_id: str) -> None:
+    async def _leave(self, client: Client, name: str, group_id: str) -> None:
+        """The client may return before this is done: what it then subscribes to remains."""
         topic = self._services.topics.find(name)
         if topic is None:
             return
         try:
             await self._services.lite_subscriptions.sync(
-                topic, group_id, lite_client(key), LEAVE, ()
+                topic, group_id, lite_client(client.key), LEAVE, (), client.stay
             )
         except HeadraceError as error:  # they end by themselves, as they are not repeated
             log.info("subscriptions of a client to lite topics of %s remain: %s", name, error)

@@ -125,6 +125,7 @@ class ModelledLiteTopics:
         steps = [
             *(self.send, self.send, self.learn, self.sync, self.sync, self.acquire, self.acquire),
             *(self.acquire, self.settle, self.settle, self.settle, self.pass_time, self.copy),
+            self.check_lag,
         ]
         rare = [self.load, self.snapshot, self.release, self.repeat, self.trim, self.remove]
         self.rng.choice(steps if self.rng.random() < 0.95 else rare)()
@@ -156,13 +157,17 @@ class ModelledLiteTopics:
         names = self.rng.sample(NAMES, self.rng.randint(0, 3))
         action = self.rng.choice([ADD, ADD, SET, REMOVE, LEAVE])
         group, client = self.rng.choice(GROUPS), self.rng.choice(CLIENTS)
-        before = set(self.names(group, client))
-        reply = self.submit(LiteSyncCommand(group, client, action, names, SESSION_MS))
+        before, stay = set(self.names(group, client)), self.rng.choice(["", "s", "t"])
+        others = set[str]()
+        if stay and before:
+            named = self.machine.groups[group].clients[client].names.items()
+            others = {name for name, of in named if of != stay}
+        reply = self.submit(LiteSyncCommand(group, client, action, names, SESSION_MS, stay))
         after = {
             ADD: before | {*names},
             SET: {*names},
             REMOVE: before - {*names},
-            LEAVE: set[str](),
+            LEAVE: others,
         }[action]
         assert set(self.names(group, client)) == after
         assert self.config.subscription == EXCLUSIVE or not reply.displaced
@@ -211,6 +216,21 @@ class ModelledLiteTopics:
             for at in range(self.start, len(self.log))
             if self.log[at][0] == name and at not in without
         ]
+
+    def check_lag(self) -> None:
+        """What a group has left of the lite topics that it knows, once all records are known."""
+        self.learn_all()
+        while self.machine.index.start < self.start or self.machine.is_trimming:
+            self.submit(LiteCaughtUpCommand(self.start, len(self.log)))
+        for group in GROUPS:
+            machine_group = self.machine.groups[group]
+            known = {*machine_group.subscribers, *machine_group.progress}
+            left = [at for name in known for at in self.left(group, name)]
+            held = [at for one, at in self.held if one == group]
+            found = machine_group.describe()
+            assert found.records == len(left)
+            assert found.first == min(left, default=len(self.log))
+            assert found.acquired == len(held)
 
     def settle(self) -> None:
         if not self.held:
@@ -380,3 +400,20 @@ def test_many_lite_topics_without_records_are_forgotten_some_at_a_time():
     assert not any(group.progress for group in rig.machine.groups.values())
     rig.load()
     assert not any(group.progress for group in rig.machine.groups.values())
+
+
+def test_the_lag_after_records_of_very_many_lite_topics_were_deleted():
+    rig = ModelledLiteTopics(0)
+    names = [f"n{number}" for number in range(2_500)]
+    rig.log = [(name, rig.now_ms) for name in names + names]
+    rig.learn_all()
+    rig.submit(LiteSyncCommand("g", "one", ADD, names, SESSION_MS))
+    group, half = rig.machine.groups["g"], len(names)
+    assert group.describe()[:2] == (0, 2 * half)
+    rig.start = half - 1
+    rounds = 0
+    while rig.machine.is_outdated(rig.start, rig.now_ms):
+        rig.submit(LiteCaughtUpCommand(rig.start, len(rig.log)))
+        rounds += 1
+    assert rounds == 3, "not all of them in one decision"
+    assert group.describe()[:2] == (half - 1, half + 1)

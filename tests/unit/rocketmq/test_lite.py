@@ -221,6 +221,67 @@ async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
 
 
 @on_rocketmq
+async def test_a_client_that_returns_at_once_keeps_what_it_subscribes_to_then(rocket):
+    await rocket.create(PARENT, "lite", 2)
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    subscriptions = rocket.node.services.lite_subscriptions
+    sync, leaves, may_leave = subscriptions.sync, [], asyncio.Event()
+
+    async def late(*asked):
+        if asked[3] == LEAVE:
+            leaves.append(asyncio.current_task())
+            await may_leave.wait()
+        await sync(*asked)
+
+    subscriptions.sync = late
+    assert await rocket.code("NotifyClientTermination", "one") == codes.OK
+    again = await Lite.open(rocket, "one")
+    assert await again.sync("b", "c") == codes.OK
+    may_leave.set()
+    (leave,) = leaves
+    await leave
+    for name in "abc":
+        await send(rocket, name, name)
+    assert sorted(await again.take()) == ["b", "c"]
+
+
+async def lag(rocket):
+    """(as a queue's position, as a group's offset) of the partition, and in what is in memory."""
+    services, topic = rocket.node.services, rocket.node.topics.get(PARENT)
+    position = (await services.queues.describe(topic, GROUP))[0]
+    (offset,) = await services.all_groups.offsets(GROUP)
+    (now,), _is_cut, _failed = await services.lags.now()
+    assert (position.lag, position.start_offset) == (offset.lag, offset.offset)
+    assert now.group == GROUP
+    return position, now.records
+
+
+@on_rocketmq
+async def test_the_lag_of_a_group_is_what_is_left_of_its_lite_topics(rocket):
+    await rocket.create(PARENT, "lite")
+    one = await Lite.open(rocket, "one")
+    for name in "abc":
+        await send(rocket, name, *(f"{name}{n}" for n in range(3)))
+    assert await one.sync("a", "b") == codes.OK
+    (first,) = await one.receive(batch_size=1)
+    position, records = await lag(rocket)
+    assert (position.start_offset, position.lag, position.in_flight, records) == (0, 6, 1, 6)
+    await rocket.acknowledge(PARENT, GROUP, first)
+    assert await lag(rocket) == (position._replace(start_offset=1, lag=5, in_flight=0), 5)
+    assert len(await one.take()) == 5
+    assert await lag(rocket) == (
+        position._replace(start_offset=9, lag=0, in_flight=0), 0,
+    )  # fmt: skip
+    assert await rocket.code("NotifyClientTermination", "one") == codes.OK
+    await send(rocket, "a", "a3", "a4")
+    await send(rocket, "c", "c3")
+    assert (await rocket.node.services.lags.now())[0][0].records == 0, "known the next time"
+    position, records = await lag(rocket)
+    assert (position.start_offset, position.lag, records) == (9, 2, 2), "c is not the group's"
+
+
+@on_rocketmq
 async def test_in_an_exclusive_group_the_last_client_is_the_only_one_and_the_former_is_told(rocket):
     await rocket.create(PARENT, "lite", 4)
     stream = Telemetry(rocket)

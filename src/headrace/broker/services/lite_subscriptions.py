@@ -11,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.services.owner_calls import checked
-from headrace.coordination.shares.lite_commands import LEAVE, SET
+from headrace.broker.shares.lite_partitions import SESSION_MS
+from headrace.coordination.shares.lite_commands import LEAVE, SET, LiteSyncCommand
 from headrace.records.partitioner import partition_of_key
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ class LiteSubscriptions:
         self._on_displaced.append(notify)
 
     async def sync(
-        self, topic: Topic, group_id: str, client: str, action: int, names: Collection[str]
+        self,
+        topic: Topic,
+        group_id: str,
+        client: str,
+        action: int,
+        names: Collection[str],
+        stay: str = "",
     ) -> None:
         """Change what a client subscribes to: see LiteSyncCommand.
 
@@ -56,7 +63,7 @@ class LiteSubscriptions:
         answers = await asyncio.gather(
             *(
                 self._calls.ask_partition(
-                    "lite.sync", topic, number, [group_id, client, action, some]
+                    "lite.sync", topic, number, [group_id, client, action, some, stay]
                 )
                 for number, some in parts.items()
             ),
@@ -75,8 +82,9 @@ class LiteSubscriptions:
             raise failures[0]
 
     async def _sync_here(self, topic: Topic, number: int, asked: Any) -> Any:
-        group_id, client, action, names = checked(asked, str, str, int, list)
-        return await self._partitions.sync(topic, number, group_id, client, action, names)
+        group_id, client, action, names, stay = checked(asked, str, str, int, list, str)
+        command = LiteSyncCommand(group_id, client, action, names, SESSION_MS, stay)
+        return await self._partitions.sync(topic, number, command)
 
     async def _displaced_here(self, asked: Any) -> Any:
         displaced: list[Displaced] = [checked(one, str, str, str, str) for one in asked]

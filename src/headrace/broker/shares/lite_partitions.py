@@ -20,21 +20,18 @@ from headrace.broker.shares.lite_waits import LiteWaits
 from headrace.broker.topics.overrides import lite_expiration_ms
 from headrace.coordination.shares.commands import (
     RemoveGroupCommand,
+    ShareDescription,
     ShareLoadedCommand,
     ShareTickCommand,
 )
-from headrace.coordination.shares.lite_commands import (
-    ADD,
-    SET,
-    LiteSyncCommand,
-    OpenLiteCommand,
-)
+from headrace.coordination.shares.lite_commands import ADD, SET, OpenLiteCommand
 from headrace.coordination.shares.lite_machine import LiteMachine
 from headrace.errors import GroupUnknown, HeadraceError
+from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from headrace.broker.shares.held_batches import HeldBatches
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.commands import DeadLetter, ShareCommand
+    from headrace.coordination.shares.lite_commands import LiteSyncCommand
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
 
@@ -115,19 +113,43 @@ class LitePartitions:
         return await receiving.receive(self._environment.clock.now_ms())
 
     async def sync(
-        self, topic: Topic, number: int, group_id: str, client: str, action: int, names: list[str]
+        self, topic: Topic, number: int, command: LiteSyncCommand
     ) -> list[tuple[str, str]]:
         """Change what a client of the group subscribes to; returns (client, name) of subscriptions
         that end because this one is exclusive. Raises QuotaExceeded, and as `begin`."""
-        opens = self.begin if action in {ADD, SET} else self.begun
+        begins = command.action in {ADD, SET}
+        opens = self.begin if begins else self.begun
         try:
-            hosted = await opens(topic, number, group_id)
-            reply = await hosted.ask(LiteSyncCommand(group_id, client, action, names, SESSION_MS))
+            hosted = await opens(topic, number, command.group_id)
+            return (await hosted.ask(command)).displaced
         except GroupUnknown:  # it was deleted, with its subscriptions
-            if action in {ADD, SET}:
+            if begins:
                 raise
             return []
-        return reply.displaced
+
+    async def describe(
+        self, topic: Topic, number: int, group_ids: Sequence[str] | None = None
+    ) -> list[ShareDescription]:
+        """See SharePartitions.describe: once all records of the partition are known."""
+        hosted = await self._host.open_if_begun(topic, number)
+        if hosted is None:
+            return []
+        await hosted.ask(ShareLoadedCommand())  # once its machine is loaded
+        await catch_up(hosted, self._environment.clock.now_ms())
+        return _describe(hosted, group_ids)
+
+    def describe_loaded(self, topic: Topic, number: int) -> list[ShareDescription]:
+        """As `describe`, of what is in memory: records that have arrived while no client waits
+        are known the next time."""
+        hosted = self._host.get(topic, number)
+        if hosted is None:
+            return []
+        machine, data = hosted.shard.machine, hosted.data
+        if isinstance(machine, LiteMachine) and hosted.lite is not None:
+            index, end = machine.index, data.visibility.bound(READ_COMMITTED).offset
+            if index.end < end or index.start < data.log_start_offset:
+                hosted.lite.learn()
+        return _describe(hosted, None)
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""
@@ -177,3 +199,19 @@ class LitePartitions:
             await catch_up(hosted, self._environment.clock.now_ms())
         except HeadraceError:
             waits.wake_all()
+
+
+def _describe(hosted: Hosted, group_ids: Sequence[str] | None) -> list[ShareDescription]:
+    """What is not left to a group counts as finished, as the records of lite topics to which no
+    client of it subscribes."""
+    machine, end = hosted.shard.machine, hosted.data.high_watermark
+    if not isinstance(machine, LiteMachine):
+        return []
+    found = []
+    for group_id, group in machine.groups.items():
+        if group_ids is None or group_id in group_ids:
+            left = group.describe()
+            finished = max(end - left.first, 0) - left.records
+            counts = left.acquired, finished, left.archiving, left.retried
+            found.append(ShareDescription(group_id, left.first, group.known_end, *counts))
+    return found

@@ -148,7 +148,7 @@ async def catch_up(hosted: Hosted, now_ms: int) -> None:
                     return
             elif machine.is_outdated(start, now_ms):
                 await hosted.ask(LiteCaughtUpCommand(start, end))
-                if machine.index.start >= start:
+                if machine.index.start >= start and not machine.is_trimming:
                     return  # what is left is done by the next receives
             else:
                 return

@@ -183,18 +183,20 @@ class SharePartitions:
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
+        lite = await self.lite.describe(topic, number, group_ids)
         hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
-            return []
-        return (await hosted.ask(DescribeCommand(group_ids))).groups
+            return lite
+        return [*lite, *(await hosted.ask(DescribeCommand(group_ids))).groups]
 
     def describe_loaded(self, topic: Topic, number: int) -> Sequence[ShareDescription]:
         """As `describe`, of what is in memory."""
+        lite = self.lite.describe_loaded(topic, number)
         hosted = self._host.get(topic, number)
         machine = None if hosted is None else hosted.shard.machine
         if not isinstance(machine, ShareMachine):
-            return []
-        return machine.describe(DescribeCommand()).groups
+            return lite
+        return [*lite, *machine.describe(DescribeCommand()).groups]
 
     async def states(
         self, topic: Topic, number: int, offsets: Sequence[int]

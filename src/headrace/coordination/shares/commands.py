@@ -104,7 +104,6 @@ class ShareDescription(NamedTuple):
     acquired_records: int
     finished_records: int
     archiving_records: int
-    next_lock_end_ms: int
     redelivered_records: int = 0
     """Unfinished records that were delivered more than once, or given back."""
 

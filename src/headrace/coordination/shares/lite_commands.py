@@ -125,13 +125,18 @@ class ForgetLiteCommand:
 
 @dataclass(slots=True)
 class LiteSyncCommand:
-    """Change the subscriptions of a client, and keep the others, for the time of a session."""
+    """Change the subscriptions of a client, and keep the others, for the time of a session.
+
+    `stay`: the client's stay at a broker. A LEAVE of a stay ends what was last subscribed to in it,
+    as one may come after the client has returned; without a stay, it ends everything.
+    """
 
     group_id: str
     client: str
     action: int
     names: Sequence[str]
     session_ms: int
+    stay: str = ""
 
     def refused(self, error: HeadraceError) -> LiteSyncReply:
         """The reply that carries `error`."""

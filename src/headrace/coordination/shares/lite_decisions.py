@@ -46,7 +46,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace.coordination.shares.commands import (
         DeadLetteredCommand,
@@ -68,16 +68,17 @@ def decide_sync(group: LiteGroup, command: LiteSyncCommand, now_ms: int) -> Lite
     has = client.names if client is not None else {}
     wanted = dict.fromkeys(command.names)
     if action == LEAVE:
-        left = [] if client is None else [LiteLeft(group.number, client_id)]
-        return Decision([*left], LiteSyncReply())
-    added = [] if action == REMOVE else [name for name in wanted if name not in has]
+        return Decision([*_left(group, command)], LiteSyncReply())
+    stay = command.stay
+    added = [] if action == REMOVE else [name for name in wanted if has.get(name) != stay]
+    new = [name for name in added if name not in has]
     removed = [name for name in has if name not in wanted] if action == SET else []
     if action == REMOVE:
         removed = [name for name in wanted if name in has]
     elif action not in {ADD, SET}:
         return Decision([], LiteSyncReply(RequestInvalid(f"there is no action {action}")))
-    if len(added) > len(removed):
-        count = sum(len(one.names) for one in group.clients.values()) + len(added) - len(removed)
+    if len(new) > len(removed):
+        count = sum(len(one.names) for one in group.clients.values()) + len(new) - len(removed)
         if count > SUBSCRIPTIONS_MAX:
             refusal = QuotaExceeded(
                 f"the group would have {count} subscriptions to lite topics on one partition: it"
@@ -87,14 +88,25 @@ def decide_sync(group: LiteGroup, command: LiteSyncCommand, now_ms: int) -> Lite
     records: list[LiteRecord] = []
     reply = LiteSyncReply()
     if group.config.subscription == EXCLUSIVE:
-        for name in added:
+        for name in new:
             for other in group.subscribers.get(name, ()):
                 reply.displaced.append((other, name))
                 until_ms = group.clients[other].until_ms
                 records.append(LiteSubscribed(group.number, other, (), (name,), until_ms))
     until_ms = now_ms + command.session_ms
-    records.append(LiteSubscribed(group.number, client_id, added, removed, until_ms))
+    records.append(LiteSubscribed(group.number, client_id, added, removed, until_ms, stay))
     return Decision(records, reply)
+
+
+def _left(group: LiteGroup, command: LiteSyncCommand) -> Iterator[LiteRecord]:
+    client, stay = group.clients.get(command.client), command.stay
+    if client is None:
+        return
+    gone = [name for name, of in client.names.items() if not stay or of == stay]
+    if len(gone) == len(client.names):
+        yield LiteLeft(group.number, command.client)
+    elif gone:
+        yield LiteSubscribed(group.number, command.client, (), gone, client.until_ms)
 
 
 def decide_acquire(group: LiteGroup, command: LiteAcquireCommand, now_ms: int) -> LiteDecision:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.coordination.shares.config import ShareConfig
+from headrace.coordination.shares.lite_backlog import LiteBacklog
 from headrace.coordination.shares.lite_records import Progress
 
 if TYPE_CHECKING:
@@ -49,10 +50,26 @@ class LiteClient:
     __slots__ = ("names", "ready", "until_ms")
 
     def __init__(self) -> None:
-        self.names: dict[str, None] = {}
+        self.names: dict[str, str] = {}
+        """Each with the stay in which it was last subscribed to (LiteSyncCommand)."""
         self.ready: dict[str, None] = {}
         """Those with a record to deliver, the one that waits longest first."""
         self.until_ms = 0
+
+
+class LiteGroupLag(NamedTuple):
+    """What a group has left of the lite topics of a partition."""
+
+    first: int
+    """The offset of the first unfinished record; without any, where the next one may come."""
+    records: int
+    """Unfinished ones, of the lite topics in which the group has finished records, or to which a
+    client subscribes."""
+    acquired: int
+    archiving: int
+    """Of those: held by members, and waiting for their copies in the dead letter topic."""
+    retried: int
+    """Of those: delivered before."""
 
 
 class LiteGroup:
@@ -71,6 +88,11 @@ class LiteGroup:
         self.clients: dict[str, LiteClient] = {}
         self.subscribers: dict[str, dict[str, None]] = {}
         self.settled: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self.backlog = LiteBacklog()
+        """Of the lite topics that a client subscribes to, or of which the group has finished
+        records."""
+        self.retried = 0
+        """Unfinished records of which a delivery has ended."""
         self._index = index
         self._ready = ready
 
@@ -91,10 +113,17 @@ class LiteGroup:
         return self._index.after(name, position, finished)
 
     def is_ready(self, name: str) -> bool:
-        """Whether a record of the lite topic could be delivered now."""
-        if name in self.delivering or self.progress.get(name, BEGINNING).at_ms:
+        """Whether a record of the lite topic, to which a client subscribes, could be delivered."""
+        if name in self.delivering or name in self.delayed:
             return False
-        return next(self.left(name), None) is not None
+        return self.count_left(name)[0] > 0
+
+    def count_left(self, name: str) -> tuple[int, int]:
+        """(how many records of the lite topic are the group's and unfinished, the first one)."""
+        progress = self.progress.get(name)
+        if progress is not None:
+            return self._index.left(name, progress.position, progress.finished)
+        return self._index.left(name, 0, ()) if name in self.subscribers else (0, -1)
 
     def is_orphan(self, name: str) -> bool:
         """Whether the group's progress in the lite topic is no longer of use."""
@@ -136,11 +165,13 @@ class LiteGroup:
     # --- changes -----------------------------------------------------------------------------
 
     def refresh(self, name: str) -> None:
-        """Whether the lite topic has a record to deliver may have changed."""
+        """Whether the lite topic has a record to deliver, or how many, may have changed."""
+        count, first = self.count_left(name)
+        self.backlog.set(name, count, first)
         subscribers = self.subscribers.get(name)
         if not subscribers:
             return
-        if self.is_ready(name):
+        if count and name not in self.delivering and name not in self.delayed:
             for client in subscribers:
                 self.clients[client].ready[name] = None
                 self._ready.add((self.group_id, client))
@@ -156,10 +187,12 @@ class LiteGroup:
 
     def apply_progress(self, record: LiteProgress) -> None:
         """The group's progress in one lite topic."""
+        self.retried -= len(self.progress.get(record.name, BEGINNING).counts)
         if record.progress is None:
             self.progress.pop(record.name, None)
         else:
             self.progress[record.name] = record.progress
+            self.retried += len(record.progress.counts)
         self.delayed.pop(record.name, None)
         if record.progress is not None and record.progress.at_ms:
             self.delayed[record.name] = record.progress.at_ms
@@ -189,8 +222,9 @@ class LiteGroup:
         for name in record.removed:
             self._unsubscribe(record.client, client, name)
         for name in record.added:
-            client.names[name] = None
+            client.names[name] = record.stay
             self.subscribers.setdefault(name, {})[record.client] = None
+            self.backlog.set(name, *self.count_left(name))
             if self.is_ready(name):
                 client.ready[name] = None
                 self._ready.add((self.group_id, record.client))
@@ -210,6 +244,29 @@ class LiteGroup:
             subscribers.pop(client_id, None)
             if not subscribers:
                 del self.subscribers[name]
+                self.backlog.set(name, *self.count_left(name))
+
+    def forget_before(self, start: int, most: int) -> bool:
+        """The records before `start` are deleted, which concerns up to `most` lite topics; returns
+        whether it concerns more."""
+        for _ in range(most):
+            first = self.backlog.first()
+            if first is None or first >= start:
+                return False
+            self.refresh(self.backlog.first_name())
+        return True
+
+    def describe(self) -> LiteGroupLag:
+        """What the group has left here; costs nothing for lite topics."""
+        archiving = len(self.held.get("", ()))
+        first = self.backlog.first()
+        return LiteGroupLag(
+            self.known_end if first is None else first,
+            self.backlog.records,
+            sum(map(len, self.held.values())) - archiving,
+            archiving,
+            self.retried,
+        )
 
     def apply_settled(self, record: LiteSettled) -> None:
         """A settlement that may be repeated."""
@@ -234,6 +291,13 @@ class LiteGroup:
         assert sum(len(one.names) for one in self.clients.values()) == sum(
             map(len, self.subscribers.values())
         )
+        counts = {name: self.count_left(name) for name in {*self.progress, *self.subscribers}}
+        left = [one for one in counts.values() if one[0]]
+        first = self.backlog.first()
+        if first is None or first >= self._index.start:  # otherwise they are still counted anew
+            assert self.backlog.records == sum(count for count, _first in left)
+            assert first == min((first for _count, first in left), default=None)
+        assert self.retried == sum(len(one.counts) for one in self.progress.values())
         for name, progress in self.progress.items():
             assert not self.is_orphan(name) or name in self._index.orphans, name
             assert list(progress.finished) == sorted({*progress.finished})

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Collection, Container, Iterator
 
 TRIM_MIN: Final = 64
 """Offsets before the start of the log that a lite topic keeps at most."""
@@ -86,6 +86,25 @@ class LiteIndex:
     def before(self, offset: int) -> Iterator[str]:
         """Those whose records are all before `offset`."""
         return takewhile(lambda name: self.last(name) < offset, self.oldest())
+
+    def left(self, name: str, position: int, without: Collection[int]) -> tuple[int, int]:
+        """(how many offsets from `position` on, except some, which are after it; the first one)."""
+        offsets = self._offsets.get(name)
+        if offsets is None:
+            return 0, -1
+        at = bisect_left(offsets, max(position, self.start))
+        count = len(offsets) - at
+        if not without or not count:
+            return count, offsets[at] if count else -1
+        there = sum(1 for one in without if self._has(offsets, one) and one >= offsets[at])
+        if there == count:
+            return 0, -1
+        return count - there, next(self.after(name, position, without))
+
+    @staticmethod
+    def _has(offsets: array[int], offset: int) -> bool:
+        at = bisect_left(offsets, offset)
+        return at < len(offsets) and offsets[at] == offset
 
     def after(self, name: str, position: int, without: Container[int]) -> Iterator[int]:
         """The offsets from `position` on, ascending, except some."""

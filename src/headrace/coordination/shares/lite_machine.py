@@ -81,6 +81,8 @@ EXPIRED_AT_ONCE: Final = 100
 """Lite topics that expire in one decision; the others follow."""
 EMPTIED_AT_ONCE: Final = 1_000
 """Lite topics without records, times groups, in one decision; the others follow."""
+TRIMMED_AT_ONCE: Final = 1_000
+"""Lite topics of a group whose first records are deleted that are counted anew in one decision."""
 PART_RECORDS: Final = 1_000
 """Of a snapshot, per part."""
 _LINE, _CLIENT = "line", "client"
@@ -110,6 +112,8 @@ class LiteMachine(PlainJournal[LiteRecord]):
         self._expired: dict[str, int] = {}
         """Lite topics whose records before this offset are not delivered, in order of time."""
         self._expiration_ms = -1
+        self.is_trimming = False
+        """Whether backlogs still have records before the start of the log."""
         self._deadlines = Deadlines[str]()
 
     # --- deciding ----------------------------------------------------------------------------
@@ -178,6 +182,8 @@ class LiteMachine(PlainJournal[LiteRecord]):
             if len(emptied) <= most:
                 yield LiteStart(log_start)
             return
+        if self.is_trimming:
+            yield LiteStart(log_start)
         orphans = list(islice(self.index.orphans, most))
         for group in self.groups.values():
             for name in filter(group.is_orphan, orphans):
@@ -194,7 +200,7 @@ class LiteMachine(PlainJournal[LiteRecord]):
 
     def is_outdated(self, log_start_offset: int, now_ms: int) -> bool:
         """Whether a LiteCaughtUpCommand would change anything."""
-        if log_start_offset > self.index.start or self.index.orphans:
+        if log_start_offset > self.index.start or self.index.orphans or self.is_trimming:
             return True
         if self._expired and next(self._deleted_expired(), None) is not None:
             return True
@@ -257,6 +263,9 @@ class LiteMachine(PlainJournal[LiteRecord]):
                     self._refresh_unknown(name)
             case LiteStart(offset):
                 self.index.start = offset
+                self.is_trimming = any(
+                    group.forget_before(offset, TRIMMED_AT_ONCE) for group in self.groups.values()
+                )
             case LiteExpired():
                 self._expire(record)
             case LiteKept(name, now_ms):
@@ -318,7 +327,7 @@ class LiteMachine(PlainJournal[LiteRecord]):
             case LiteDelivering(_, name, _):
                 group.apply_delivering(record)
                 self._arm(f"{_LINE} {group.number} {name}")
-            case LiteSubscribed(_, client, _, _, _):
+            case LiteSubscribed(number=_, client=client):
                 group.apply_subscribed(record)
                 self._arm(f"{_CLIENT} {group.number} {client}")
             case LiteLeft(_, client):

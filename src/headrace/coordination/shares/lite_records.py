@@ -131,6 +131,8 @@ class LiteSubscribed(NamedTuple):
     added: Sequence[str]
     removed: Sequence[str]
     until_ms: int
+    stay: str = ""
+    """Of the names that are added."""
 
 
 class LiteLeft(NamedTuple):

@@ -465,7 +465,6 @@ def _state(group: ShareGroup, offset: int) -> DeliveryState:
 def _describe(group: ShareGroup) -> ShareDescription:
     window = group.window
     archiving = sum(run.last - run.first + 1 for run in window if run.state == ARCHIVING)
-    ends = [run.at_ms for run in window if run.at_ms > 0 and run.owner]
     return ShareDescription(
         group.group_id,
         window.start,
@@ -473,7 +472,6 @@ def _describe(group: ShareGroup) -> ShareDescription:
         window.acquired_records,
         window.finished_records,
         archiving,
-        min(ends, default=-1),
         sum(
             run.last - run.first + 1
             for run in window
