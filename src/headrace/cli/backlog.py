@@ -22,7 +22,7 @@ from headrace.cli.group_listing import list_groups, type_of
 from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
 from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -112,8 +112,7 @@ def _lags(session: CliSession, group: str, kind: str) -> list[Lag]:
 @GROUP
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--sample", type=click.IntRange(min=1), default=100_000, show_default=True,
-              help="Maximum number of records to examine.")  # fmt: skip
+@number_option("--sample", 100_000, 1, "Maximum number of records to examine.")  # fmt: skip
 @AS_JSON
 @click.pass_obj
 def keys(session: CliSession, /, group: str, topic: str, **options: Any) -> None:

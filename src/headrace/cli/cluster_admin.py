@@ -24,7 +24,7 @@ from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.progress import counting
 from headrace.cli.setting_options import setting_option
 from headrace.errors import HeadraceError, MetadataUnavailable
@@ -47,13 +47,7 @@ POLL_S = 0.2
 SESSION_TIMEOUT_MS = 6_000
 SHOWN_MAX = 20
 LOAD_COLUMNS = ["in_per_s", "out_per_s", "cpu"]
-WAIT = click.option(
-    "--wait-s",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    help="How long to wait for completion; 0: do not wait.",
-)
+WAIT = number_option("--wait-s", 60.0, 0, "How long to wait for completion; 0: do not wait.")
 
 
 def where(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from headrace.cli.client import kafka
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
@@ -267,8 +267,7 @@ def edit(
 @click.option("--letter", "places", metavar="PARTITION:OFFSET", multiple=True, type=PLACE,
               help="Only this letter; repeatable.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
-@click.option("--loop-max", type=click.IntRange(min=1), default=LOOP_MAX, show_default=True,
-              help="Keep letters that were sent back so often already.")  # fmt: skip
+@number_option("--loop-max", LOOP_MAX, 1, "Keep letters that were sent back so often already.")
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False, writable=True),
               help="Write what became of each letter to this new file, as JSON lines.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count the records; change nothing.")

@@ -5,7 +5,7 @@ Invariants: text in, values out; click reports errors with the option's name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -15,7 +15,11 @@ from headrace.records.tenant_names import key_of
 from headrace.server.settings import parse_address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from click.shell_completion import CompletionItem
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class TopicName(click.ParamType[str]):
@@ -35,6 +39,23 @@ class TopicName(click.ParamType[str]):
 
 
 TOPIC_NAME: Final = TopicName()
+
+
+def number_option(
+    name: str,
+    default: float,
+    low: float | None,
+    text: str,
+    *,
+    high: float | None = None,
+    metavar: str | None = None,
+) -> Callable[[Command], Command]:
+    """An option from `low` to `high`, which takes fractions if its default is no integer."""
+    kind: Any = click.IntRange if isinstance(default, int) else click.FloatRange
+    bounds = kind(low, high)
+    return click.option(
+        name, default=default, show_default=True, type=bounds, metavar=metavar, help=text
+    )
 
 
 class Address(click.ParamType[tuple[str, int]]):

@@ -13,7 +13,7 @@ import click
 from headrace.cli.failures import CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_copy import dead, replay
 from headrace.cli.pipeline_looks import backlog, page, trace
 from headrace.cli.pipeline_proof import proof, quality, resend, verify
@@ -94,20 +94,8 @@ OWN_TABLE = click.option(
 @WAREHOUSE
 @MASTER
 @MODE
-@click.option(
-    "--round-records",
-    default=2_000_000,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Commit after at most this many records.",
-)
-@click.option(
-    "--task-records",
-    default=500_000,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Read at most this many records in one task.",
-)
+@number_option("--round-records", 2_000_000, 1, "Commit after at most this many records.")
+@number_option("--task-records", 500_000, 1, "Read at most this many records in one task.")
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "snappy"]),
@@ -122,51 +110,32 @@ OWN_TABLE = click.option(
     help="Go on where retention deleted records before they were archived.",
 )
 @click.option("--continuous", is_flag=True, help="Wait for new records; Ctrl-C stops.")
-@click.option(
-    "--round-mib",
-    default=64,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="With --continuous: start a round when this much data is waiting ...",
+@number_option(
+    "--round-mib", 64, 0, "With --continuous: start a round when this much data is waiting ..."
 )
-@click.option(
-    "--round-wait",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="... or when the first record has waited this long.",
+@number_option(
+    "--round-wait", 60.0, 0, "... or when the first record has waited this long.", metavar="SECONDS"
 )
-@click.option(
+@number_option(
     "--maintain-every",
-    default=60,
-    show_default=True,
-    type=click.IntRange(min=0),
+    60,
+    0,
+    "With --continuous: maintain the table after this many rounds; 0: never.",
     metavar="ROUNDS",
-    help="With --continuous: maintain the table after this many rounds; 0: never.",
 )
-@click.option(
+@number_option(
     "--keep-snapshots",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="With --continuous: maintenance keeps at least this many snapshots ...",
+    10,
+    1,
+    "With --continuous: maintenance keeps at least this many snapshots ...",
 )
-@click.option(
-    "--snapshot-age",
-    default=24,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="HOURS",
-    help="... and those younger than this.",
-)
-@click.option(
+@number_option("--snapshot-age", 24, 0, "... and those younger than this.", metavar="HOURS")
+@number_option(
     "--poll-interval",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=0.1),
+    1.0,
+    0.1,
+    "With --continuous: ask for new records this often.",
     metavar="SECONDS",
-    help="With --continuous: ask for new records this often.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line per round.")
 @RESULT_AS_JSON
@@ -312,36 +281,16 @@ def reconcile(
 @OWN_TABLE
 @WAREHOUSE
 @MASTER
-@click.option(
-    "--file-mib",
-    default=256,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Target size of compacted files.",
-)
-@click.option(
-    "--keep-snapshots",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Keep at least this many snapshots ...",
-)
-@click.option(
+@number_option("--file-mib", 256, 1, "Target size of compacted files.")
+@number_option("--keep-snapshots", 10, 1, "Keep at least this many snapshots ...")
+@number_option(
     "--snapshot-age",
-    default=24,
-    show_default=True,
-    type=click.IntRange(min=0),
+    24,
+    0,
+    "... and those younger than this; readers of older ones fail.",
     metavar="HOURS",
-    help="... and those younger than this; readers of older ones fail.",
 )
-@click.option(
-    "--orphan-age",
-    default=72,
-    show_default=True,
-    type=click.IntRange(min=24),
-    metavar="HOURS",
-    help="Remove orphan files older than this.",
-)
+@number_option("--orphan-age", 72, 24, "Remove orphan files older than this.", metavar="HOURS")
 @RESULT_AS_JSON
 def maintain(
     topic: str | None,

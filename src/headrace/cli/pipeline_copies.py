@@ -13,11 +13,13 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.pipeline_session import Command, connection_of, job_module
+from headrace.cli.pipeline_session import connection_of, job_module
 from headrace.cli.session import CliSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace.cli.parameters import Command
 
 _DATABASE = ("database_table", "record_id", "row_id", "record_value", "row_value", "rows_where")
 

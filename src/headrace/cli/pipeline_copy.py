@@ -14,7 +14,7 @@ import click
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_session import (
     DRY_RUN,
     MASTER,
@@ -38,12 +38,8 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 RATE = click.option("--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.")
-CHUNK = click.option(
-    "--chunk-records",
-    type=click.IntRange(min=1, max=10_000_000),
-    default=500_000,
-    show_default=True,
-    help="Records in one exactly-once write.",
+CHUNK = number_option(
+    "--chunk-records", 500_000, 1, "Records in one exactly-once write.", high=10_000_000
 )
 
 
@@ -278,8 +274,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     help="Default: the topic a letter came from.",
 )
 @RATE
-@click.option("--loop-max", type=click.IntRange(min=1), default=3, show_default=True,
-              help="Keep letters that were sent back so often.")  # fmt: skip
+@number_option("--loop-max", 3, 1, "Keep letters that were sent back so often.")  # fmt: skip
 @CHUNK
 @DRY_RUN
 @MASTER

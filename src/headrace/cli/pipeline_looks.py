@@ -17,7 +17,7 @@ from headrace.cli.failures import FAILED, CommandFailed, no_group
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
 from headrace.cli.pipeline_session import (
     MASTER,
@@ -185,8 +185,9 @@ def _show_backlog(found: dict[str, Any]) -> None:
 @click.option("--through", multiple=True, metavar="TOPIC", type=TOPIC_NAME,
               help="Topics that the messages also pass, such as dead letters.")  # fmt: skip
 @click.option("--message", metavar="SQL", help="Default: the header headrace-message-id.")
-@click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=200,
-              show_default=True, help="Ask the brokers for the deliveries of so many.")  # fmt: skip
+@number_option(
+    "--messages-max", 200, 0, "Ask the brokers for the deliveries of so many.", high=10_000
+)
 @click.option("--events", metavar="TABLE", help="Write the events to this Iceberg table.")
 @click.option("--outliers", type=click.IntRange(min=1, max=1_000), default=20, show_default=True)
 @WAREHOUSE_OR_NONE
@@ -276,8 +277,9 @@ def trace_messages(
 @WATCH
 @click.option("--through", multiple=True, metavar="TOPIC", type=TOPIC_NAME,
               help="Topics that the messages also pass.")  # fmt: skip
-@click.option("--messages-max", type=click.IntRange(min=0, max=10_000), default=0,
-              show_default=True, help="Ask the brokers for the deliveries of so many.")  # fmt: skip
+@number_option(
+    "--messages-max", 0, 0, "Ask the brokers for the deliveries of so many.", high=10_000
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="Folder of the page and its charts.")  # fmt: skip
 @window_options

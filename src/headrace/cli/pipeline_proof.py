@@ -23,7 +23,7 @@ from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.output import Cell, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, Command
 from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
     DRY_RUN,
@@ -31,7 +31,6 @@ from headrace.cli.pipeline_session import (
     RESULT_AS_JSON,
     RESULTS,
     WAREHOUSE_OR_NONE,
-    Command,
     bounds_of,
     connection_of,
     in_kafka,

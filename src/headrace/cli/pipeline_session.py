@@ -9,14 +9,14 @@ import importlib
 import json
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, Command, number_option
 from headrace.cli.positions import TimeType
 from headrace.records.tenant_names import key_of
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.cli.session import CliSession
-
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 _KEPT_IN = "headrace.catalog"
 
@@ -84,14 +82,7 @@ MODE = click.option(
     show_default=True,
     help="upsert: keep the latest record of each key, as a compacted topic does.",
 )
-MEMORY = click.option(
-    "--memory",
-    default=2048,
-    show_default=True,
-    type=click.IntRange(min=512),
-    metavar="MIB",
-    help="Memory of Spark's Java process.",
-)
+MEMORY = number_option("--memory", 2048, 512, "Memory of Spark's Java process.", metavar="MIB")
 RESULT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 RESULTS = click.option(
     "--results",

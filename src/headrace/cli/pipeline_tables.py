@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.output import say
+from headrace.cli.parameters import number_option
 from headrace.cli.pipeline_session import (
     MASTER,
     MEMORY,
@@ -37,29 +38,17 @@ _LOGIN = {
     metavar="URL",
     help="For topics with typed values. Its login: HEADRACE_SCHEMA_REGISTRY_USER and _PASSWORD.",
 )
-@click.option(
+@number_option(
     "--quiet-wait",
-    default=2.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
+    2.0,
+    0,
+    "Records of a quiet topic wait this long for others before a commit.",
     metavar="SECONDS",
-    help="Records of a quiet topic wait this long for others before a commit.",
 )
-@click.option(
-    "--round-wait",
-    default=20.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Records of a busy topic wait at most this long.",
+@number_option(
+    "--round-wait", 20.0, 0, "Records of a busy topic wait at most this long.", metavar="SECONDS"
 )
-@click.option(
-    "--rounds",
-    default=2,
-    show_default=True,
-    type=click.IntRange(min=1, max=64),
-    help="Tables that are written at the same time.",
-)
+@number_option("--rounds", 2, 1, "Tables that are written at the same time.", high=64)
 @MEMORY
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line per commit.")
 @click.pass_obj

@@ -19,6 +19,7 @@ from headrace.cli.failures import CommandFailed
 from headrace.cli.group_listing import GroupListed, list_groups
 from headrace.cli.lag import progress
 from headrace.cli.output import cell_text, duration_text, iso_time
+from headrace.cli.parameters import number_option
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_names import is_internal, matching
 
@@ -48,14 +49,7 @@ class Sample(NamedTuple):
 
 @click.command()
 @click.argument("patterns", nargs=-1)
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.2),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two refreshes.",
-)
+@number_option("--every", 2.0, 0.2, "Time between two refreshes.", metavar="SECONDS")
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this many refreshes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line per refresh.")
 @click.pass_obj

@@ -21,6 +21,7 @@ from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.parameters import number_option
 from headrace.cli.user_places import BrokerUsers, StoredUsers, TenantUsers
 from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
@@ -91,12 +92,12 @@ def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
 
 def _password_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option(
+        number_option(
             "--iterations",
-            type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
-            default=ITERATIONS,
-            show_default=True,
-            help="Iterations of the password hash.",
+            ITERATIONS,
+            ITERATIONS_MIN,
+            "Iterations of the password hash.",
+            high=ITERATIONS_MAX,
         ),
         click.option(
             "--mechanism",
