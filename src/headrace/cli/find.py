@@ -26,6 +26,7 @@ from headrace.cli.pipeline_session import (
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -132,7 +133,7 @@ def _add_archived(
             matching = job.search(job.Query(topic, where=options["where"], **query), frame)
             return job.documents(matching, options["count"])
 
-    hot = {(one["topic"], one["partition"], one.get("offset")) for one in found["messages"]}
+    hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
     archived = restarted(search, f"The search of {options['table']}")
     found["messages"] += [
         one for one in archived if (one["topic"], one["partition"], one["offset"]) not in hot

@@ -18,6 +18,7 @@ from headrace.cli.group_reset import DRY_RUN, OffsetChange, apply_moves, refuse_
 from headrace.cli.lag import first_unread, progress
 from headrace.cli.output import AS_JSON, print_json
 from headrace.cli.positions import Bounds, Partition, log_bounds
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -90,7 +91,7 @@ def _read(file: IO[str]) -> tuple[str, dict[Partition, int]]:
         if document["version"] != VERSION:
             raise ValueError(f"its version is {document['version']!r}")
         offsets = {
-            Partition(str(one["topic"]), int(one["partition"])): int(one["offset"])
+            Partition(key_of(str(one["topic"])), int(one["partition"])): int(one["offset"])
             for one in document["offsets"]
         }
         return str(document["group"]), offsets

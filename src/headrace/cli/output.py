@@ -15,6 +15,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.records.tenant_names import written
+from headrace.records.written_topics import with_written_topics
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print one JSON document on stdout, with topics of tenants as operators write them."""
+    click.echo(json.dumps(with_written_topics(value), indent=2, ensure_ascii=False))
 
 
 def confirm(question: str, *, is_sure: bool) -> None:

@@ -16,6 +16,7 @@ import click
 
 from headrace.cli.output import iso_time
 from headrace.cli.text import for_terminal, unescape
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -39,7 +40,7 @@ def as_json(message: Message) -> bytes:
     """One JSON object and a newline. Names and meanings are stable."""
     kind, timestamp = message.timestamp()
     document = {
-        "topic": message.topic(),
+        "topic": written(message.topic()),
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": timestamp if kind else None,
@@ -101,7 +102,7 @@ def _headers_text(message: Message) -> bytes:
 
 
 _FIELDS: dict[str, Writer] = {
-    "topic": lambda m: m.topic().encode(),
+    "topic": lambda m: written(m.topic()).encode(),
     "partition": lambda m: b"%d" % m.partition(),
     "offset": lambda m: b"%d" % m.offset(),
     "timestamp": lambda m: b"%d" % m.timestamp()[1],

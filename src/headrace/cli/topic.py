@@ -22,6 +22,7 @@ from headrace.cli.topic_ledgers import ledgers
 from headrace.cli.topic_names import is_internal, matching
 from headrace.cli.topic_trim import trim
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
+from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -181,7 +182,7 @@ def _list_figures(
 ) -> None:
     query = {"details": "true", "internal": str(internal).lower(), "limit": PAGE_ITEMS_MAX}
     pages = list(Web(session).ask_pages("GET", "/v1/topics", query=query))
-    found = {one["name"]: one for answer in pages for one in answer["topics"]}
+    found = {key_of(one["name"]): one for answer in pages for one in answer["topics"]}
     rows = [found[name] for name in matching(list(found), patterns)]
     if as_json:
         print_json(rows)

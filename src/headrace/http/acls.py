@@ -113,7 +113,7 @@ class AclOperations:
         query = call.query
         wanted = AclFilter(
             kind=RESOURCES[query["resource"]] if "resource" in query else ANY,
-            name=query.get("name"),
+            name=_name(query, call) if "name" in query else None,
             pattern_type=PatternType.MATCH if "name" in query else ANY,
             principal=query.get("principal"),
         )
@@ -121,7 +121,7 @@ class AclOperations:
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:
-        access, acl = self._access(), _rule(call.body)
+        access, acl = self._access(), _rule(call.body, _name(call.body, call))
         exists = bool(access.find(_exactly(acl)))
         if not call.is_dry_run:
             for error in await access.create([acl]):
@@ -146,7 +146,7 @@ class AclOperations:
             given.get("host", WILDCARD),
             Right[given["operation"]],
             RESOURCES[given["resource"]],
-            given["name"],
+            _name(given, call),
         )
         found = self._access().explain(question)
         return {
@@ -159,10 +159,16 @@ class AclOperations:
         }
 
 
-def _rule(given: Json) -> Acl:
+def _name(given: Json, call: Call) -> str:
+    """The name of a resource. Operators may write `acme/orders` for the topic of a tenant."""
+    name: str = given["name"]
+    return call.view.topic_key(name) if given.get("resource") == "topic" else name
+
+
+def _rule(given: Json, name: str) -> Acl:
     pattern_type = PATTERNS[given.get("pattern", "literal")]
     return Acl(
-        Pattern(RESOURCES[given["resource"]], given["name"], pattern_type),
+        Pattern(RESOURCES[given["resource"]], name, pattern_type),
         Entry(
             given["principal"],
             given.get("host", WILDCARD),

@@ -93,8 +93,9 @@ class ExportOperations:
                 call.check_again()
                 page = await self._page(topic, condition, page.next, number)
 
-        name = call.view.name(topic.name)
-        rows = _rows(pages(), topic.name, query.get("max", MESSAGES), partial(_WRITERS[form], name))
+        name, shown = call.view.name(topic.name), call.view.topic_name(topic.name)
+        write = partial(_WRITERS[form], shown)
+        rows = _rows(pages(), topic.name, query.get("max", MESSAGES), write)
         headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
         paced = self._charged(call.session, _with_head(rows, form))
         return HeldStream(paced, _TYPES[form], headers, released)

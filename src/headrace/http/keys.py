@@ -157,7 +157,7 @@ def _rule(given: Json, view: TenantView) -> ScopeRule:
     kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
     name: str = given["name"]
     if kind in OF_TENANTS and name != WILDCARD:
-        name = view.key(name)
+        name = (view.topic_key if kind == ResourceType.TOPIC else view.key)(name)
     pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])
 

@@ -17,12 +17,17 @@ from prometheus_client.metrics_core import (
 from prometheus_client.samples import Exemplar
 
 from headrace.http.metric_rows import SECTIONS
+from headrace.records.tenant_names import written
 from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.http.metric_rows import Row
     from headrace.runtime.figures import Figures
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Exemplar]
+_TOPIC: Final = "topic"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 ROWS: Final = {row.name: row for rows in SECTIONS.values() for row in rows}
 
@@ -34,14 +39,22 @@ def metric_of(figures: Figures) -> Metric:
         made = HistogramMetricFamily(row.name, row.help, labels=row.labels)
         for labels, value in figures.values:
             assert isinstance(value, Histogram), row.name
-            made.add_metric(labels, _with_exemplars(value), value.sum_s)
+            made.add_metric(_written(row, labels), _with_exemplars(value), value.sum_s)
         return made
     make = CounterMetricFamily if row.type == COUNTER else GaugeMetricFamily
     numbers = make(row.name, row.help, labels=row.labels)
     for labels, value in figures.values:
         assert not isinstance(value, Histogram), row.name
-        numbers.add_metric(labels, value)
+        numbers.add_metric(_written(row, labels), value)
     return numbers
+
+
+def _written(row: Row, labels: Sequence[str]) -> Sequence[str]:
+    """Labels with topics as operators write them: `acme/orders` for that of a tenant."""
+    if _TOPIC not in row.labels:
+        return labels
+    at = row.labels.index(_TOPIC)
+    return [*labels[:at], written(labels[at]), *labels[at + 1 :]]
 
 
 def _with_exemplars(durations: Histogram) -> list[_Bucket]:

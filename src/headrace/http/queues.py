@@ -136,7 +136,10 @@ class Queues:
         receiving = await self._queues.receive(
             topic, asked, messages_for(member), client, wait_ms / 1000, ends
         )
-        answer: Json = {"topic": call.view.name(topic.name), "group": call.view.name(group_id)}
+        answer: Json = {
+            "topic": call.view.topic_name(topic.name),
+            "group": call.view.name(group_id),
+        }
         if receiving.messages:
             lasts_ms = lock_ms if lock_ms > 0 else self._queues.terms(group_id).config.lock_ms
             answer["lock_ends_ms"] = receiving.asked_at_ms + lasts_ms

@@ -1,4 +1,5 @@
-"""What the clients of tenants write and get over HTTP: names in place of keys.
+"""What the clients of tenants write and get over HTTP: names in place of keys. And operators, who
+write `acme/orders` for a topic, and get it so.
 
 Invariants: the places of names in requests are those for which an operation needs rights
 (`http/access`), so none has a name without a key. In answers, names have fields of their own; the
@@ -17,6 +18,8 @@ from headrace.broker.security.access import How
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
+from headrace.records.tenant_names import OPEN
+from headrace.records.written_topics import with_written_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +78,7 @@ def _enter(key: Callable[[str], str], value: Any, place: str) -> None:
 def leave(view: TenantView, value: Any, field: str = "") -> Any:
     """An answer as its client may see it."""
     if not view.prefix:
-        return value
+        return with_written_topics(value, field) if view.reads_slashes else value
     if isinstance(value, str):
         if field in _TEXTS:
             return view.text(value)
@@ -94,7 +97,7 @@ def leave(view: TenantView, value: Any, field: str = "") -> Any:
 
 def leave_response(view: TenantView, response: Response) -> Response:
     """The same of a response that a handler has made; a stream's handler does it for each part."""
-    if not view.prefix:
+    if not view.prefix and not view.reads_slashes:
         return response
     for name in ("location", "content-disposition"):
         if name in response.headers:
@@ -111,4 +114,5 @@ def leave_response(view: TenantView, response: Response) -> Response:
 
 
 def _has_key(view: TenantView, body: bytes) -> bool:
-    return view.prefix.encode() in body or json.dumps(view.prefix)[1:-1].encode() in body
+    mark = view.prefix or OPEN
+    return mark.encode() in body or json.dumps(mark)[1:-1].encode() in body

@@ -24,8 +24,10 @@ from headrace.broker.security.authorizer import Operation
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
+from headrace.http.metric_table import metric_of
 from headrace.http.operations import NDJSON
 from headrace.http.tenancy import leave_response
+from headrace.runtime.figures import Figures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -182,13 +184,68 @@ async def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
     async with filled(monkeypatch, tenants=TENANTS) as web:
         web.principal = "root"
         status, topic = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}")
-        assert (status, topic["name"]) == (200, KEY + TOPIC)
+        assert (status, topic["name"]) == (200, f"acme/{TOPIC}")
         _, listed = await web.ask("GET", "/v1/topics")
-        assert [one["name"] for one in listed["topics"]] == [KEY + LETTERS, KEY + TOPIC]
+        assert [one["name"] for one in listed["topics"]] == [f"acme/{LETTERS}", f"acme/{TOPIC}"]
         _, causes = await web.ask("GET", f"/v1/dead-letters/{KEY}{LETTERS}")
-        assert [one["origin"] for one in causes["causes"]] == [KEY + TOPIC]
+        assert [one["origin"] for one in causes["causes"]] == [f"acme/{TOPIC}"]
         _, found = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}/messages")
-        assert {one["topic"] for one in found["messages"]} == {KEY + LETTERS, KEY + TOPIC}
+        assert {one["topic"] for one in found["messages"]} == {f"acme/{LETTERS}", f"acme/{TOPIC}"}
+
+
+def marked(value: Any, field: str = "") -> set[str]:
+    """The fields in which there is a key."""
+    if isinstance(value, dict):
+        return {field for name, item in value.items() for field in marked(item, name)}
+    if isinstance(value, list):
+        return {one for item in value for one in marked(item, field)}
+    return {field} if isinstance(value, str) and "«" in value else set()
+
+
+async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypatch):
+    """Groups, whose names may have slashes, stay keys, as do texts for people, and contents."""
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "root"
+        topic, group, seen = KEY + TOPIC, KEY + GROUP, 0
+        for path in (
+            "/v1/topics?details=true",
+            *(f"/v1/topics/{topic}{one}" for one in ("", "/config", "/ledgers", "/messages")),
+            *(f"/v1/topics/{topic}/{one}" for one in ("delayed", "half", "records?partition=0")),
+            *("/v1/dead-letters", f"/v1/dead-letters/{KEY}{LETTERS}"),
+            f"/v1/dead-letters/{KEY}{LETTERS}/letters",
+            f"/v1/queues/{topic}/{group}",
+            *("/v1/groups", f"/v1/groups/{group}", f"/v1/groups/{group}/offsets"),
+            *(f"/v1/groups/{group}/{one}" for one in ("config", "lag")),
+            *("/v1/overview", "/v1/brokers?details=true", "/v1/tenants/acme"),
+        ):
+            status, found = await web.ask("GET", path)
+            assert status == 200, (path, found)
+            assert marked(found) <= {"group", "value"}, (path, found)
+            seen += "acme/" in json.dumps(found)
+        assert seen > 10, "of a topic of the tenant"
+        rule = {"principal": "User:x", "permission": "deny", "operation": "READ"}
+        rule |= {"resource": "topic", "name": f"acme/{TOPIC}"}
+        status, made = await web.ask("POST", "/v1/acls", rule)
+        assert (status, made["acl"]["name"]) == (200, f"acme/{TOPIC}")
+        _, same = await web.ask("POST", "/v1/acls", rule | {"name": KEY + TOPIC})
+        assert (same["existed"], same["acl"]["id"]) == (True, made["acl"]["id"])
+        _, listed = await web.ask("GET", f"/v1/acls?resource=topic&name=acme/{TOPIC}")
+        assert f"acme/{TOPIC}" in [one["name"] for one in listed["acls"]]
+        group_rule = rule | {"resource": "group", "name": "acme/g"}
+        _, made = await web.ask("POST", "/v1/acls", group_rule)
+        assert made["acl"]["name"] == "acme/g", "a group of the default tenant"
+
+
+def test_labels_of_metrics_have_topics_as_operators_write_them():
+    counted = Figures("headrace_topic_in_records")
+    counted.add([KEY + TOPIC], 1)
+    counted.add([TOPIC], 1)
+    samples = metric_of(counted).samples
+    assert [one.labels for one in samples] == [{"topic": f"acme/{TOPIC}"}, {"topic": TOPIC}]
+    lag = Figures("headrace_group_lag_seconds")
+    lag.add([KEY + GROUP, KEY + TOPIC], 1)
+    (sample,) = metric_of(lag).samples
+    assert sample.labels == {"group": KEY + GROUP, "topic": f"acme/{TOPIC}"}
 
 
 async def test_an_empty_name_is_a_setting_that_is_empty(monkeypatch):
@@ -216,7 +273,7 @@ async def test_names_of_a_tenant_are_as_long_as_others(monkeypatch):
         web.principal = "root"
         assert (await web.ask("PATCH", f"/v1/groups/{KEY}{group}/config", change))[0] == 200
         _, listed = await web.ask("GET", f"/v1/topics?prefix={quote(KEY)}{name}")
-        assert [one["name"] for one in listed["topics"]] == [KEY + name]
+        assert [one["name"] for one in listed["topics"]] == [f"acme/{name}"]
 
 
 def test_answers_that_are_not_one_json_value_are_left_as_they_are():

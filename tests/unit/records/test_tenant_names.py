@@ -16,6 +16,7 @@ from headrace.records.tenant_names import (
     tenant_of,
     written,
 )
+from headrace.records.written_topics import with_written_topics
 
 NAMES = st.text(st.sampled_from("ab1_./«»:"), max_size=8)
 TENANTS = st.text(st.sampled_from("ab1"), min_size=1, max_size=4)
@@ -55,3 +56,32 @@ def test_what_names_no_tenant_stays_as_it_is(name: str) -> None:
 def test_names_of_another_tenant_have_no_key_in_the_default_tenant(name, other, rest):
     assert sibling(f"«-»{name}", prefix_of(other) + rest) == ""
     assert tenant_of(sibling(name, rest)) in {tenant_of(name), DEFAULT}
+
+
+def test_json_for_operators_has_topics_as_they_write_them_and_all_else_as_it_is():
+    content = {"key": "«a»t", "value": "«a»t", "headers": [["topic", "«a»t"]]}
+    setting = {"name": "errors.deadletterqueue.topic.name", "value": "«a»t", "default": ""}
+    shown = with_written_topics(
+        {
+            "name": "«a»t",
+            "partitions": [{"topic": "«a»t", "group": "«a»g", **content}],
+            "topics": ["«a»t", {"name": "«a»t"}],
+            "origin": {"topic": "«a»t", "group": "«a»g"},
+            "to": "«a»t-0:57",
+            "acls": [{"resource": one, "name": "«a»t"} for one in ("topic", "group")],
+            "config": {"errors.deadletterqueue.topic.name": "«a»t"},
+            "settings": [setting],
+            "keys": ({"name": "«a»t"},),
+        }
+    )
+    assert shown == {
+        "name": "a/t",
+        "partitions": [{"topic": "a/t", "group": "«a»g", **content}],
+        "topics": ["a/t", {"name": "a/t"}],
+        "origin": {"topic": "a/t", "group": "«a»g"},
+        "to": "a/t-0:57",
+        "acls": [{"resource": "topic", "name": "a/t"}, {"resource": "group", "name": "«a»t"}],
+        "config": {"errors.deadletterqueue.topic.name": "a/t"},
+        "settings": [setting | {"value": "a/t"}],
+        "keys": [{"name": "«a»t"}],
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.records.tenant_names import key_of, prefix_of
+from headrace.records.tenant_names import key_of, prefix_of, written
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -35,6 +35,10 @@ class TenantView(NamedTuple):
     def name(self, key: str) -> str:
         """A key as the client writes it."""
         return key.removeprefix(self.prefix)
+
+    def topic_name(self, key: str) -> str:
+        """A topic's key as the client writes it."""
+        return written(key) if self.reads_slashes else self.name(key)
 
     def text(self, text: str) -> str:
         """A text for people, which may name keys."""
