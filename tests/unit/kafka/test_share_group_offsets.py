@@ -138,6 +138,30 @@ async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: BrokerHarn
 
 
 @on_broker
+async def test_a_deletion_ends_when_a_member_joins(rig: BrokerHarness) -> None:
+    for name in ("jobs", "other"):
+        await topic_with(rig, name, b"1")
+        await consume(rig, name, 1)
+    administration = rig.node.share_group_administration
+    forget = administration.forget_here
+
+    async def forget_and_join(group_id: str, key: Any) -> None:
+        await forget(group_id, key)
+        administration.forget_here = forget  # type: ignore[method-assign]
+        await join(rig, topic="other")
+
+    administration.forget_here = forget_and_join  # type: ignore[method-assign]
+    request = {"group_id": GROUP, "topics": [{"topic_name": "jobs"}, {"topic_name": "other"}]}
+    answer = await rig.client().ask(apis.DELETE_SHARE_GROUP_OFFSETS, 0, request)
+    assert [int(one.error_code) for one in answer.responses] == [0, NON_EMPTY_GROUP]
+    assert await offsets(rig) == {("other", 0): (1, 0)}
+    await join(rig, epoch=-1)
+    administration.forget_here = forget_and_join  # type: ignore[method-assign]
+    assert await delete_group(rig) == NON_EMPTY_GROUP
+    assert await listed(rig) == [(GROUP, "Stable", "share")]
+
+
+@on_broker
 async def test_groups_are_listed_by_state_and_type_with_or_without_members(
     rig: BrokerHarness,
 ) -> None:

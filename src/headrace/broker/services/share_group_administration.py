@@ -253,6 +253,7 @@ class ShareGroupAdministration:
         results: dict[str, HeadraceError | None] = {}
         for name in dict.fromkeys(topics):
             try:
+                self._groups.check_empty(group_id)  # a member may have joined meanwhile
                 await self._delete_in(group_id, [self._topics.get(name)])
                 results[name] = None
             except HeadraceError as error:
@@ -262,14 +263,16 @@ class ShareGroupAdministration:
     async def delete(self, group_id: str, *, is_dry_run: bool = False) -> None:
         """Delete the group and its positions; its settings stay, as in Kafka.
 
-        Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and errors of the partitions' owners;
-        the group then still exists, and repeating the request deletes it.
+        Raises NotCoordinator, GroupNotEmpty (also if a member joins meanwhile), GroupUnknown, and
+        errors of the partitions' owners; the group then still exists, and repeating the request
+        deletes it.
         """
         self._require_empty(group_id)
         if is_dry_run:
             return
         known = [self._topics.by_id.get(one) for one in self._known.share_topics(group_id)]
         await self._delete_in(group_id, [topic for topic in known if topic is not None])
+        self._groups.check_empty(group_id)
         await self._known.end(group_id)
 
     async def _delete_in(self, group_id: str, topics: Sequence[Topic]) -> None:
