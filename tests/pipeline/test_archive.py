@@ -1,18 +1,21 @@
 """The archive: exact over kills, and never two writers."""
 
+import json
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from tests.waiting import wait_until
 
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.errors import LeaseHeld, RecordsLost, TableMoved
 from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
@@ -33,15 +36,40 @@ def prove(config, spark):
     return report.archived_count
 
 
-def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(config, spark, send, topic):
+def traced(broker_process, topic):
+    """What the broker says of the tables that the first record is in."""
+    place = f"http://{broker_process.http}/v1/topics/{topic}/trace?partition=0&offset=0"
+    with urllib.request.urlopen(place, timeout=60) as answer:
+        events = json.load(answer)["events"]
+    return [
+        (one["table"], int(one["snapshot_or_earlier"])) for one in events
+        if one["event"] == "in_table"
+    ]  # fmt: skip
+
+
+def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(
+    config, spark, send, topic, broker_process, warehouse, caplog
+):
     send(topic, 1_000, headers=[("h", b"x")])
     rounds = []
     report = run_archive(config, spark=spark, on_round=rounds.append)
     assert (report.record_count, report.round_count) == (1_000, 3)
     assert [each.remaining for each in rounds] == [601, 202, 0]
+    table = TableName.parse(config.table)
+    group, brokers = f"headrace-table.{table.in_spark}", {"bootstrap.servers": config.bootstrap}
+    committed = ClusterClient(brokers).committed_of
+    assert committed(frozenset({group})) == {group: report.offsets}
+    snapshot = read_progress(open_catalog(warehouse).load_table(table.in_catalog)).snapshot_id
+    assert traced(broker_process, topic) == [(table.in_spark, snapshot)]
     assert run_archive(config, spark=spark).round_count == 0
     send(topic, 30, first=1_000)
+    consumer = Consumer({**brokers, "group.id": group})  # a member of the table's group
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.2) or consumer.assignment(), timeout_s=120)
     assert run_archive(config, spark=spark).record_count == 30
+    consumer.close()
+    assert "its offsets were not committed" in caplog.text
+    assert traced(broker_process, topic) == [(table.in_spark, snapshot)]
     assert prove(config, spark) == 1_030
     row = spark.table(f"headrace.{config.table}").where("partition = 0 AND offset = 0").first()
     assert (bytes(row.value), row.headers[0].key, row.topic) == (b"value-0", "h", topic)

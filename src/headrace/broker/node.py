@@ -76,6 +76,7 @@ from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.stored_reads import StoredReads
+from headrace.broker.services.table_marks import TableMarks
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_figures import TopicFigures
 from headrace.broker.services.topic_service import TopicService
@@ -642,7 +643,8 @@ def _searches_of(
     search = Search(node.topics, node.shares, node.timers, partial(configs.values, name))
     tracer = Tracer(node.topics, search, node.shares, node.timers, ledgers)
     journals = JournalReads(calls, node.shares, search.running)
-    return MessageSearch(calls, search, tracer), journals, HotKeys(calls, search.running)
+    searches = MessageSearch(calls, search, tracer, TableMarks(calls, node.groups))
+    return searches, journals, HotKeys(calls, search.running)
 
 
 def _begin_rounds(node: Node) -> None:

@@ -101,6 +101,11 @@ EVENT: Final = Part(
         "reason?": "no payment",
         "ledger?": 17,
         "bookies?": ["10.0.0.7:3181"],
+        "table?": "headrace.headrace.orders",
+        "table_uuid?": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
+        "mode?": "append",
+        "snapshot_or_earlier?": "3055729675574597004",
+        "committed_ms?": AT_MS,
     },
 )
 TASK_FIELDS: Final[Json] = {

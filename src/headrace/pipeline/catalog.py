@@ -109,6 +109,7 @@ class Progress(NamedTuple):
     topic_ids: TopicIds
     record_bytes: float | None = None
     """The mean size of a record in the table's files; None without files."""
+    table_uuid: str = ""
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
@@ -227,9 +228,9 @@ def read_progress(table: Any) -> Progress:
     """
     check_layout(table)
     snapshot = table.current_snapshot()
-    topic_ids = recorded_topic_ids(table.properties)
+    topic_ids, uuid = recorded_topic_ids(table.properties), str(table.metadata.table_uuid)
     if snapshot is None:
-        return Progress(recorded_offsets(table.properties), None, topic_ids)
+        return Progress(recorded_offsets(table.properties), None, topic_ids, None, uuid)
     recorded_ids: TopicIds = {}
     offsets = larger(_from_files(table), recorded_offsets(table.properties))
     # Ancestors only: a snapshot that a rollback removed still exists, but its records do not count.
@@ -242,7 +243,7 @@ def read_progress(table: Any) -> Progress:
         parent = each.parent_snapshot_id
         each = None if parent is None else table.metadata.snapshot_by_id(parent)
     ids = topic_ids | recorded_ids
-    return Progress(offsets, snapshot.snapshot_id, ids, _record_bytes(snapshot.summary))
+    return Progress(offsets, snapshot.snapshot_id, ids, _record_bytes(snapshot.summary), uuid)
 
 
 def _record_bytes(summary: Any) -> float | None:

@@ -130,6 +130,17 @@ class ClusterClient:
                 )
             return found
 
+    def commit(self, group: str, offsets: list[tuple[str, int, int, str]]) -> Any:
+        """Begin to commit offsets of a group without members: (topic, partition, offset, metadata)
+        each. Returns a future of the partitions, each with its error."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        parts = [TopicPartition(t, p, offset, metadata) for t, p, offset, metadata in offsets]
+        (future,) = self.admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, parts)], request_timeout=REQUEST_TIMEOUT_S
+        ).values()
+        return future
+
     def describe(self, topics: list[str]) -> dict[str, TopicFacts]:
         """Return those of the named topics that exist, in that order.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64encode
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ from headrace.broker.shares import journal_records
 from headrace.broker.shares.delivery_history import read_history
 from headrace.broker.shares.journal_pages import read_page
 from headrace.broker.shares.share_partitions import SharePartitions
+from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.coordination.shares.state_records import (
     ShareGroupChanged,
     ShareGroupOpened,
@@ -27,6 +29,7 @@ from headrace.coordination.shares.state_records import (
 from headrace.coordination.shares.window import AVAILABLE
 from headrace.log.reading import LogReader
 from headrace.records.codec import Record, encode_batch
+from headrace.records.table_marks import TableMark
 
 QUEUE = "/v1/queues/orders/workers"
 
@@ -184,6 +187,40 @@ async def test_a_store_that_does_not_say_where_a_ledger_is_delays_no_trace(web: 
     assert [one.event for one in told.events if one.event == "stored"] == ["stored"] * 2
     assert "delivery_failed" in {one.event for one in told.events}
     assert sum("ledger" in one for one in told.unknown) == 1
+
+
+@on_the_web
+async def test_a_trace_says_in_which_tables_a_message_is(web: Web) -> None:
+    await create(web)
+    await send(web, message(1), message(2))
+    topic = web.node.topics.get("orders")
+    topic_id = urlsafe_b64encode(topic.id.bytes).decode().rstrip("=")
+    mark = TableMark("headrace.shop.orders", "uuid", 2**62 + 1, "append", topic_id)
+    deleted = mark._replace(topic_id="of-a-topic-that-was-deleted")
+    for group, metadata in (
+        ("headrace-table.headrace.shop.orders", mark.encode() + "\0"),
+        ("headrace-table.headrace.shop.earlier", deleted.encode()),
+        ("headrace-table.by-hand", "[]"),
+        ("billing", mark.encode()),
+    ):
+        offset = OffsetToCommit("orders", 0, 1, metadata=metadata)
+        commit = CommitCommand(group, NO_GENERATION, "", None, [offset])
+        await web.node.services.groups.commit(commit)
+    told = await trace(web, message_id="id-1")
+    assert steps(told) == [("stored", None), ("in_table", None)]
+    assert "at_ms" not in told["events"][1]
+    assert (
+        told["events"][1].items()
+        >= {
+            "group": "headrace-table.headrace.shop.orders",
+            "table": "headrace.shop.orders",
+            "snapshot_or_earlier": str(2**62 + 1),
+            "mode": "append",
+            "offset": 0,
+        }.items()
+    )
+    assert steps(await trace(web, partition=0, offset=0)) == steps(told)
+    assert steps(await trace(web, message_id="id-2")) == [("stored", None)]
 
 
 @on_the_web

@@ -413,14 +413,17 @@ class GroupCoordinator:
             if reply.error is not None:
                 raise reply.error
 
-    def loaded_offsets(self) -> Iterator[tuple[str, OffsetStored]]:
-        """(group id, committed offset), of all groups that are loaded here: it loads none. The
-        caller must not suspend meanwhile."""
+    def loaded_offsets(
+        self, is_wanted: Callable[[str], bool] = lambda _group_id: True
+    ) -> Iterator[tuple[str, OffsetStored]]:
+        """(group id, committed offset), of the groups that are loaded here and wanted: it loads
+        none. The caller must not suspend meanwhile."""
         for machine in self.shards.machines():
             if isinstance(machine, GroupMachine):
                 for group_id, group in machine.groups.items():
-                    for offset in group.offsets.values():
-                        yield group_id, offset
+                    if is_wanted(group_id):
+                        for offset in group.offsets.values():
+                            yield group_id, offset
 
     def counters(self) -> GroupCounters:
         """Figures for metrics; visits each loaded group."""

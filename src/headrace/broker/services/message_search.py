@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.services.search import Search
+    from headrace.broker.services.table_marks import TableMarks
     from headrace.broker.services.trace import Tracer
     from headrace.broker.topics.topic import Topic
 
@@ -45,10 +46,13 @@ _FIGURES: Final = (int, int, int, int, int, str)
 class MessageSearch:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls, search: Search, tracer: Tracer) -> None:
+    def __init__(
+        self, calls: OwnerCalls, search: Search, tracer: Tracer, tables: TableMarks
+    ) -> None:
         self._calls = calls
         self._search = search
         self._tracer = tracer
+        self._tables = tables
         calls.offer("search", self._page_here)
         calls.offer("trace.by_offset", self._trace_offset_here)
         calls.offer_of_broker("trace.by_id", self._trace_id_here)
@@ -180,6 +184,7 @@ class MessageSearch:
         trace = Trace(is_complete=not failed)
         for row in found.values():
             _add_trace(trace, row)
+        await self._tables.add_events(topic, trace)
         sort_events(trace)
         return trace, failed
 
@@ -190,6 +195,7 @@ class MessageSearch:
             "trace.by_offset", topic, number, (offset, time_ms), time_ms / 1000
         )
         _add_trace(trace, row)
+        await self._tables.add_events(topic, trace)
         return trace
 
     async def _trace_id_here(self, asked: Any) -> Any:

@@ -376,6 +376,7 @@ export const words = {
   "offsets reset": "位移已重置",
   "finished without acknowledgement": "未经确认而结束",
   "earlier state": "较早的状态",
+  "in a table": "已写入表",
   "now": "现在",
   "Find by": "查找方式",
   "message id, or partition:offset": "消息 ID，或 分区:位移",

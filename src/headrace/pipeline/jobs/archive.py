@@ -47,6 +47,7 @@ from headrace.pipeline.errors import (
 from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.maintain import MaintainConfig, MaintainReport, run_maintain
 from headrace.pipeline.jobs.pacing import Freshness, RoundPacer
+from headrace.pipeline.jobs.table_group import TableGroup
 from headrace.pipeline.jobs.typed_rounds import TypedRounds, pinned_values
 from headrace.pipeline.options import offsets_to_json, topics_of
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
@@ -282,6 +283,7 @@ class _Archive:
             self._spark.conf.set("spark.sql.caseSensitive", "true")  # as schemas are
         self._client = {**config.client, "bootstrap.servers": config.bootstrap}
         self._cluster = ClusterClient(self._client)
+        self._group = TableGroup(self._cluster, self._table, config.mode)
         self._pacer = RoundPacer(
             bytes_min=config.round_bytes_min,
             wait_ms_max=config.round_wait_ms,
@@ -303,12 +305,15 @@ class _Archive:
         while True:
             looked_ms = _wall_ms()
             target = self._latest() if pinned is None else pinned
+            progress = self._group.looked_again(progress, self._progress)
             start = self._start(progress, target)
+            self._group.commit(progress, start, target)
             self._complete_at_ms = self._freshness.reached(start)
             self._freshness.looked(target.offsets, looked_ms)
             backlog = total(start, target.offsets)
             if should_stop() or (pinned is not None and not backlog):
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
+                self._group.finish(progress, start, target)
                 return ArchiveReport(
                     self._table.in_spark, self._rounds, self._records, elapsed_ms, start
                 )

@@ -16,7 +16,7 @@ const eventName = (event) => ({
   half_committed: t("half message committed"), half_rolled_back: t("half message rolled back"), half_expired: t("half message expired"),
   delivery_failed: t("delivery failed"), acknowledged: t("acknowledged"), filtered: t("filtered"), given_up: t("given up"),
   dead_lettered: t("made a dead letter"), dead_letter_stored: t("dead letter stored"), skipped: t("skipped"), reset: t("offsets reset"),
-  finished_without_acknowledgement: t("finished without acknowledgement"), earlier_state: t("earlier state"), now: t("now"),
+  finished_without_acknowledgement: t("finished without acknowledgement"), earlier_state: t("earlier state"), now: t("now"), in_table: t("in a table"),
 })[event] ?? event;
 
 export const placeOf = (one) => `${one.partition}:${one.offset}`;
