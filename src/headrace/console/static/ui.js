@@ -24,6 +24,15 @@ export function Loaded({ state, children }) {
   return children(state.data);
 }
 
+// The brokers that an answer lacks. What is not worth trying again is lasting: no HTTP listener, or
+// another version.
+export function Missing({ failed = [] }) {
+  const brokers = (isPassing) => [...new Set(failed.filter((one) => one.error.retriable === isPassing).map((one) => one.broker))].join(", ");
+  const [silent, without] = [brokers(true), brokers(false)];
+  return html`${silent && html`<div class="note bad">${t("Brokers that do not answer")}: ${silent}</div>`}
+    ${without && html`<div class="note">${t("Brokers that have no figures, because they have no HTTP listener or another version")}: ${without}</div>`}`;
+}
+
 // An empty list teaches how to fill it.
 export function Empty({ text, command }) {
   return html`<div class="note"><p>${text}</p>${command && html`<${Code} text=${command} />`}</div>`;

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 REPEAT_S: Final = 600
 """Far below the time after which brokers drop the offsets of a group without members (7 days)."""
-FINISH_S: Final = 10
+FINISH_S: Final = 30
 """How long the end of a run waits for a commit."""
 
 

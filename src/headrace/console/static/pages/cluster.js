@@ -3,7 +3,7 @@ import { html, useEffect } from "../vendor/preact.js";
 import { get, useData } from "../api.js";
 import { bytes, count, time, visible } from "../format.js";
 import { link } from "../route.js";
-import { Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Figure, Loaded, Missing, PageForms, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 const REFRESH_MS = 10_000;
@@ -35,7 +35,7 @@ export function Page() {
   }, [isInMotion]);
   return html`<${Title} text=${t("Cluster")}><button onClick=${state.again}>${t("Read again")}</button><//>
     <${Loaded} state=${state}>${(data) => html`<${Below} of=${data.below} />
-      ${data.failed && html`<div class="note bad">${t("Brokers that do not answer")}: ${data.failed.map((one) => one.broker).join(", ")}</div>`}
+      <${Missing} failed=${data.failed} />
       <h2>${t("Brokers")}</h2><${Brokers} of=${data} />
       <h2>${t("What they do")}</h2><${Work} brokers=${data.brokers} />
       <h2>${t("Moves")}</h2><${Moves} of=${data.moves} />
@@ -102,7 +102,7 @@ function Moves({ of: { moves, count: all } }) {
 }
 
 function Lacking({ of: { ledgers, count: all, failed } }) {
-  return html`${failed && html`<div class="note bad">${t("Brokers that do not answer")}: ${failed.map((one) => one.broker).join(", ")}</div>`}
+  return html`<${Missing} failed=${failed} />
     ${all === 0 ? html`<p class="quiet">${t("No copies are missing.")}</p>` : html`
       <p class="quiet" role="status">${t("{n} ledgers. BookKeeper's AutoRecovery copies them again once enough bookies are up.", { n: count(all) })}</p>
       <${Table} label=${t("Ledgers with missing copies")} rows=${ledgers.slice(0, SHOWN)} keyOf=${(one) => one.ledger} columns=${[

@@ -3,7 +3,7 @@ import { html, useEffect } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
 import { bytes, count, line, span } from "../format.js";
 import { link } from "../route.js";
-import { Chart, Empty, Figure, Forms, Loaded, Table } from "../ui.js";
+import { Chart, Empty, Figure, Forms, Loaded, Missing, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const REFRESH_MS = 15_000;
@@ -50,11 +50,11 @@ function History({ name }) {
     const timer = setInterval(() => document.hidden || state.again(), REFRESH_MS);
     return () => clearInterval(timer);
   }, [name]);
-  return html`<${Loaded} state=${state}>${({ points, trend, lag_is_partial: isPartial, failed = [] }) => html`
-      ${failed.length > 0 && html`<div class="note bad">${t("Brokers that do not answer")}: ${failed.map((one) => one.broker).join(", ")}</div>`}
+  return html`<${Loaded} state=${state}>${({ points, trend, lag_is_partial: isPartial, failed }) => html`
+      <${Missing} failed=${failed} />
       ${points.length === 0 ? html`<p class="quiet">${t("Its lag is sampled every 15 seconds: none was taken yet.")}</p>`
         : html`<div class="charts"><${Chart} title=${t("Lag over the last hour")} points=${points} format=${count} series=${[{ name: t("Lag"), of: "lag_records" }]} /></div>
-          <p class="quiet">${trend && direction(trend)}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions.")}`}</p>`}`}<//>
+          <p class="quiet">${trend && direction(trend)}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions, or partitions were added since.")}`}</p>`}`}<//>
     <${Elsewhere} cli=${words("headrace", "group", "history", name)} path=${path} />`;
 }
 

@@ -5,7 +5,7 @@ import { get, useData } from "../api.js";
 import { atLeast, bytes, count, visible } from "../format.js";
 import { health, points } from "../live.js";
 import { link } from "../route.js";
-import { Chart, Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Chart, Empty, Figure, Loaded, Missing, PageForms, Table, Title } from "../ui.js";
 import { problem, t } from "../words.js";
 
 const REFRESH_MS = 10_000;
@@ -36,8 +36,6 @@ async function read(signal) {
   return found.brokers === 1 ? found : { ...found, history: await get("/v1/history", { all_brokers: true }, signal) };
 }
 
-const unanswered = (...answers) => [...new Set(answers.flatMap((one) => one?.failed ?? []).map((one) => one.broker))];
-
 export function Page() {
   const state = useData(read, []);
   useEffect(() => {
@@ -65,7 +63,7 @@ export function Page() {
         <${Chart} title=${t("Connections")} points=${data.history?.points ?? points.value} format=${count} series=${[{ name: "Kafka", of: "connections" }]} />
       </div>
       <h2>${t("Groups with the most lag")}</h2>
-      ${unanswered(data, data.history).length > 0 && html`<div class="note bad">${t("Brokers that do not answer")}: ${unanswered(data, data.history).join(", ")}</div>`}
+      <${Missing} failed=${[data, data.history].flatMap((one) => one?.failed ?? [])} />
       ${data.lag_is_partial && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer, or without the lag of some groups, because they are too many.")}</p>`}
       ${data.lags.length === 0
         ? html`<${Empty} text=${t("No group has committed an offset yet. Consume with one:")} command="headrace consume orders --group billing" />`
