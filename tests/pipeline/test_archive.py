@@ -63,8 +63,9 @@ def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(
     assert traced(broker_process, topic) == [(table.in_spark, snapshot)]
     assert run_archive(config, spark=spark).round_count == 0
     send(topic, 30, first=1_000)
-    patience = {"session.timeout.ms": 300_000, "max.poll.interval.ms": 1_800_000}
-    consumer = Consumer({**brokers, "group.id": group, **patience})  # a member of the table's group
+    member = {"enable.auto.commit": False, "session.timeout.ms": 300_000}
+    member |= {"max.poll.interval.ms": 1_800_000, "group.id": group}
+    consumer = Consumer(brokers | member)  # then the archive's commits are refused
     consumer.subscribe([topic])
     wait_until(lambda: consumer.poll(0.2) or consumer.assignment(), timeout_s=120)
     assert run_archive(config, spark=spark).record_count == 30
