@@ -458,6 +458,9 @@ def test_two_tenants_have_a_topic_a_group_and_a_transaction_of_the_same_names():
     assert names <= set(admin_of(ADDRESSES[0]).list_topics(timeout=TIMEOUT_S).topics)
     (described,) = run("topic", "describe", "acme/payments")
     assert described["topic"] == "acme/payments"
+    listed = {one["topic"] for one in run("topic", "list", "acme/*")}
+    assert "acme/payments" in listed
+    assert all(one.startswith("acme/") for one in listed)
 
 
 @pytest.mark.usefixtures("served")

@@ -15,6 +15,7 @@ from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -275,7 +276,7 @@ def _row(binding: Any) -> dict[str, str]:
         "principal": binding.principal,
         "operation": binding.operation.name,
         "resource": "CLUSTER" if kind == "BROKER" else kind,
-        "name": binding.name,
+        "name": written(binding.name) if kind == "TOPIC" else binding.name,
         "pattern": binding.resource_pattern_type.name,
         "host": binding.host,
     }

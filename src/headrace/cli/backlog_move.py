@@ -34,6 +34,7 @@ from headrace.cli.transfer import (
     produce_copy,
 )
 from headrace.cli.web import HTTP, Web, path_of, require_none_failed
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -100,7 +101,7 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
         print_json({"group": group, "to": target, "dry_run": options["dry_run"], "records": moved})
         return
     would = "would be" if options["dry_run"] else "were"
-    click.echo(f"{moved:,} records {would} moved from {topic} to {target}")
+    click.echo(f"{moved:,} records {would} moved from {written(topic)} to {written(target)}")
 
 
 # --- consumer groups -------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from headrace.cli.topic_trim import delete_before
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.http.records import as_text
 from headrace.records.letters import Letter, letter_of
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -449,10 +450,10 @@ def _why(one: dict[str, Any]) -> str:
 def purge(session: CliSession, /, topic: str, yes: bool, as_json: bool) -> None:
     """Delete all current dead letters. Asks first; without a terminal, use --yes."""
     numbers = session.partitions_of(topic)
-    confirm(f"Delete all records of {topic}?", is_sure=yes)
+    confirm(f"Delete all records of {written(topic)}?", is_sure=yes)
     end = kafka().OFFSET_END
     delete_before(session, {Partition(topic, number): end for number in numbers})
     if as_json:
         print_json({"topic": topic, "partitions": numbers})
     else:
-        click.echo(f"purged {topic}")
+        click.echo(f"purged {written(topic)}")

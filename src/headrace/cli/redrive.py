@@ -42,6 +42,7 @@ from headrace.records.letters import (
     redrive_of,
 )
 from headrace.records.tenant_names import name_in, sibling
+from headrace.records.written_topics import with_written_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -540,4 +541,4 @@ def _sent_headers(message: Message, content: Message) -> list[tuple[str, bytes |
 
 def print_line(row: dict[str, Any]) -> None:
     """One JSON line, at once."""
-    click.echo(json.dumps(row))
+    click.echo(json.dumps(with_written_topics(row)))

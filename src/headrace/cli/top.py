@@ -22,6 +22,7 @@ from headrace.cli.output import cell_text, duration_text, iso_time
 from headrace.cli.parameters import number_option
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_names import is_internal, matching
+from headrace.records.written_topics import with_written_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,7 +172,7 @@ def _empty_in_s(lag: int, done: float | None, new: float | None) -> float | None
 def _shown(stack: ExitStack, *, as_json: bool) -> Any:
     """What shows the facts of a refresh: on a screen of its own, or as lines."""
     if as_json or not sys.stdout.isatty():
-        return lambda facts: click.echo(json.dumps(facts))
+        return lambda facts: click.echo(json.dumps(with_written_topics(facts)))
     from rich.console import Console
     from rich.live import Live
 
