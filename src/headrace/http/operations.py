@@ -487,9 +487,7 @@ class _Resource:
                 quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)
             call = await _call(self._services, operation, request, session)
-            call.check_again()  # it may have waited, for its body, too
-            await self._look_up(call)
-            found = await _handled(operation, call)
+            found = await self._in_share(operation, call, session)
         except HeadraceError as error:
             return self._refused(session, error)
         if operation.is_read or operation.method == "GET":
@@ -506,6 +504,22 @@ class _Resource:
                 amount = call.size_bytes if is_producer else len(getattr(response, "body", b""))
             quotas.take(session, operation.quota, amount, is_stored=True)
         return response
+
+    async def _in_share(
+        self, operation: Operation, call: Call, session: ClientSession
+    ) -> Json | Response:
+        """The handler's answer. A write holds its tenant's share, and other requests may wait long
+        (see `fair_shares`)."""
+        charge = await self._services.fair_shares.enter(session, call.size_bytes)
+        try:
+            if charge is not None and operation.quota != PRODUCER:
+                charge.pass_turn()
+            call.check_again()  # it may have waited, for its body, too
+            await self._look_up(call)
+            return await _handled(operation, call)
+        finally:
+            if charge is not None:
+                charge.release()
 
     def _refused(self, session: ClientSession, error: HeadraceError) -> Response:
         return leave_response(view_of(self._services.authorizer, session), refused(error))

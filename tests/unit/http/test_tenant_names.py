@@ -21,7 +21,10 @@ from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation
+from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import OF_TENANTS
+from headrace.broker.services import fair_shares
 from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.unit.http.test_authorization import NamedWeb
+
+    from headrace.broker.services.fair_shares import Charge
 
 KEY, LETTERS = "«acme»", "secret-letters"
 TENANTS = "acme=User:alice;beta=User:carol"
@@ -343,3 +348,41 @@ async def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch
         _, answer = await web.ask("POST", f"/v1/half/{GROUP}/checks", {"wait_ms": 60_000})
         assert answer["group"] == GROUP
         assert [(one["topic"], one["group"]) for one in answer["checks"]] == [(TOPIC, GROUP)]
+
+
+async def test_a_write_waits_for_its_tenants_share_and_a_read_only_takes_its_turn(monkeypatch):
+    monkeypatch.setattr(fair_shares, "STALLED_S", 3_600)
+
+    class Holder:
+        def accepted(self, charge: Charge) -> None:
+            charge.release()
+
+    async with guarded(monkeypatch, tenants=TENANTS) as web:
+        shares = web.node.services.fair_shares
+        alice, carol = (
+            shares.of(ClientSession("HTTP", "127.0.0.1", Principal(name)))
+            for name in ("alice", "carol")
+        )
+        assert alice is not None
+        assert carol is not None
+        web.principal = "alice"
+        assert (await web.ask("POST", "/v1/topics", {"name": TOPIC}))[0] == 201
+        assert alice.held_bytes == 0
+        beside = carol.take(Holder(), 1)
+        held = alice.take(Holder(), web.node.config.tenant_request_bytes_max)
+        assert beside is not None
+        assert held is not None
+        path, body = f"/v1/topics/{TOPIC}/records", {"records": [{"value": "v"}]}
+        write, left = (asyncio.create_task(web.ask("POST", path, body)) for _ in range(2))
+        while alice.waiting_count < 2:
+            await asyncio.sleep(0.01)
+        left.cancel()
+        while alice.waiting_count > 1:
+            await asyncio.sleep(0.01)
+        web.principal = "carol"
+        assert (await web.ask("GET", "/v1/topics"))[0] == 200
+        assert not write.done()
+        held.release()
+        status, answer = await write
+        assert (status, answer["results"][0]["ok"]) == (200, True)
+        assert alice.held_bytes == alice.waiting_count == 0

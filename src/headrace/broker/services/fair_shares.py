@@ -191,6 +191,20 @@ class TenantShare:
             waiter.accepted(self._charge(size))
 
 
+class _Call:
+    """A request that waits in a task of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.acceptance: asyncio.Future[Charge] = loop.create_future()
+
+    def accepted(self, charge: Charge) -> None:
+        """See Waiter."""
+        if self.acceptance.done():  # it was cancelled
+            charge.release()
+        else:
+            self.acceptance.set_result(charge)
+
+
 class FairShares:
     """See the module."""
 
@@ -232,3 +246,20 @@ class FairShares:
             share = TenantShare(self, asyncio.get_running_loop())
             self._shares[tenant] = share
         return share
+
+    async def enter(self, session: ClientSession, size: int) -> Charge | None:
+        """Accept a request once its tenant's share has room. The caller releases the charge."""
+        share = self.of(session)
+        if share is None:
+            return None
+        call = _Call(asyncio.get_running_loop())
+        charge = share.take(call, size)
+        if charge is not None:
+            return charge
+        try:
+            return await call.acceptance
+        except asyncio.CancelledError:
+            share.forget(call)
+            if not call.acceptance.cancelled():
+                call.acceptance.result().release()
+            raise
