@@ -45,11 +45,17 @@ class RealBroker:
     """`headrace serve` on one folder, or the command that `launch` returns instead."""
 
     def __init__(
-        self, folder: Path, options: Sequence[str] = (), launch: Sequence[str] = ()
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        launch: Sequence[str] = (),
+        listener: str = "",
     ) -> None:
+        """`listener`: the name of a second one for Kafka's clients."""
         self.data_dir = folder / "data"
         self._options = options
         self._launch = launch
+        self._listener = listener
         self.environment: dict[str, str] = {}
         """In addition to that of this process."""
         self.log_path = folder / "broker.log"
@@ -59,6 +65,8 @@ class RealBroker:
         self._http = "127.0.0.1:0"
         self.addresses: list[tuple[str, int]] = []
         """The Kafka addresses of its last start; one per worker."""
+        self.listeners: dict[str, str] = {}
+        """The addresses of several listeners, by their names."""
         self.http_addresses: list[tuple[str, int]] = []
         self.rocketmq_addresses: list[tuple[str, int]] = []
         """Where RocketMQ\'s clients are served; empty: nowhere (`--rocketmq`)."""
@@ -67,11 +75,11 @@ class RealBroker:
         self._companions: dict[str, RealBroker] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def beside(self, name: str, options: Sequence[str]) -> RealBroker:
+    def beside(self, name: str, options: Sequence[str], listener: str = "") -> RealBroker:
         """Another broker that is launched like this one, and ends with it; not started yet."""
         if name not in self._companions:
             folder = self.data_dir.parent / name
-            self._companions[name] = RealBroker(folder, options, self._launch)
+            self._companions[name] = RealBroker(folder, options, self._launch, listener)
         return self._companions[name]
 
     @staticmethod
@@ -94,7 +102,9 @@ class RealBroker:
             self.log_level,
         ]
         command += ["--data-dir", str(self.data_dir), "--http", self._http]
-        command += ["--kafka", f"{self.address[0]}:{self.address[1]}"]
+        host, port = self.address
+        first, more = f"{host}:{port}", f",{self._listener}://{host}:0"
+        command += ["--kafka", f"PLAINTEXT://{first}{more}" if self._listener else first]
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own command
                 command,
@@ -122,6 +132,7 @@ class RealBroker:
         # Workers report all of theirs, at consecutive ports.
         self.addresses = addresses_in(ready["kafka"])
         self.http_addresses = addresses_in(ready["http"])
+        self.listeners = ready.get("listeners", {})
         self.address, self._http = self.addresses[0], ready["http"].partition(",")[0]
         self.rocketmq_addresses = addresses_in(ready.get("rocketmq", ""))
         return (clock.now_ns() - begun_ns) / 1e9

@@ -368,6 +368,24 @@ def decode_names_in_rocketmq_once_more(patch: Patch) -> None:
     _believe_keys(patch)
 
 
+def forget_for_which_tenant_a_listener_is(patch: Patch) -> None:
+    from headrace.broker.security.listener import ListenerSecurity
+
+    patch(ListenerSecurity, "place_of", lambda _self, _name: None)
+
+
+def put_a_tenant_before_names_twice(patch: Patch) -> None:
+    from headrace.kafka.tenancy import Tenancy
+
+    init = Tenancy.__init__
+
+    def doubling(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.prefix += self.prefix
+
+    patch(Tenancy, "__init__", doubling)
+
+
 def forget_the_limits_of_tenants(patch: Patch) -> None:
     from headrace.broker.topics.tenant_room import TenantRoom
 
@@ -401,6 +419,8 @@ BUGS = (
         ("another tenants names",),
         says="names another tenant's",
     ),
+    Hole(forget_for_which_tenant_a_listener_is, ("listener is its own",), says="of another tenant"),
+    Hole(put_a_tenant_before_names_twice, ("listener is its own",), says="sees as its topics"),
     Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
     Hole(decode_names_in_http_once_more, ("encoded names",), says="tells by HTTP"),
     Hole(decode_names_in_kafka_once_more, ("encoded names",), says="tells by Kafka"),

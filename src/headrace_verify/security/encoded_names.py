@@ -13,8 +13,8 @@ from urllib.parse import quote_from_bytes
 
 from headrace.records.tenant_names import CLOSE, OPEN, prefix_of
 from headrace_verify.security.access_keys import Signature, route_status
-from headrace_verify.security.secured import MALLORY, Secured, basic
-from headrace_verify.security.tenants import ABSENT, HELD, VICTIM, is_untouched, two_tenants
+from headrace_verify.security.secured import MALLORY, VICTIM, Secured, basic
+from headrace_verify.security.tenants import ABSENT, HELD, is_untouched, two_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

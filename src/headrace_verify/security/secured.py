@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from joserfc.jwk import RSAKey
 
-from headrace_verify.real_broker import die_with_us
+from headrace_verify.kafka_wire import answer_of
+from headrace_verify.real_broker import addresses_in, die_with_us
 from headrace_verify.security.asking import request
 from headrace_verify.wire.abuse import Peer
 
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 
 ADMIN, PASSWORD = "admin", "canary-of-the-secured-broker"  # of a broker of our own
 MALLORY: Final = "mallory"
+TRENT: Final = "trent"
+TEAM, VICTIM = "TEAM", "victim"
+"""A listener that is for one tenant."""
 HANDSHAKE, AUTHENTICATE = 17, 36
 ISSUER, AUDIENCE = "https://issuer.example", "headrace"
+_PROTOCOLS: Final = f"PLAINTEXT:SASL_PLAINTEXT,{TEAM}:SASL_PLAINTEXT"
 ITERATIONS: Final = 8_192
 """Of its users: other than by default, so that absent users may be told by it."""
 TIMEOUT_S: Final = 20
@@ -66,7 +71,11 @@ class Secured:
         keys = abuse.broker.data_dir.parent / "secured-keys.json"
         keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
         options = [
-            *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
+            *(
+                "--listener-security-protocol-map",
+                f"PLAINTEXT:SASL_PLAINTEXT,{TEAM}:SASL_PLAINTEXT",
+            ),
+            *("--listener-setting", f"listener.name.{TEAM.lower()}.headrace.tenant={VICTIM}"),
             *("--http-security-protocol", "SASL_PLAINTEXT"),
             *("--rocketmq", "127.0.0.1:0", "--rocketmq-security-protocol", "SASL_PLAINTEXT"),
             *("--sasl-enabled-mechanisms", "PLAIN,SCRAM-SHA-512,OAUTHBEARER"),
@@ -75,9 +84,9 @@ class Secured:
             *("--sasl-oauthbearer-expected-audience", AUDIENCE),
             *("--super-users", f"User:{ADMIN}"),
         ]
-        broker = abuse.broker.beside("secured", options)
+        broker = abuse.broker.beside("secured", options, TEAM)
         if broker.pid is None:
-            for user in (ADMIN, MALLORY):
+            for user in (ADMIN, MALLORY, TRENT):
                 _add_user(broker, user)
             broker.start()
         return cls(abuse, broker)
@@ -89,11 +98,24 @@ class Secured:
     def logged_in(self, user: str) -> Peer:
         """A connection to its Kafka port, after the login of a user."""
         peer = self.peer()
+        self._abuse.expect(self.login_code(peer, user) == 0, f"{user} cannot log in")
+        return peer
+
+    def at_team(self, user: str) -> tuple[Peer, int | None]:
+        """A connection to the tenant's own listener, and the code of the user's login; None: the
+        connection was closed."""
+        (address,) = addresses_in(self.broker.listeners[TEAM])
+        peer = Peer(self._abuse, address)
+        return peer, self.login_code(peer, user)
+
+    @staticmethod
+    def login_code(peer: Peer, user: str) -> int | None:
+        """Log in by PLAIN; as `at_team`."""
         peer.send(request(HANDSHAKE, 1, mechanism="PLAIN"))
         peer.answer()
         peer.send(request(AUTHENTICATE, 0, auth_bytes=f"\0{user}\0{PASSWORD}".encode()))
-        self._abuse.expect(peer.answer() is not None, f"{user} cannot log in")
-        return peer
+        answer = peer.answer()
+        return None if answer is None else int(answer_of(AUTHENTICATE, 0, answer, 1).error_code)
 
     def ask(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None

@@ -12,16 +12,27 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from headrace.records.tenant_names import prefix_of
-from headrace_verify.security.secured import ADMIN, MALLORY, HttpAnswer, Secured, basic
+from headrace_verify.kafka_wire import CREATE_TOPICS, METADATA, answer_of
+from headrace_verify.security.asking import request
+from headrace_verify.security.secured import (
+    ADMIN,
+    MALLORY,
+    TRENT,
+    VICTIM,
+    HttpAnswer,
+    Secured,
+    basic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_verify.wire.abuse import Abuse
+    from headrace_verify.wire.abuse import Abuse, Peer
 
-VICTIM, _ATTACKER = "victim", "attacker"
+_ATTACKER: Final = "attacker"
 HELD, ABSENT = "ledgerline", "absentline"
 """Of one length: no text has them by chance."""
+_MADE: Final = "made-at-its-listener"
 _TOPICS_MAX: Final = 2
 _STORED_MAX: Final = 50_000
 _STORED: Final = 0
@@ -112,6 +123,39 @@ def is_untouched(abuse: Abuse, secured: Secured) -> None:
     ends = sum(one.get("end_offset", 0) for one in partitions)
     is_same = ends == 1 and len(partitions) < 9 and topic.get("config") == {}
     abuse.expect(is_same, f"another tenant's topic was changed: {topic}")
+
+
+def a_tenants_listener_is_its_own(abuse: Abuse) -> None:
+    with two_tenants(abuse) as secured:
+        admin = basic(ADMIN)
+        added = secured.ask("PATCH", f"/v1/tenants/{VICTIM}", admin, {"add": [f"User:{TRENT}"]})
+        abuse.expect(added.status == 200, f"a tenant gets no principal: {added}")
+        peer, code = secured.at_team(MALLORY)
+        with peer:
+            abuse.expect(code != 0, "a user of another tenant logs in at a tenant's listener")
+        peer, code = secured.at_team(TRENT)
+        with peer:
+            abuse.expect(code == 0, f"a tenant's user cannot log in at its listener: {code}")
+            names = _names(abuse, peer)
+            abuse.expect(names == {HELD}, f"a tenant's user sees as its topics {names}")
+            made = {"name": _MADE, "num_partitions": 1, "replication_factor": 1}
+            peer.send(request(CREATE_TOPICS, 5, topics=[made], timeout=5_000))
+            peer.answer()
+            names = _names(abuse, peer)
+            abuse.expect(names == {HELD, _MADE}, f"with one more topic it sees {names}")
+        path = f"/v1/topics/{quote(prefix_of(VICTIM) + _MADE)}"
+        status = secured.ask("DELETE", path, admin).status
+        abuse.expect(status == 200, f"what it makes there is not a topic of its tenant: {status}")
+        is_untouched(abuse, secured)
+
+
+def _names(abuse: Abuse, peer: Peer) -> set[str]:
+    """The topics that a client sees."""
+    abuse.checked += 1
+    peer.send(request(METADATA, 4, topics=None))
+    answer = peer.answer()
+    found = [] if answer is None else answer_of(METADATA, 4, answer, 1).topics
+    return {str(one.name) for one in found}
 
 
 def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.records.tenant_names import prefix_of
 from headrace_verify.security.asked import PROTOCOLS, hold, logins, signature
-from headrace_verify.security.secured import ADMIN, Secured, basic
-from headrace_verify.security.tenants import ABSENT, HELD, VICTIM, two_tenants
+from headrace_verify.security.secured import ADMIN, VICTIM, Secured, basic
+from headrace_verify.security.tenants import ABSENT, HELD, two_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
