@@ -373,30 +373,32 @@ def test_a_time_in_the_future_keeps_no_lite_topic_from_expiring():
     assert not [*rig.machine.index.oldest()]
 
 
-def test_many_lite_topics_without_records_are_forgotten_some_at_a_time():
+def test_what_many_lite_topics_need_is_decided_some_at_a_time():
     rig = ModelledLiteTopics(0)
-    rig.config = replace(rig.config, has_dead_letters=False, subscription=SHARED)
+    rig.config = replace(rig.config, lock_ms=1_000, backoff_ms=(), subscription=SHARED)
     groups, count = ("g", "h", "i"), 2_000
     rig.load()
     rig.submit(OpenLiteCommand("i", rig.config))
     rig.log = [(f"n{number}", rig.now_ms) for number in range(count)]
     rig.learn_all()
     rig.machine.validate = lambda: None  # which looks at all of them
-    for group in groups:
-        for name, _ in rig.log:
+    for at, (name, _) in enumerate(rig.log):
+        rig.now_ms += at % 3 == 0
+        for group in groups:
             rig.submit(LiteSyncCommand(group, "one", ADD, [name], SESSION_MS))
-        command = LiteAcquireCommand(group, "one", "one", range(count), count)
-        got = rig.submit(command).acquired
-        settled = [Settlement(at, at, ACCEPT) for at, _last, _count in got]
-        rig.submit(SettleCommand(group, "one", settled, True))
-    del rig.machine.validate
-    decisions = []
-    while rig.machine.is_outdated(count, rig.now_ms):
-        command = LiteCaughtUpCommand(count, count)
-        decisions.append(carry_out(rig.machine, command, rig.now_ms, rig.journal).records)
-        assert sum(len(getattr(one, "names", "1")) for one in decisions[-1]) <= 1_500
-        assert (rig.machine.index.start == count) == (not len(rig.machine.index))
+            command = LiteAcquireCommand(group, "one", "one", [at], 1)
+            assert rig.submit(command).acquired
+    rig.now_ms += 1_000
+    decisions = decide_all(rig, ShareTickCommand(), lambda: rig.machine.next_deadline_ms())
+    assert len(decisions) > 5
+    assert not any(group.delivering for group in rig.machine.groups.values())
+    decisions = decide_all(
+        rig,
+        LiteCaughtUpCommand(count, count),
+        lambda: rig.now_ms if rig.machine.is_outdated(count, rig.now_ms) else None,
+    )
     assert len(decisions) > 10
+    assert (rig.machine.index.start, len(rig.machine.index)) == (count, 0)
     assert not any(group.progress for group in rig.machine.groups.values())
     rig.load()
     assert not any(group.progress for group in rig.machine.groups.values())
@@ -417,3 +419,15 @@ def test_the_lag_after_records_of_very_many_lite_topics_were_deleted():
         rounds += 1
     assert rounds == 3, "not all of them in one decision"
     assert group.describe()[:2] == (half - 1, half + 1)
+
+
+def decide_all(rig, command, next_ms):
+    """The records of the decisions, each of which is small, until there is nothing left to do."""
+    decisions = []
+    while (at_ms := next_ms()) is not None and at_ms <= rig.now_ms:
+        records = carry_out(rig.machine, command, rig.now_ms, rig.journal).records
+        decisions.append(records)
+        assert sum(len(getattr(one, "names", "1")) for one in records) <= 2_100
+        is_done = rig.machine.index.start == len(rig.log)
+        assert not is_done or not len(rig.machine.index), "the start moves last"
+    return decisions

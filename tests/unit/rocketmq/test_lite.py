@@ -12,7 +12,7 @@ from tests.unit.rocketmq.test_lanes import Telemetry
 from headrace.broker.services import configurations
 from headrace.broker.services.configurations import ConfigChange
 from headrace.broker.shares.share_receive import ReceiveRequest
-from headrace.errors import GroupKindMismatch, PartitionsInvalid
+from headrace.errors import CoordinatorLoading, GroupKindMismatch, PartitionsInvalid
 from headrace.metadata.facts import CompanionKind
 from headrace.records.attributes import LITE_TOPIC
 from headrace.records.codec import Record, encode_batch
@@ -209,6 +209,10 @@ async def test_what_cannot_be_had_is_refused_with_its_code(rocket):
     asked = ReceiveRequest(GROUP, "member", 1, 1_000, owner="http:worker")
     with pytest.raises(GroupKindMismatch):
         await rocket.node.shares.receive(topic, 0, asked)
+    with pytest.raises(GroupKindMismatch):
+        await rocket.node.shares.begin(topic, 0, GROUP)
+    with pytest.raises(CoordinatorLoading):  # an owner that does not know the settings yet
+        await rocket.node.shares.begin(topic, 0, "new group", takes_lite=True)
     settings = {"headrace_share_lite": "true", "errors_deadletterqueue_topic_name": PARENT}
     await rocket.set_group("own letters", **settings)
     two = await Lite.open(rocket, "two", "own letters")

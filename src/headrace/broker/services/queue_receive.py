@@ -180,10 +180,10 @@ class QueueReceive(Generic[M]):
     async def _begin(self, owners: Owners) -> None:
         """Begin on every partition, though messages of the first may be enough: else what comes to
         the others before the group reaches them would not be its backlog."""
-        topic, group_id = self._topic, self._asked.group_id
+        topic, group_id, takes_lite = self._topic, self._asked.group_id, self._asked.takes_lite
         for number in owners.here:
             try:
-                if await self._shares.begin(topic, number, group_id):
+                if await self._shares.begin(topic, number, group_id, takes_lite=takes_lite):
                     self.begins_after_records = True
             except HeadraceError as error:  # the receive itself reports it, unless others have some
                 log.info("%s-%d: %s cannot begin yet: %s", topic.name, number, group_id, error)

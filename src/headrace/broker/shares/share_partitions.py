@@ -107,10 +107,8 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
-        is_lite = self._is_lite(request.group_id)
-        if is_lite != request.takes_lite:
-            raise _of_another_kind(request)
-        if is_lite:
+        self._check_kind(request.group_id, takes_lite=request.takes_lite)
+        if request.takes_lite:
             received = await self.lite.receive(topic, number, request, self._held_batches)
         else:
             hosted = await self._host.open(topic, number)
@@ -152,19 +150,36 @@ class SharePartitions:
     def _is_lite(self, group_id: str) -> bool:
         return self._terms(group_id).config.is_lite
 
+    def _check_kind(self, group_id: str, *, takes_lite: bool) -> None:
+        is_lite = self._is_lite(group_id)
+        if takes_lite and not is_lite:  # the client's broker knows the settings
+            raise CoordinatorLoading(
+                f"this broker does not know yet that group {group_id!r} consumes lite topics: try"
+                " again"
+            )
+        if is_lite and not takes_lite:
+            raise GroupKindMismatch(
+                f"group {group_id!r} consumes lite topics: use a lite consumer, or another group"
+            )
+
     async def _opened(self, topic: Topic, number: int, group_id: str) -> Hosted:
         """What serves a group on the partition. Raises GroupUnknown if it is not even there."""
         if self._is_lite(group_id):
             return await self.lite.begun(topic, number, group_id)
         return await self._host.open(topic, number)
 
-    async def begin(self, topic: Topic, number: int, group_id: str) -> bool:
+    async def begin(
+        self, topic: Topic, number: int, group_id: str, *, takes_lite: bool = False
+    ) -> bool:
         """Register the group with the partition, so that new records from now on are its backlog.
         Returns whether it was new there and begins after the records that are there.
+        `takes_lite`: as of ReceiveRequest.
 
-        Raises NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
+        Raises GroupKindMismatch, NotOwner, StorageUnavailable, CoordinatorLoading,
+        MetadataUnavailable.
         """
-        if self._is_lite(group_id):
+        self._check_kind(group_id, takes_lite=takes_lite)
+        if takes_lite:
             await self.lite.begin(topic, number, group_id)
             return False
         hosted = await self._host.open(topic, number)
@@ -366,14 +381,3 @@ class SharePartitions:
         since_ms = environment.clock.now_ms() - age_ms
         found = await data.reader.offset_of_time(since_ms)
         return data.high_watermark if found.offset < 0 else found.offset
-
-
-def _of_another_kind(request: ReceiveRequest) -> HeadraceError:
-    if request.takes_lite:  # the client's broker knows the group's settings
-        return CoordinatorLoading(
-            f"this broker does not know yet that group {request.group_id!r} consumes lite topics:"
-            " try again"
-        )
-    return GroupKindMismatch(
-        f"group {request.group_id!r} consumes lite topics: use a lite consumer, or another group"
-    )

@@ -69,6 +69,23 @@ class Deadlines(Generic[Key]):
                 places += (2 * place + 1, 2 * place + 2)
         return sorted(found)
 
+    def limit_ms(self, now_ms: int, most: int) -> int:
+        """The time, `now_ms` at the latest, up to which at least `most` entries are due: more only
+        where they are due at the same time. Looks at that many."""
+        heap = self._heap
+        ahead = [(heap[0][0], 0)] if heap else []
+        while ahead:
+            at_ms, place = heappop(ahead)
+            most -= 1
+            if at_ms >= now_ms:
+                break
+            if not most:
+                return at_ms
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(heap):
+                    heappush(ahead, (heap[child][0], child))
+        return now_ms
+
     def pass_until(self, now_ms: int) -> list[Key]:
         """Remove the entries up to `now_ms`; returns the keys to arm again if they still wait."""
         passed: dict[Key, None] = {}

@@ -83,6 +83,8 @@ EMPTIED_AT_ONCE: Final = 1_000
 """Lite topics without records, times groups, in one decision; the others follow."""
 TRIMMED_AT_ONCE: Final = 1_000
 """Lite topics of a group whose first records are deleted that are counted anew in one decision."""
+DUE_AT_ONCE: Final = 1_000
+"""Lite topics whose locks or delays end in one decision; the others follow."""
 PART_RECORDS: Final = 1_000
 """Of a snapshot, per part."""
 _LINE, _CLIENT = "line", "client"
@@ -213,7 +215,8 @@ class LiteMachine(PlainJournal[LiteRecord]):
     def _decide_tick(self, now_ms: int) -> LiteDecision:
         records: list[LiteRecord] = []
         effects: list[DeadLetter] = []
-        for key in self._deadlines.due(now_ms):
+        limit_ms = self._deadlines.limit_ms(now_ms, DUE_AT_ONCE)
+        for key in self._deadlines.due(limit_ms):
             kind, number, name = key.split(" ", 2)
             group = self._by_number.get(int(number))
             if group is None:  # deleted; one deadline of it must not stop those of the others
@@ -227,7 +230,7 @@ class LiteMachine(PlainJournal[LiteRecord]):
             line.pass_time()
             records += line.records()
             effects += line.effects
-        records.append(LiteTimePassed(now_ms))
+        records.append(LiteTimePassed(limit_ms))
         return Decision(records, ShareReply(), effects=[*effects])
 
     def _outdated(self, now_ms: int) -> Iterator[LiteRecord]:

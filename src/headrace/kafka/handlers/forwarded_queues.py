@@ -118,14 +118,15 @@ async def _parts(
     for one in request.partitions:
         number = one.partition_index
         try:
-            await node.services.shares.begin(topic, number, request.group_id)
+            takes_lite = bool(request.flags & TAKES_LITE)
+            await node.services.shares.begin(topic, number, request.group_id, takes_lite=takes_lite)
             if records_left <= 0 or bytes_left <= 0:
                 continue
             asked = ReceiveRequest(
                 request.group_id, request.member_id, records_left, bytes_left, True,
                 request.lock_ms, one.end, request.owner, _selection(request),
                 bool(request.flags & TAKES_FOLLOWERS), _attempt(request),
-                bool(request.flags & TAKES_LITE),
+                takes_lite,
             )  # fmt: skip
             received = await node.services.shares.receive(topic, number, asked)
         except HeadraceError as error:
