@@ -110,6 +110,7 @@ GUIDES = {
             "headrace salvage": DAMAGE,
         },
     ),
+    "MONITORING": Guide(),
     "MOVING": Guide(
         """
         headrace topic create orders

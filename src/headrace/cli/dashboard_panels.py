@@ -114,7 +114,9 @@ OVERVIEW: Final = Dashboard(
             ((_rate("headrace_request_errors_total", "api, error"), "{{api}} {{error}}"),),
             "cps",
         ),
-        Panel("Requests", ((_rate("headrace_requests_total", "api"), "{{api}}"),), "reqps"),
+        Panel(
+            "Requests", ((_rate("headrace_requests_total", "api") + " > 0", "{{api}}"),), "reqps"
+        ),
         Panel(
             "Sync and event loop, 99 %",
             (
@@ -302,9 +304,12 @@ QUEUE: Final = Dashboard(
         Panel(
             "Dead letters",
             (
-                (_rate("headrace_dead_letters_copied_total", "instance"), "copied"),
-                (_rate("headrace_dead_letters_failed_total", "instance"), "failed"),
-                (_rate("headrace_dead_letters_given_up_total", "instance"), "given up"),
+                (_rate("headrace_dead_letters_copied_total", "instance"), "{{instance}} copied"),
+                (_rate("headrace_dead_letters_failed_total", "instance"), "{{instance}} failed"),
+                (
+                    _rate("headrace_dead_letters_given_up_total", "instance"),
+                    "{{instance}} given up",
+                ),
             ),
             "cps",
         ),

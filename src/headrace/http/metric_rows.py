@@ -95,7 +95,7 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "client_connections",
             "Open Kafka connections, by the client software and version that the client reports.",
             *("software", "version"),
-            bound='100 pairs; others are counted as "other"',
+            bound='100 pairs; others are counted as "other", clients that do not say as "unknown"',
         ),
         _counter(
             "logins",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SOFTWARE_MAX: Final = 100
 """Names and versions of client software with series of their own."""
 OTHER: Final = "other"
+UNKNOWN: Final = "unknown"
+"""Of clients that do not say what they are; Kafka names them so, too."""
 
 
 def kafka_figures(face: KafkaFace) -> Iterable[Figures]:
@@ -47,7 +49,8 @@ def _requests(face: KafkaFace) -> Iterable[Figures]:
 def _connections(face: KafkaFace) -> Iterable[Figures]:
     yield figure("headrace_connections", len(face.connections))
     found = Counter(
-        (one.session.software_name, one.session.software_version) for one in face.connections
+        (one.session.software_name or UNKNOWN, one.session.software_version or UNKNOWN)
+        for one in face.connections
     )
     by_software = Figures("headrace_client_connections")
     for software, count in found.most_common(SOFTWARE_MAX):
