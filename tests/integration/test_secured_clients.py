@@ -1,7 +1,8 @@
 """Real clients enter secured listeners: each by every mechanism over TLS, and by certificate.
 
 One broker has a listener with logins and one that asks for certificates. Every client is tested
-in every way; docs/SECURITY.md has the same table.
+in every way; docs/SECURITY.md has the same table. A third listener is a tenant's own, where some of
+them log in as users of the tenant.
 """
 
 from __future__ import annotations
@@ -50,11 +51,20 @@ if TYPE_CHECKING:
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 USER, PASSWORD = "admin", "of the admin"
 CERTIFICATE = "certificate"
+TENANT, MEMBER = "acme", "member"
+"""A tenant with a user of its own, who is called as the operator, and a principal of it."""
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 WAYS = (*PASSWORDS, "OAUTHBEARER", CERTIFICATE)
+TEAM_WAYS = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER")
+TEAM_CLIENTS = ("librdkafka", "franz-go")
+AT_TEAM = "a tenant's "
+JAVA_TEAM_WAYS = tuple(AT_TEAM + way for way in TEAM_WAYS if way in PASSWORDS)
 JAVA_CLIENTS = (JAVA_VERSIONS[0], "3.3.2", JAVA_VERSIONS[-1])
 TIMEOUT_S = 120
 JAVA_TIMEOUT_S = 400
+
+
+LISTENERS = ("LOGIN", "CERTIFIED", "TEAM")
 
 
 class Entrance:
@@ -68,7 +78,9 @@ class Entrance:
         self.broker = Broker(
             folder,
             *self.certificates.options(),
-            *("--listener-security-protocol-map", "LOGIN:SASL_SSL,CERTIFIED:SSL"),
+            *("--listener-security-protocol-map", "LOGIN:SASL_SSL,CERTIFIED:SSL,TEAM:SASL_SSL"),
+            *("--listener-setting", f"listener.name.team.headrace.tenant={TENANT}"),
+            *("--tenants", f"{TENANT}=User:{MEMBER}"),
             *("--listener-setting", "listener.name.certified.ssl.client.auth=required"),
             *("--sasl-enabled-mechanisms", ",".join(WAYS[:-1])),
             *("--sasl-oauthbearer-jwks-endpoint-url", keys.as_uri()),
@@ -76,9 +88,10 @@ class Entrance:
             *("--sasl-oauthbearer-expected-audience", AUDIENCE),
             *("--super-users", f"User:{USER};User:CN={USER}"),
         )
-        self.broker.kafka = "LOGIN://127.0.0.1:0,CERTIFIED://127.0.0.1:0"
+        self.broker.kafka = ",".join(f"{one}://127.0.0.1:0" for one in LISTENERS)
         where = ("--password-file", "-", "--data-dir", str(self.broker.data_dir))
         headrace("user", "add", USER, *where, text=f"{PASSWORD}\n")
+        headrace("user", "add", USER, "--tenant", TENANT, *where, text=f"{PASSWORD}\n")
         self.broker.start()
         ready = json.loads((self.broker.log_path.parent / "ready.json").read_text())
         self.listeners: dict[str, str] = ready["listeners"]
@@ -86,16 +99,19 @@ class Entrance:
     def address(self, way: str) -> str:
         return self.listeners["CERTIFIED" if way == CERTIFICATE else "LOGIN"]
 
+    def operator(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address(CERTIFICATE), **self.certificate})
+
     def create_topic(self, topic: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.address(CERTIFICATE), **self.certificate})
+        admin = self.operator()  # one that is dropped ends its requests
         admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
 
-    def secret(self, way: str) -> str:
+    def secret(self, way: str, user: str = USER) -> str:
         """The password, or a token."""
         if way != "OAUTHBEARER":
             return PASSWORD
         now_s = int(time.time())
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "iat": now_s, "exp": now_s + 600}
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "iat": now_s, "exp": now_s + 600}
         return jwt.encode({"alg": "RS256", "kid": "one"}, claims, KEY)
 
     def files(self, way: str) -> list[str]:
@@ -106,6 +122,24 @@ class Entrance:
         return [self.certificate[name] for name in names]
 
 
+class Team(Entrance):
+    """The tenant's own listener."""
+
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+        self.certificate = entrance.certificate
+
+    def address(self, _way: str) -> str:
+        return self._entrance.listeners["TEAM"]
+
+    def secret(self, way: str, user: str = MEMBER) -> str:
+        return self._entrance.secret(way, user)
+
+    def operator(self) -> AdminClient:
+        """The tenant's own user: it creates topics of the tenant."""
+        return AdminClient(librdkafka_login(self, "SCRAM-SHA-512"))
+
+
 @pytest.fixture(scope="module")
 def entrance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
     made = Entrance(tmp_path_factory.mktemp("entrance"))
@@ -113,7 +147,7 @@ def entrance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
     made.broker.stop()
 
 
-def with_librdkafka(entrance: Entrance, way: str, topic: str) -> str:
+def librdkafka_login(entrance: Entrance, way: str) -> dict[str, Any]:
     login: dict[str, Any] = {"bootstrap.servers": entrance.address(way), "log_level": 0}
     if way == CERTIFICATE:
         login |= entrance.certificate
@@ -122,6 +156,11 @@ def with_librdkafka(entrance: Entrance, way: str, topic: str) -> str:
         login |= {"sasl.mechanism": way, "sasl.username": USER, "sasl.password": PASSWORD}
     if way == "OAUTHBEARER":
         login["oauth_cb"] = lambda _: (entrance.secret(way), time.time() + 600)
+    return login
+
+
+def with_librdkafka(entrance: Entrance, way: str, topic: str) -> str:
+    login = librdkafka_login(entrance, way)
     producer = Producer(login)
     producer.produce(topic, b"v")
     assert producer.flush(TIMEOUT_S) == 0
@@ -240,11 +279,31 @@ def test_a_client_enters_writes_and_reads(entrance: Entrance, client: str, way: 
     assert CLIENTS[client](entrance, way, topic) == "v"
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", TEAM_WAYS)
+@pytest.mark.parametrize("client", TEAM_CLIENTS)
+def test_a_client_of_a_tenant_enters_at_its_listener(
+    entrance: Entrance, client: str, way: str
+) -> None:
+    topic, team = fresh("entered"), Team(entrance)
+    team.create_topic(topic)
+    assert CLIENTS[client](team, way, topic) == "v"
+    check_owner(entrance, topic)
+
+
+def check_owner(entrance: Entrance, topic: str) -> None:
+    """An operator sees it as the tenant's."""
+    admin = entrance.operator()
+    topics = admin.list_topics(timeout=TIMEOUT_S).topics
+    assert f"«{TENANT}»{topic}" in topics
+    assert topic not in topics
+
+
 class Stores:
     """Java's files: clients before 2.7 read no PEM."""
 
     def __init__(self, entrance: Entrance, folder: Path) -> None:
-        self._entrance, self._folder = entrance, folder
+        self._folder = folder
         self._trusted, self._own = folder / "trusted.p12", folder / "own.p12"
         keytool = str(Path(require_javac()[1]).with_name("keytool"))
         kind = ("-storetype", "PKCS12", "-storepass", PASSWORD, "-keystore", str(self._trusted))
@@ -262,11 +321,11 @@ class Stores:
         )
         self._own.write_bytes(own)
 
-    def settings(self, way: str) -> Path:
+    def settings(self, way: str, place: Entrance) -> Path:
         """A file of a client's properties."""
         is_login = way != CERTIFICATE
         lines = {
-            "bootstrap.servers": self._entrance.address(way),
+            "bootstrap.servers": place.address(way),
             "security.protocol": "SASL_SSL" if is_login else "SSL",
             "ssl.truststore.type": "PKCS12",
             "ssl.truststore.location": str(self._trusted),
@@ -286,7 +345,7 @@ class Stores:
             }
         if way == "OAUTHBEARER":
             lines["sasl.login.callback.handler.class"] = "FamilyLogin$Tokens"
-        path = self._folder / f"{way}.properties"
+        path = self._folder / f"{way}-{place.address(way).rpartition(':')[2]}.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         return path
 
@@ -295,15 +354,19 @@ class Stores:
 def java_outcomes(entrance: Entrance, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one JVM says of each version and way; they run one after the other."""
     command, jars = java_family_program("FamilyLogin")
-    stores = Stores(entrance, tmp_path_factory.mktemp("stores"))
+    stores, team = Stores(entrance, tmp_path_factory.mktemp("stores")), Team(entrance)
     by_version = dict(zip(JAVA_VERSIONS, jars, strict=True))
-    topics = {way: fresh(f"java-{way}").lower() for way in WAYS}
-    for topic in topics.values():
-        entrance.create_topic(topic)
+    topics = {
+        way: fresh(f"java-{way.rpartition(' ')[2]}").lower() for way in (*WAYS, *JAVA_TEAM_WAYS)
+    }
+    files = []
+    for way, topic in topics.items():
+        place = team if way in JAVA_TEAM_WAYS else entrance
+        place.create_topic(topic)
+        files.append(f"{topic}={stores.settings(way.removeprefix(AT_TEAM), place)}")
     versions = [f"{version}={by_version[version]}" for version in JAVA_CLIENTS]
-    ways = [f"{topics[way]}={stores.settings(way)}" for way in WAYS]
     done = subprocess.run(
-        [*command, *versions, "--", *ways],
+        [*command, *versions, "--", *files],
         env={**os.environ, "TOKEN": entrance.secret("OAUTHBEARER")},
         capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False,
     )  # fmt: skip
@@ -311,6 +374,8 @@ def java_outcomes(entrance: Entrance, tmp_path_factory: pytest.TempPathFactory) 
     for line in done.stdout.splitlines():
         version, topic, what = line.split(" ", 2)
         said[version, topic] = what
+    for way in JAVA_TEAM_WAYS:
+        check_owner(entrance, topics[way])
     found = {
         f"{version} {way}": said.get((version, topic), "nothing")
         for version in JAVA_CLIENTS
@@ -321,7 +386,7 @@ def java_outcomes(entrance: Entrance, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.java
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *JAVA_TEAM_WAYS])
 @pytest.mark.parametrize("version", JAVA_CLIENTS)
 def test_a_java_client_enters_writes_and_reads(
     java_outcomes: dict[str, str], version: str, way: str
