@@ -11,7 +11,7 @@ from tests.kit.records import append, batch
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Machine
+from headrace.broker.machine import Machine
 from headrace.errors import HeadraceError
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.codec import iterate_records

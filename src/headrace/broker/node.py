@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -31,6 +31,7 @@ from headrace.broker.housekeeping.replication import Replication
 from headrace.broker.housekeeping.retention import Retention
 from headrace.broker.housekeeping.tenant_storage import TenantStorage
 from headrace.broker.housekeeping.tiering import Tiering
+from headrace.broker.machine import LONE
 from headrace.broker.node_figures import figures_of
 from headrace.broker.ownership.balance import Balance
 from headrace.broker.ownership.cluster_view import adopt_partitions
@@ -46,7 +47,7 @@ from headrace.broker.services.audit import Audit, AuditLines
 from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
-from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings, nothing_to_read
+from headrace.broker.services.broker_settings import ADVERTISED, BrokerSettings
 from headrace.broker.services.client_quotas import ClientQuotas
 from headrace.broker.services.client_telemetry import ClientTelemetry
 from headrace.broker.services.cluster import Cluster
@@ -58,7 +59,7 @@ from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.services.group_lags import GroupLags
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
-from headrace.broker.services.helper_access import HelperListener, helper_access
+from headrace.broker.services.helper_access import helper_access
 from headrace.broker.services.hot_keys import HotKeys
 from headrace.broker.services.journal_reads import JournalReads
 from headrace.broker.services.ledger_map import LedgerMap
@@ -114,65 +115,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
-    from headrace.broker.coordinators.peer_calls import PeerCalls, SharePeerCalls
     from headrace.broker.housekeeping.ledger_evidence import SharedLedgers
-    from headrace.broker.security.authentication import Authentication
+    from headrace.broker.machine import Machine
     from headrace.broker.security.tenants import Tenants
     from headrace.broker.services.authorizer import Authorizer
-    from headrace.broker.services.decoded_values import DecodedValues
-    from headrace.broker.shares.queue_peers import QueuePeerCalls
-    from headrace.broker.topics.ownership import OpenLine
     from headrace.broker.topics.topic import Topic
     from headrace.metadata.facts import PartitionFact
     from headrace.metadata.store import MetadataEntry, MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
-    from headrace.storage.ledger import ReportsSpace
     from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
-
-
-async def _nothing_to_close() -> None:
-    pass
-
-
-class PeerClients(NamedTuple):
-    """Clients of other brokers; None where there are no others to reach."""
-
-    coordinators: PeerCalls | None = None
-    """Calls between coordinators of transactions and owners of partitions."""
-    shares: SharePeerCalls | None = None
-    """Calls of share groups' coordinators."""
-    queues: QueuePeerCalls | None = None
-    """Calls to the owners of partitions for this broker's clients."""
-    open_line: OpenLine | None = None
-    """Opens the connections that tell of deaths."""
-    close: Callable[[], Awaitable[None]] = _nothing_to_close
-    """Drops all connections."""
-
-
-def _no_peers(_authentication: Authentication) -> PeerClients:
-    return PeerClients()
-
-
-class Machine(NamedTuple):
-    """What the process around a node offers it."""
-
-    disk: ReportsSpace | None = None
-    """None if the ledgers are not on this machine."""
-    cpu_ns: Callable[[], int] | None = None
-    """The CPU time used so far; None if it is not measured."""
-    read_certificates: Callable[[], Awaitable[None]] = nothing_to_read
-    """Reads the files of certificates again. Raises RequestInvalid."""
-    decoded_values: DecodedValues | None = None
-    """None: this broker knows no schemas."""
-    helper_listener: HelperListener = HelperListener()
-    peers: Callable[[Authentication], PeerClients] = _no_peers
-    """Makes the clients of other brokers, which may have to log in."""
-
-
-_NOTHING = Machine()
 
 
 class Node:
@@ -190,7 +144,7 @@ class Node:
         slots: Sequence[int] = (),
         tier: Tier | None = None,
         given: Mapping[str, str] | None = None,
-        machine: Machine = _NOTHING,
+        machine: Machine = LONE,
     ) -> None:
         """A stand-alone broker, unless the arguments say otherwise.
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.administration.cluster_backup import Roots, refuse_while_restoring
 from headrace.broker.broker_config import ACL
-from headrace.broker.node import Machine, Node
+from headrace.broker.machine import Machine
+from headrace.broker.node import Node
 from headrace.broker.services.helper_access import HelperListener
 from headrace.broker.services.storage_figures import counter_figures
 from headrace.broker.settings.kinds import ADMIN_LISTENER

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.node import PeerClients
+from headrace.broker.machine import PeerClients
 from headrace.kafka.peers.client import KafkaPeerClient, PeerAccess
 from headrace.kafka.peers.lines import open_line
 from headrace.kafka.peers.login import PeerLogin

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.node import Machine as Surroundings
+from headrace.broker.machine import Machine as Surroundings
 from headrace.broker.node import Node
 from headrace.metadata.facts import ensure_cluster_id
 from headrace.metadata.zookeeper import ZooKeeperMetadataStore
