@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from random import Random
+from threading import Event
 
 import psutil
 import pytest
@@ -17,7 +19,7 @@ from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
 from headrace.pipeline.jobs.table_settings import TableSetting
-from headrace.pipeline.jobs.tables import TablesConfig
+from headrace.pipeline.jobs.tables import ALL_TOPICS, TablesConfig, serve_tables
 
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
 WIDER = {**SCHEMA, "properties": {"note": {"type": "string"}, **SCHEMA["properties"]}}
@@ -111,6 +113,27 @@ def test_the_service_fills_tables_that_settings_name_and_survives_kills(
     assert found == {key: value for key, value in model.items() if value is not None}
     headrace(broker, "table", "disable", topic)
     assert status(broker, warehouse, topic)[0]["mode"] == "none"
+
+
+def test_a_service_that_is_started_before_the_brokers_says_so_and_waits(tmp_path):
+    said, is_done = [], Event()
+    config = TablesConfig("127.0.0.1:1", str(tmp_path), discover_ms=200)
+    with ThreadPoolExecutor() as threads:
+        serving = threads.submit(
+            serve_tables,
+            config,
+            spark=None,
+            on_failure=lambda *failure: said.append(failure),
+            should_stop=is_done.is_set,
+        )
+        try:
+            wait_until(lambda: said or serving.done(), START_S)
+            assert [topic for topic, _ in said] == [ALL_TOPICS]
+            assert "Check that the broker is up" in said[0][1]
+            assert not serving.done()
+        finally:
+            is_done.set()
+        serving.result(START_S)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

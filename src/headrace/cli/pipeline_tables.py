@@ -56,13 +56,13 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
     """Keep all topics that `headrace table enable` names as Iceberg tables.
 
     Runs until it is stopped. Several may run, on any machines: each topic is served by one of
-    them, and by another when that one dies. It can be killed at any moment without loss.
+    them, and by another when that one dies. It can be killed at any moment without loss, and waits
+    while no broker answers.
 
     \b
     Example:
       headrace pipeline tables --warehouse ./warehouse --master local[4]
     """
-    session.check_reachable()
     job, sessions = job_module("jobs.tables"), job_module("session")
     registry = {}
     if options["schema_registry"]:

@@ -6,6 +6,7 @@ is rejected when it arrives. Nothing is converted silently. Knows no broker.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import OptionInvalid, RowInvalid
@@ -39,6 +40,8 @@ _SIMPLE = {
 COLUMNS = frozenset(_NEEDED)
 _PIECE_ROWS = 1_000
 """As many as Spark passes to a writer at a time."""
+_PIECE_BYTES = 8 << 20
+"""Of Arrow data. A session's settings may pass a hundred thousand rows at a time, or large ones."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -91,11 +94,22 @@ def _is_headers(kind: DataType) -> bool:
 
 def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[list[RowToWrite]]:
     """Yield the rows of a task in pieces, none of them empty. Raises RowInvalid."""
-    pieces = (list(_rows_of_batch(batch, options)) for batch in batches)
+    parts = chain.from_iterable(map(_parts, batches))
+    pieces = (list(_rows_of_batch(part, options)) for part in parts)
     if options.sort_rows:
         rows = sorted((row for piece in pieces for row in piece), key=_sort_key)
         pieces = (rows[start : start + _PIECE_ROWS] for start in range(0, len(rows), _PIECE_ROWS))
     return filter(None, pieces)
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """A batch of Spark's, halved until each part is small, as its rows are objects next."""
+    if batch.num_rows <= 1 or batch.nbytes <= _PIECE_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
 
 
 def _sort_key(row: RowToWrite) -> tuple[str, int, int, bytes, bytes]:

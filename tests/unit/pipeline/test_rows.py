@@ -112,3 +112,13 @@ def test_a_row_without_a_topic_is_refused():
     made = batch(value=pa.array([b"v"]), topic=pa.array([None], pa.string()))
     with pytest.raises(RowInvalid, match="null in the column topic"):
         list(rows_of(iter([made]), SinkOptions({})))
+
+
+def test_rows_of_a_large_batch_come_in_pieces_of_bounded_size_and_in_order():
+    values = [b"%d" % number * 1_000_000 for number in range(8)] * 4
+    large = pa.record_batch([pa.array(values)], names=["value"])
+    small = pa.record_batch([pa.array([b"end"])], names=["value"])
+    pieces = list(rows_of(iter([large, small]), TO_TOPIC))
+    assert [row.value for row in chain.from_iterable(pieces)] == [*values, b"end"]
+    assert max(sum(len(row.value) for row in piece) for piece in pieces) <= 8 << 20
+    assert len(pieces) <= 10

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 OnRound = Callable[[ArchiveRound], None]
 OnFailure = Callable[[str, str], None]
+ALL_TOPICS = "all topics"
+"""In place of a topic, where brokers do not say which topics are tables."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,16 @@ def serve_tables(
     on_failure: OnFailure = lambda _topic, _why: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve until stopped. Raises the first look's error if the brokers do not answer."""
+    """Serve until stopped.
+
+    Waits while no broker answers, as the service may be started before them; `on_failure` is called
+    once for ALL_TOPICS then.
+    """
     service = _Service(config, spark, on_round, on_failure)
     try:
-        service.discover()
         while not should_stop():
-            sleep(min(0.2, config.discover_ms / 1000))
             service.step()
+            sleep(min(0.2, config.discover_ms / 1000))
     finally:
         service.close()
 
@@ -152,20 +157,25 @@ class _Service:
         self._running: dict[str, _Table] = {}
         self._steps = 0
         self._reported = ""
+        self._is_away = False
 
-    def discover(self) -> None:
-        """Look at the topics' settings. Raises BrokerUnavailable."""
-        self._wanted = tables_of(self._cluster)
+    def _discover(self) -> None:
+        """Look at the topics' settings; without an answer those known before hold."""
+        try:
+            self._wanted = tables_of(self._cluster)
+        except BrokerUnavailable as error:
+            if not self._is_away:
+                self.on_failure(ALL_TOPICS, str(error))
+            self._is_away = True
+            return
+        self._is_away = False
         self._lease.want(frozenset(self._wanted))
 
     def step(self) -> None:
         """Start and stop archives by the settings and the lease."""
-        self._steps += 1
         if self._steps % max(1, self.config.discover_ms // 200) == 0:
-            try:
-                self.discover()
-            except BrokerUnavailable as error:
-                log.info("%s", error)
+            self._discover()
+        self._steps += 1
         owned, problem = self._lease.owned, self._lease.problem
         if problem != self._reported:
             self._reported = problem
