@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.records.codec import Record, encode_batch, iterate_records
 from headrace_verify.kafka_wire import (
@@ -78,22 +78,20 @@ def topic_names_lead_nowhere(abuse: Abuse) -> None:
     abuse.expect(not found, f"files of strange names: {found[:3]}")
 
 
+def _commit(abuse: Abuse, group: str, offset: int, metadata: str | None = None) -> Any:
+    part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}
+    topics = [{"name": "wire-good", "partitions": [part]}]
+    old: dict[str, Any] = {"generation_id_or_member_epoch": -1, "retention_time": -1}
+    return ask(abuse, OFFSET_COMMIT, 2, group_id=group, topics=topics, **old)
+
+
 def group_and_member_names_lead_nowhere(abuse: Abuse) -> None:
     answers = []
     named = [name for name in NAMES if name]
     for name in named:
-        part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": name[:200]}
         answers += [
             ask(abuse, FIND_COORDINATOR, 0, key=name),
-            ask(
-                abuse,
-                OFFSET_COMMIT,
-                2,
-                group_id=name,
-                generation_id_or_member_epoch=-1,
-                retention_time=-1,
-                topics=[{"name": "wire-good", "partitions": [part]}],
-            ),
+            _commit(abuse, name, 7, name[:200]),
             ask(
                 abuse,
                 JOIN_GROUP,
@@ -168,16 +166,7 @@ def names_that_differ_in_case_alone_are_two(abuse: Abuse) -> None:
 
 def names_break_no_line_of_the_metrics(abuse: Abuse) -> None:
     for number, name in enumerate(('"} 1\nheadrace_forged 1\n#', "back\\slash", 'q"uote', "a\rb")):
-        part = {"partition_index": 0, "committed_offset": number, "committed_metadata": None}
-        ask(
-            abuse,
-            OFFSET_COMMIT,
-            2,
-            group_id=name,
-            generation_id_or_member_epoch=-1,
-            retention_time=-1,
-            topics=[{"name": "wire-good", "partitions": [part]}],
-        )
+        _commit(abuse, name, number)
     client = http.client.HTTPConnection(*abuse.http, timeout=30)
     try:
         client.request("GET", "/metrics")

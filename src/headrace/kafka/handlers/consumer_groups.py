@@ -18,7 +18,7 @@ from headrace.coordination.groups.consumer_commands import (
 from headrace.errors import RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
-from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED
+from headrace.kafka.handlers.groups import describe_member_groups
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -110,27 +110,13 @@ def _member(member: ConsumerMemberDescription) -> dict[str, Any]:
     }
 
 
-def _group(group: ConsumerGroupDescription, *, with_operations: bool) -> dict[str, Any]:
-    return {
-        "error_code": code_of(group.error),
-        "error_message": message_of(group.error),
-        "group_id": group.group_id,
-        "group_state": group.state,
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.target_epoch,
-        "assignor_name": group.assignor,
-        "members": [_member(member) for member in group.members],
-        "authorized_operations": GROUP_OPERATIONS if with_operations else NOT_ASKED,
-    }
+def _group(group: ConsumerGroupDescription) -> dict[str, Any]:
+    return {"assignor_name": group.assignor, "members": [_member(one) for one in group.members]}
 
 
 async def consumer_group_describe(node: Node, request: Any, _context: Context) -> Answer:
     """ConsumerGroupDescribe."""
-    await node.services.groups.ensure_offsets_topic()
-    group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.services.groups.submit_each(DescribeConsumerGroupsCommand(group_ids))
-    with_operations = request.include_authorized_operations
-    return {"groups": [_group(group, with_operations=with_operations) for group in described]}
+    return await describe_member_groups(node, request, DescribeConsumerGroupsCommand, _group)
 
 
 HANDLERS: dict[int, Handler] = {

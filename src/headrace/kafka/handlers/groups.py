@@ -5,7 +5,7 @@ Invariants: contains no rules of groups; those are in `coordination/groups`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.groups.commands import (
     GroupDescription,
@@ -24,6 +24,8 @@ from headrace.kafka.error_codes import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.messages import (
@@ -45,6 +47,33 @@ NOT_ASKED = -(2**31)
 async def ensure_offsets_topic(node: Node) -> None:
     """Create the internal topic that holds all groups if it does not exist."""
     await node.services.groups.ensure_offsets_topic()
+
+
+async def describe_member_groups(
+    node: Node,
+    request: Any,
+    command: Callable[[list[str]], Any],
+    own: Callable[[Any], dict[str, Any]],
+) -> Answer:
+    """The answer to ConsumerGroupDescribe or StreamsGroupDescribe; `own` shows what only groups of
+    this protocol have."""
+    await ensure_offsets_topic(node)
+    described = await node.services.groups.submit_each(command([str(i) for i in request.group_ids]))
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    groups = [
+        {
+            "error_code": code_of(group.error),
+            "error_message": message_of(group.error),
+            "group_id": group.group_id,
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.target_epoch,
+            "authorized_operations": operations,
+            **own(group),
+        }
+        for group in described
+    ]
+    return {"groups": groups}
 
 
 async def join_group(node: Node, request: JoinGroupRequest, context: Context) -> Answer:

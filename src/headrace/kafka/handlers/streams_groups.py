@@ -23,7 +23,7 @@ from headrace.coordination.streams.topology import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
-from headrace.kafka.handlers.groups import GROUP_OPERATIONS, NOT_ASKED
+from headrace.kafka.handlers.groups import describe_member_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -226,27 +226,16 @@ def _member(member: StreamsMemberDescription) -> dict[str, Any]:
     }
 
 
-def _group(group: StreamsGroupDescription, *, with_operations: bool) -> dict[str, Any]:
+def _group(group: StreamsGroupDescription) -> dict[str, Any]:
     return {
-        "error_code": code_of(group.error),
-        "error_message": message_of(group.error),
-        "group_id": group.group_id,
-        "group_state": group.state,
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.target_epoch,
         "topology": _described_topology(group.topology),
-        "members": [_member(member) for member in group.members],
-        "authorized_operations": GROUP_OPERATIONS if with_operations else NOT_ASKED,
+        "members": [_member(one) for one in group.members],
     }
 
 
 async def streams_group_describe(node: Node, request: Any, _context: Context) -> Answer:
     """StreamsGroupDescribe."""
-    await node.services.groups.ensure_offsets_topic()
-    group_ids = [str(group_id) for group_id in request.group_ids]
-    described = await node.services.groups.submit_each(DescribeStreamsGroupsCommand(group_ids))
-    with_operations = request.include_authorized_operations
-    return {"groups": [_group(group, with_operations=with_operations) for group in described]}
+    return await describe_member_groups(node, request, DescribeStreamsGroupsCommand, _group)
 
 
 HANDLERS: dict[int, Handler] = {
