@@ -512,14 +512,13 @@ class _Resource:
         (see `fair_shares`)."""
         charge = await self._services.fair_shares.enter(session, call.size_bytes)
         try:
-            if charge is not None and operation.quota != PRODUCER:
+            if operation.quota != PRODUCER:
                 charge.pass_turn()
             call.check_again()  # it may have waited, for its body, too
             await self._look_up(call)
             return await _handled(operation, call)
         finally:
-            if charge is not None:
-                charge.release()
+            charge.release()
 
     def _refused(self, session: ClientSession, error: HeadraceError) -> Response:
         return leave_response(view_of(self._services.authorizer, session), refused(error))

@@ -1,4 +1,4 @@
-"""The bytes of requests in progress: of each connection, and of all.
+"""The bytes of requests in progress: of each connection, and of all; and their tenants' shares.
 
 Invariants: knows sizes alone. What a request holds is given back once, however it ends.
 """
@@ -6,9 +6,13 @@ Invariants: knows sizes alone. What a request holds is given back once, however 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from headrace.broker.services.fair_shares import FREE
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
+
+if TYPE_CHECKING:
+    from headrace.broker.services.fair_shares import Charge
 
 CONNECTION_BYTES_MAX: Final = 64 * 1024 * 1024
 ALL_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -49,12 +53,14 @@ class InProgress:
 class Held:
     """What one request holds."""
 
-    __slots__ = ("_all", "_bytes", "_connection")
+    __slots__ = ("_all", "_bytes", "_connection", "charge")
 
     def __init__(self, all_: InProgress, connection: object) -> None:
         self._all = all_
         self._connection = connection
         self._bytes = 0
+        self.charge: Charge = FREE
+        """Of its tenant's share."""
 
     def add(self, size: int) -> None:
         """Hold as many bytes more, or fewer. Raises Refused if there are too many."""
@@ -62,6 +68,7 @@ class Held:
         self._bytes += size
 
     def release(self) -> None:
-        """The request has ended."""
+        """The request has ended, or is stored."""
+        self.charge.release()
         if self._bytes:
             self.add(-self._bytes)

@@ -22,9 +22,9 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
 from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.clients import Clients
-from headrace.rocketmq.codes import Refused, set_status
+from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
-from headrace.rocketmq.in_progress import InProgress
+from headrace.rocketmq.in_progress import ALL_BYTES_MAX, InProgress
 from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX, LiteConsumers
 from headrace.rocketmq.offsets import Offsets
 from headrace.rocketmq.receiving import Receiving
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.access import Access
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.fair_shares import Charge
     from headrace.broker.services.services import Services
     from headrace.grpc.service import Call
     from headrace.grpc.service import Services as GrpcServices
@@ -58,6 +59,10 @@ SCANNED_BYTES_MIN: Final = 16 * 1024
 """A smaller request is decoded at once."""
 TRACE_PARENT: Final = b"traceparent"
 """The client's own span (W3C Trace Context), in the call's metadata."""
+
+
+WAITING_BYTES_MAX: Final = ALL_BYTES_MAX // 2
+"""While calls in progress have more, none waits for its tenant's share."""
 
 
 class Rpc(NamedTuple):
@@ -179,8 +184,15 @@ class Messaging:
             session = session_of(self._services, call)
             if session is None:
                 return False
+            charge = self._services.fair_shares.take_now(session, len(body))
+            if charge is None:
+                return False
+            held.charge = charge
             caller, request = self._accepted(rpc, call, body, session, held)
-            return rpc.start(caller, request, ended)
+            has_begun = rpc.start(caller, request, ended)
+            if not has_begun:
+                charge.release()  # it asks again
+            return has_begun
         except Exception as error:  # noqa: BLE001 - the edge of a call
             ended(error)
             return True
@@ -202,6 +214,7 @@ class Messaging:
             session = session_of(self._services, call)
             if session is None:
                 session = await check_session(call)
+            held.charge = await self._enter(rpc, session, len(body))
             caller, request = self._accepted(rpc, call, body, session, held)
             if rpc.is_stream:
                 caller.watch()
@@ -219,6 +232,22 @@ class Messaging:
         finally:
             held.release()
         call.respond(response.SerializeToString())
+
+    async def _enter(self, rpc: Rpc, session: ClientSession, size: int) -> Charge:
+        """Wait for room in the share of the client's tenant. What may wait for others' calls holds
+        none of it. Raises Refused: those that wait must leave memory to other tenants."""
+        charge = self._services.fair_shares.take_now(session, size)
+        if charge is None:
+            if self.in_progress.bytes > WAITING_BYTES_MAX:
+                raise Refused(
+                    TOO_MANY_REQUESTS,
+                    f"requests in progress have {self.in_progress.bytes} bytes, most of them the"
+                    " tenant's own: wait for their answers",
+                )
+            charge = await self._services.fair_shares.enter(session, size)
+        if rpc.start is None:
+            charge.pass_turn()
+        return charge
 
     def _fail(self, rpc: Rpc, call: Call, error: Exception, session: ClientSession | None) -> None:
         """Finish a call with an error. `session`: whose call it is, if that became known: a

@@ -16,10 +16,10 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services import client_quotas
+from headrace.broker.services import client_quotas, fair_shares
 from headrace.broker.services.client_quotas import ThrottleFigures
 from headrace.coordination.quotas.entities import PRODUCER
-from headrace.rocketmq import codes, wire
+from headrace.rocketmq import codes, messaging, wire
 from headrace.rocketmq.access import ACCESS
 from headrace.rocketmq.names import DEAD_LETTERS
 
@@ -255,3 +255,34 @@ async def test_the_stream_of_a_client_counts_as_a_connection_of_its_tenant():
         assert await open_stream() == codes.OK
         assert dict(connections.of_clients) == {("User:alice", None): 1}
         assert await open_stream() == codes.FORBIDDEN
+
+
+async def test_a_message_waits_for_its_tenants_share(monkeypatch):
+    monkeypatch.setattr(fair_shares, "STALLED_S", 3_600)
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket, shares = Rocket(rig), rig.node.services.fair_shares
+        for tenant in ("acme", "beta"):
+            await rocket.create(f"«{tenant}»{TOPIC}")
+        alice, bob = (ClientSession("ROCKETMQ", "10.0.0.7", Principal(x)) for x in ("alice", "bob"))
+        share = shares.of(alice)
+        assert share is not None
+        for session in (bob, alice):
+            rocket.session = session
+            await rocket.send(TOPIC)
+        assert share.held_bytes == 0
+        held = share.take_now(rig.config.tenant_request_bytes_max)
+        assert held is not None
+        request = wire.request_of("SendMessage")(messages=[rocket.message(TOPIC)])
+        calls = [rocket.begin("SendMessage", request, session=alice) for _ in range(2)]
+        await until(lambda: share.waiting_count == 2)
+        rocket.session = bob
+        await rocket.send(TOPIC)
+        monkeypatch.setattr(messaging, "WAITING_BYTES_MAX", 1)
+        assert await code_of(rocket, "SendMessage", "alice") == codes.TOO_MANY_REQUESTS
+        assert not any(call.is_finished for call in calls)
+        held.release()
+        for call in calls:
+            await asyncio.wait_for(call.over.wait(), 60)
+        await until(lambda: rocket.messaging.in_progress.bytes == 0)
+        assert share.held_bytes == share.waiting_count == 0
+        assert rig.node.topics.get(f"«acme»{TOPIC}").partitions[0].high_watermark == 3

@@ -58,7 +58,7 @@ class Charge:
 
     __slots__ = ("_round", "_share", "_size")
 
-    def __init__(self, share: TenantShare, size: int, held_round: int) -> None:
+    def __init__(self, share: TenantShare | None, size: int, held_round: int) -> None:
         self._share = share
         self._size = size
         self._round = held_round
@@ -66,14 +66,19 @@ class Charge:
     def release(self) -> None:
         """The request is stored, refused, or has no effect; may be called again."""
         size, self._size = self._size, 0
-        if size:
+        if size and self._share is not None:
             self._share.release(size, self._round)
 
     def pass_turn(self) -> None:
         """Hold it for this turn of the event loop only."""
         size = self._size
         self.release()
-        self._share.pass_turn(size)
+        if size and self._share is not None:
+            self._share.pass_turn(size)
+
+
+FREE: Final = Charge(None, 0, 0)
+"""Of clients without a share."""
 
 
 class TenantShare:
@@ -121,15 +126,23 @@ class TenantShare:
 
     def take(self, waiter: Waiter, size: int) -> Charge | None:
         """Charge a request that is accepted; None: it has to wait until `Waiter.accepted`."""
+        charge = self.take_now(size)
+        if charge is not None:
+            return charge
         size += REQUEST_BYTES
-        self._shares.note(self, self._loop.time())
-        if not self._waiting and self._has_room(size):
-            return self._charge(size)
         assert waiter not in self._waiting, "a connection waits with one request"
         self._waiting[waiter] = size
         self.waits_total += 1
         if self._stalls is None:
             self._stalls = self._loop.call_later(STALLED_S, self._end_round)
+        return None
+
+    def take_now(self, size: int) -> Charge | None:
+        """As `take`; what has no room does not wait."""
+        size += REQUEST_BYTES
+        self._shares.note(self, self._loop.time())
+        if not self._waiting and self._has_room(size):
+            return self._charge(size)
         return None
 
     def forget(self, waiter: Waiter) -> None:
@@ -247,11 +260,16 @@ class FairShares:
             self._shares[tenant] = share
         return share
 
-    async def enter(self, session: ClientSession, size: int) -> Charge | None:
+    def take_now(self, session: ClientSession, size: int) -> Charge | None:
+        """Accept a request; None: it has to `enter`. The caller releases the charge."""
+        share = self.of(session)
+        return FREE if share is None else share.take_now(size)
+
+    async def enter(self, session: ClientSession, size: int) -> Charge:
         """Accept a request once its tenant's share has room. The caller releases the charge."""
         share = self.of(session)
         if share is None:
-            return None
+            return FREE
         call = _Call(asyncio.get_running_loop())
         charge = share.take(call, size)
         if charge is not None:
