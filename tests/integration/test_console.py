@@ -9,6 +9,7 @@ import sys
 import urllib.request
 
 import pytest
+from tests.documents.commands import parse, words
 from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
@@ -163,16 +164,23 @@ def test_a_page_that_cannot_be_loaded_is_asked_for_twice_and_then_said(browser):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_speak_chinese(browser, path):
+def test_pages_speak_chinese_and_show_commands_that_the_command_line_takes(browser, path):
     with browser.page(path, locale="zh-CN") as page:
         page.wait_for_selector("main :is(table, .note, form)")
         assert page.locator("html").get_attribute("lang") == "zh-CN"
         assert "概览" in page.locator("header nav").inner_text()
         page.get_by_role("button", name="English").click()
         page.get_by_role("link", name="Overview").wait_for()
+        page.get_by_text("This page elsewhere").click()
+        page.locator("main .foot pre", has_text="curl").first.wait_for()
+        for form in page.locator("main .foot pre").all_inner_texts():
+            if form.startswith("headrace "):
+                parse(words(form)[1:])
 
 
 def test_what_a_broker_says_is_shown_in_chinese(browser):
+    with browser.page("topics/orders/settings", locale="zh-CN") as page:
+        page.get_by_text("删除最新记录早于此时间的账本").wait_for()
     with browser.page("groups/billing/slow", locale="zh-CN") as page:
         page.get_by_text("该组没有成员").wait_for()
         page.get_by_text("启动该组的消费者").wait_for()
@@ -564,7 +572,7 @@ def test_clients_are_grouped_by_software_and_shown_with_their_quotas(browser, co
         page.go_back()
         each.wait_for()
         page.locator("details.foot summary").click()
-        command = page.locator(".foot .forms pre").first.inner_text()
+        command = page.locator(".foot pre", has_text="headrace connections").inner_text()
     told = run(f"{command} --json --http {console_broker.http}", console_broker)
     assert {one["software"] for one in json.loads(told)} == {"confluent-kafka-python"}
     ask(console_broker, "DELETE", "/v1/quotas?client_id=loader")
@@ -576,7 +584,7 @@ def test_a_slow_group_is_explained_and_the_command_says_the_same(browser, consol
         page.get_by_text("The group has no members").wait_for()
         page.get_by_text("start the group's consumers").wait_for()
         page.locator("details.foot summary").click()
-        command = page.locator(".foot .forms pre").first.inner_text()
+        command = page.locator(".foot pre", has_text="headrace group diagnose").inner_text()
     said = run(command, console_broker)
     assert said.startswith("The group has no members")
     assert "next: start the group's consumers" in said

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.broker import Broker, bytes_below
+from tests.integration.browser import CHROMIUM, chromium
 from tests.integration.clients import TIMEOUT_S, create_topic, delete_topic, watermarks
 from tests.integration.raw import Raw
 from tests.s3_server import Proxy, S3Server
@@ -144,6 +145,17 @@ def metric(broker: Broker, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
+def check_in_the_console(broker: Broker, topic: str) -> None:
+    """A browser shows which ledgers are where, and what the broker did with object storage."""
+    with chromium(f"http://{broker.http}") as browser:
+        with browser.page(f"topics/{topic}/ledgers?partition=0") as page:
+            states = page.get_by_role("region", name="Ledgers of partition 0").locator("tbody tr")
+            states.get_by_text("in object storage alone", exact=True).first.wait_for()
+        with browser.page("cluster") as page:
+            tiers = page.get_by_role("region", name="Object storage").locator("tbody tr")
+            assert "available" in tiers.inner_text()
+
+
 def test_a_consumer_reads_across_the_border_also_after_a_crash(tiered, storage, name):
     create_topic(tiered.kafka, name, local_retention_bytes=400_000, **TIERED)
     count = produce_until_cold(tiered, name, 1000)
@@ -167,6 +179,8 @@ def test_a_consumer_reads_across_the_border_also_after_a_crash(tiered, storage, 
     tier = shown["figures"]["tier"]
     assert (tier["is_away"], tier["problem"], tier["failures"]) == (False, None, 0)
     assert min(tier[one] for one in ("offloads", "offload_bytes", "cold_reads")) > 0
+    if CHROMIUM is not None:
+        check_in_the_console(tiered, name)
     tiered.crash()
     writer = threading.Thread(target=produce, args=(tiered, name, count, 1000))
     writer.start()

@@ -14,8 +14,10 @@ from starlette.applications import Starlette
 from tests.unit.http.http_rig import scope
 
 from headrace import broker, http, schemas
+from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
 from headrace.broker.security.acls import REASONS
 from headrace.broker.services.group_diagnosis import SENTENCES
+from headrace.broker.topics.topic_config import DEFINITIONS
 from headrace.console.assets import load_assets
 from headrace.errors import HeadraceError
 from headrace.http.console import POLICY, console_routes
@@ -122,10 +124,10 @@ def test_every_text_has_its_words_in_the_table_and_the_same_gaps():
         assert gaps[0] == gaps[1], english
 
 
-def said_in_chinese(kind: str) -> dict[str, list[str]]:
-    """Code -> what `zh_broker.js` has for it."""
+def said_in_chinese(kind: str, path: str = "zh_broker.js") -> dict[str, list[str]]:
+    """Code -> what the table in this file has for it."""
     said = rf"(?ms)^export const {kind} = {{$(.*?)^}};$"
-    (block,) = re.findall(said, text("zh_broker.js"))
+    (block,) = re.findall(said, text(path))
     pairs = re.findall(rf"{STRING}: (\[[^\]]*\]|{STRING})", block)
     return {code: re.findall(STRING, found) for code, found, _ in pairs}
 
@@ -140,6 +142,10 @@ def test_every_code_of_a_broker_has_a_chinese_sentence_with_the_same_gaps():
                 gaps = [sorted(re.findall(r"\{\w+\}", each)) for each in (one, other)]
                 assert gaps[0] == gaps[1], code
     assert {*said_in_chinese("steps")} == next_steps()
+
+
+def test_every_setting_of_a_topic_or_group_has_a_chinese_description():
+    assert {*said_in_chinese("settings", "zh_settings.js")} == {*DEFINITIONS, *GROUP_DEFINITIONS}
 
 
 def test_every_kind_of_refusal_has_a_chinese_name():
@@ -166,7 +172,7 @@ NAMES = re.compile(
 def test_no_text_is_written_past_the_table():
     """What a template or an attribute says in English is said by `t`, but for names."""
     for path in OWN:
-        if not path.endswith(".js") or path in {"zh.js", "zh_broker.js"}:
+        if not path.endswith(".js") or path.startswith("zh"):
             continue
         source = re.sub(r"^\s*//.*$|\s// .*$", "", text(path), flags=re.MULTILINE)
         plain = re.findall(rf"\b{SAID}[=:] ?{STRING}", source)

@@ -1,5 +1,5 @@
 // Requests to the broker's HTTP API, and how each is made elsewhere: curl, Python.
-import { useEffect, useState } from "./vendor/preact.js";
+import { signal as shared, useEffect, useRef, useState } from "./vendor/preact.js";
 import { nextStep, refusal, t } from "./words.js";
 
 export class Problem extends Error {
@@ -22,7 +22,14 @@ export function address(path, query = {}) {
 // The path of names, each escaped: at("topics", name, "records").
 export const at = (...names) => `/v1/${names.map(encodeURIComponent).join("/")}`;
 
+// What the page has read, in the order in which it asked: {owner, path, query, isStream}. Each belongs to
+// the load or stream that asked, and is kept as long as what that found is shown.
+export const calls = shared([]);
+export const noteCall = (call) => (calls.value = [...calls.peek(), call]);
+export const forgetCalls = (owners) => (calls.value = calls.peek().filter((one) => !owners.includes(one.owner)));
+
 export async function ask(method, path, { query, body, signal } = {}) {
+  if (method === "GET" && signal && !signal.aborted) noteCall({ owner: signal, path, query });
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   if (credentials.csrf && method !== "GET") headers["X-CSRF-Token"] = credentials.csrf;
   let answer;
@@ -56,17 +63,23 @@ export const get = (path, query, signal) => ask("GET", path, { query, signal });
 
 // What `load(signal)` returns, again whenever `keys` change: {data, problem, isLoading, again}.
 export function useData(load, keys) {
+  const loads = useRef([]);
   const [state, setState] = useState({ data: null, problem: null, isLoading: true });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
     const ends = new AbortController();
+    loads.current.push(ends.signal);
     setState((before) => ({ ...before, isLoading: true }));
-    load(ends.signal).then(
-      (data) => ends.signal.aborted || setState({ data, problem: null, isLoading: false }),
-      (problem) => ends.signal.aborted || setState({ data: null, problem, isLoading: false }),
-    );
+    const done = (state) => {
+      if (ends.signal.aborted) return;
+      forgetCalls(loads.current.filter((one) => one !== ends.signal)); // of what was shown before
+      loads.current = [ends.signal];
+      setState({ ...state, isLoading: false });
+    };
+    load(ends.signal).then((data) => done({ data, problem: null }), (problem) => done({ data: null, problem }));
     return () => ends.abort();
   }, [...keys, turn]);
+  useEffect(() => () => forgetCalls(loads.current), []);
   return { ...state, again: () => setTurn((before) => before + 1) };
 }
 
@@ -94,8 +107,8 @@ export const words = (...parts) => parts.map(quoted).join(" ");
 const asJson = (value) => JSON.stringify(value).replace(UNSEEN, (one) =>
   `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-export function asCurl(method, path, body) {
-  const parts = ["curl", "-sS"];
+export function asCurl(method, path, body, isStream = false) {
+  const parts = ["curl", isStream ? "-sSN" : "-sS"];
   if (method !== "GET") parts.push("-X", method);
   if (body !== undefined) parts.push("-H", "Content-Type: application/json", "-d", asJson(body));
   return words(...parts, location.origin + path);

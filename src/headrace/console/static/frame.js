@@ -1,6 +1,7 @@
 // The frame around each page: navigation, palette, language, and whether the stream is live.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
+import { Elsewhere } from "./elsewhere.js";
 import { health, isLive, startLive } from "./live.js";
 import { Palette } from "./palette.js";
 import { link, route } from "./route.js";
@@ -57,7 +58,8 @@ function Page() {
   }, [where, shown.name]);
   if (!known) return html`<h1>${t("There is no such page")}</h1><p><a href="#/">${t("Overview")}</a></p>`;
   if (shown.name !== name) return html`<p class="quiet" role="status">${t("Loading")} …</p>`;
-  return html`<${shown.part} path=${route.value.path.slice(1)} query=${route.value.query} key=${where} />`;
+  return html`<${shown.part} path=${route.value.path.slice(1)} query=${route.value.query} key=${where} />
+    <${Elsewhere} key=${`elsewhere ${where}`} />`;
 }
 
 export function Frame() {

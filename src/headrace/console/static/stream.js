@@ -1,5 +1,7 @@
 // A stream of events that comes back by itself: after a connection that was lost, a broker that
 // restarts, or a problem that passes.
+import { forgetCalls, noteCall } from "./api.js";
+
 const RETRY_MS = 5_000;
 
 // Why a broker refuses a stream, which a browser does not tell; null if it does not any more, or does
@@ -16,6 +18,8 @@ async function refusal(place, signal) {
 // `place()` is the address to continue at; `events`: what takes each kind. `changed(isOpen, problem)`
 // is called when it opens, is lost, or is refused. Returns what ends it.
 export function openStream(place, events, changed) {
+  const owner = {};
+  noteCall({ owner, path: place().replace(/[?&]after=[^&]*$/, ""), isStream: true });
   let stream = null;
   let timer = 0;
   let asking = null;
@@ -53,5 +57,6 @@ export function openStream(place, events, changed) {
     clearTimeout(timer);
     asking?.abort();
     stream.close();
+    forgetCalls([owner]);
   };
 }

@@ -48,19 +48,13 @@ export function Code({ text }) {
     <button onClick=${copy}>${isCopied ? t("Copied") : t("Copy")}</button></div>`;
 }
 
-// The forms of one request outside the console.
-export function Forms({ cli, method = "GET", path, body }) {
+// The forms of one request outside the console. A stream never ends: it is none of JSON.
+export function Forms({ cli, method = "GET", path, body, isStream = false }) {
   return html`<dl class="forms">
     ${cli && html`<dt>${t("Command line")}</dt><dd><${Code} text=${cli} /></dd>`}
-    <dt>HTTP</dt><dd><${Code} text=${asCurl(method, path, body)} /></dd>
-    <dt>Python</dt><dd><${Code} text=${asPython(method, path, body)} /></dd>
+    <dt>HTTP</dt><dd><${Code} text=${asCurl(method, path, body, isStream)} /></dd>
+    ${!isStream && html`<dt>Python</dt><dd><${Code} text=${asPython(method, path, body)} /></dd>`}
   </dl>`;
-}
-
-export function PageForms(props) {
-  return html`<details class="foot"><summary>${t("This page elsewhere: command line, HTTP, Python")}</summary>
-    <${Forms} ...${props} />
-    <p><button onClick=${() => import("./save.js").then(({ savePage }) => savePage())}>${t("Save this page as one HTML file")}</button></p></details>`;
 }
 
 // columns: [{name, cell(row), isNumber}]. A table scrolls sideways on a small screen.

@@ -16,9 +16,9 @@ export async function startWords() {
 }
 
 export async function speak(name) {
-  const files = name === "zh" ? [import("./zh.js"), import("./zh_broker.js")] : [];
-  const [own, said] = await Promise.all(files);
-  [table, broker] = [own?.words ?? {}, said ?? {}];
+  const files = name === "zh" ? [import("./zh.js"), import("./zh_broker.js"), import("./zh_settings.js")] : [];
+  const [own, said, { settings } = {}] = await Promise.all(files);
+  [table, broker] = [own?.words ?? {}, { ...said, settings }];
   document.documentElement.lang = name === "zh" ? "zh-CN" : "en";
   language.value = name;
 }
@@ -48,6 +48,7 @@ export const reason = (one) => {
   const [text] = said("reasons", one.code, one.values) || [];
   return text ? text + (one.may_differ ? `（${said("reasons", "may_differ")[0]}）` : "") : one.reason;
 };
+export const settingText = ({ name, documentation }) => said("settings", name)?.[0] ?? documentation;
 export const nextStep = (text) => said("steps", text)?.[0] ?? text;
 
 // A refusal: of which kind in the chosen language, and what exactly as the broker says it.

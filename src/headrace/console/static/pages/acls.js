@@ -4,7 +4,7 @@ import { ask, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Field, Forms, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Field, Forms, Loaded, More, Refusal, Select, Table, Tabs, Title } from "../ui.js";
 import { Tenants } from "./tenants.js";
 import { reason, t } from "../words.js";
 
@@ -66,8 +66,6 @@ function Rules({ query }) {
     after: state.again,
   });
   const field = (name, label) => html`<${Field} label=${label}><input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })} /><//>`;
-  const named = [...(query.principal ? [`--principal=${query.principal}`] : []),
-    ...(query.name && ["topic", "group", "transactional-id"].includes(query.resource) ? [`--${query.resource}=${query.name}`] : [])];
   return html`<div class="filters">${field("principal", t("Principal"))}
       <${Select} label=${t("Resource")} value=${query.resource ?? ""} options=${[["", t("all")], ...RESOURCES.map((one) => [one, one])]} onChange=${(resource) => setQuery({ resource })} />
       ${field("name", t("Applies to the name"))}</div>
@@ -79,7 +77,6 @@ function Rules({ query }) {
         : html`<${RuleTable} rows=${rows} action=${(one) => html`<button aria-label=${`${t("Remove")}: ${said(one)}`} onClick=${() => remove(one, rows)}>${t("Remove")}</button>`} />`}
         <${More} token=${pages.at(-1).next_page_token} load=${more} />`;
     }}<//>
-    <${PageForms} cli=${words("headrace", "acl", "list", ...named)} path=${PATH} />
     ${dialog}`;
 }
 
@@ -132,6 +129,6 @@ function Answer({ question }) {
   return html`<${Loaded} state=${state}>${(answer) => html`
     <div class=${`note ${answer.allowed ? "good" : "bad"}`} role="status"><strong>${answer.allowed ? t("Allowed") : t("Denied")}</strong><p><bdi>${visible(reason(answer), 2000)}</bdi></p></div>
     ${answer.acls.length > 0 && html`<${RuleTable} rows=${answer.acls} />`}
-    <details class="foot"><summary>${t("The same elsewhere: command line, HTTP, Python")}</summary>
+    <details><summary>${t("The same elsewhere: command line, HTTP, Python")}</summary>
       <${Forms} cli=${command("explain", asked)} method="POST" path=${path} body=${asked} /></details>`}<//>`;
 }

@@ -3,7 +3,7 @@ import { html, useEffect } from "../vendor/preact.js";
 import { get, useData } from "../api.js";
 import { bytes, count, time, visible } from "../format.js";
 import { link } from "../route.js";
-import { Figure, Loaded, Missing, PageForms, Table, Title } from "../ui.js";
+import { Figure, Loaded, Missing, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 const REFRESH_MS = 10_000;
@@ -41,8 +41,7 @@ export function Page() {
       <h2>${t("Moves")}</h2><${Moves} of=${data.moves} />
       <h2>${t("Ledgers with missing copies")}</h2><${Lacking} of=${data.lacking} />
       ${data.brokers.some((one) => one.figures?.tier) && html`<h2>${t("Object storage")}</h2><${Tiers} brokers=${data.brokers} />`}`}<//>
-    <p><a href=${link(["connections"])}>${t("Connections with this broker")}</a></p>
-    <${PageForms} cli="headrace cluster brokers" path="/v1/brokers?details=true" />`;
+    <p><a href=${link(["connections"])}>${t("Connections with this broker")}</a></p>`;
 }
 
 function Below({ of: { bookies, zookeeper } }) {

@@ -3,7 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { address, get, useData, words } from "../api.js";
 import { count, span, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Empty, Field, Loaded, More, PageForms, Table, Title } from "../ui.js";
+import { Empty, Field, Loaded, More, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 const PATH = "/v1/connections";
@@ -18,7 +18,6 @@ export function Page({ query }) {
   const [further, setFurther] = useState([]);
   const state = useData((signal) => get(PATH, { ...asked, limit: LIMIT }, signal).then((data) => { setFurther([]); return data; }), names.map((name) => query[name]));
   const more = async (token) => setFurther([...further, await get(PATH, { ...asked, limit: LIMIT, page_token: token })]);
-  const options = names.flatMap((name) => (asked[name] ? [`--${name.replace("_", "-")}`, asked[name]] : []));
   return html`<${Title} text=${t("Connections")}><button onClick=${state.again}>${t("Read again")}</button><//>
     <p>${t("The Kafka clients that are connected with this broker. Other brokers have their own.")}</p>
     <div class="filters">${FILTERS().map(([name, title]) => html`<${Field} label=${title}>
@@ -29,8 +28,7 @@ export function Page({ query }) {
       return html`<h2>${t("By software and user")}</h2><${Counts} counts=${data.counts} />
         <h2>${t("Each connection")}</h2><${Each} rows=${rows} />
         <${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />`;
-    }}<//>
-    <${PageForms} cli=${words("headrace", "connections", ...options)} path=${address(PATH, asked)} />`;
+    }}<//>`;
 }
 
 function Counts({ counts }) {

@@ -5,7 +5,7 @@ import { useAction } from "../action.js";
 import { count, line, time, topicText, visible } from "../format.js";
 import { LETTERS_MAX, redriveAction } from "../redrive.js";
 import { go, link, setQuery } from "../route.js";
-import { Empty, Field, Forms, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
+import { Empty, Field, Forms, Loaded, More, Select, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 import { Jobs } from "./jobs.js";
 import { Letter, Origin } from "./letter.js";
@@ -35,8 +35,7 @@ function List() {
         ]} />`)}<//>
     <form class="filters" onSubmit=${open}>
       <${Field} label=${t("Another topic (of Spring or Connect, too)")}><input name="topic" required pattern="[a-zA-Z0-9._\\-]+" /><//>
-      <button>${t("Open")}</button></form>
-    <${PageForms} path="/v1/dead-letters" />`;
+      <button>${t("Open")}</button></form>`;
 }
 
 function Desk({ name, query }) {
@@ -64,7 +63,6 @@ function Desk({ name, query }) {
             <${Letters} name=${name} causes=${data.causes} query=${query} turn=${turn} chosen=${chosen} setChosen=${setChosen} redrive=${redrive} />`}`}<//>
     <h2>${t("Redrives")}</h2>
     <${Jobs} kinds=${["redrives"]} topic=${name} turn=${turn} changed=${changed} />
-    <${PageForms} cli=${words("headrace", "dead", "list", name)} path=${path} />
     ${dialog}`;
 }
 

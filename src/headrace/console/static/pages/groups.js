@@ -4,7 +4,7 @@ import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { count, visible } from "../format.js";
 import { go, link, setQuery } from "../route.js";
-import { Empty, Field, Loaded, More, PageForms, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Empty, Field, Loaded, More, Refusal, Select, Table, Tabs, Title } from "../ui.js";
 import { Lag } from "./lag.js";
 import { Settings } from "./settings.js";
 import { finding, refusal, t } from "../words.js";
@@ -35,8 +35,7 @@ function List({ query }) {
         { name: t("State"), cell: (one) => one.state },
         { name: t("Type"), cell: (one) => one.type },
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />`;
-    }}<//>
-    <${PageForms} cli="headrace group list" path="/v1/groups" />`;
+    }}<//>`;
 }
 
 function Group({ name, tab, query }) {
@@ -61,7 +60,6 @@ function Group({ name, tab, query }) {
       ${tab === "settings" && html`<${Settings} kind="groups" name=${name} start=${start}
         cli=${([verb, change]) => words("headrace", "config", verb === "--set" ? "set" : "unset", change, "--group", name)} />`}
     `}<//>
-    ${tab !== "slow" && html`<${PageForms} cli=${words("headrace", "group", "describe", name)} path=${at("groups", name, "offsets")} />`}
     ${dialog}`;
 }
 
@@ -86,8 +84,7 @@ function Diagnosis({ name }) {
         <p>${t("Next")}: ${step}</p>
         <p class="quiet">${t("Evidence")}: ${Object.entries(one.evidence).map(([key, value]) => `${key} ${value}`).join(", ")}</p>
       </section>`)}
-      <button onClick=${state.again}>${t("Look again")}</button>
-      <${PageForms} cli=${words("headrace", "group", "diagnose", name)} path=${path} />`}<//>`}`;
+      <button onClick=${state.again}>${t("Look again")}</button>`}<//>`}`;
 }
 
 // `places`: the group's offsets in one topic, which all go to `target`; `to`: as the command says it.

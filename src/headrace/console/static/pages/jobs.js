@@ -6,7 +6,7 @@ import { count, line, span, time, visible } from "../format.js";
 import { Fates, Outcome, undoAction } from "../redrive.js";
 import { link } from "../route.js";
 import { resultsOf } from "../task.js";
-import { Empty, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Empty, Figure, Loaded, Table, Title } from "../ui.js";
 import { searchAction } from "./messages.js";
 import { Result, Results } from "./results.js";
 import { refusal, t } from "../words.js";
@@ -23,8 +23,7 @@ export const Page = ({ path, query }) => {
   return html`<${Title} text=${t("Jobs")} />
     <p>${t("What this broker does in the background. It keeps the last 64 that have ended, until it restarts.")}</p>
     <${Jobs} kinds=${KINDS} />
-    <${Results} topic=${query.results} />
-    <${PageForms} path="/v1/redrives" />`;
+    <${Results} topic=${query.results} />`;
 };
 
 // Asks again while something runs.
@@ -108,6 +107,5 @@ function Job({ kind, id }) {
         ? html`<${Outcome} task=${task} /><${Fates} rows=${task.results.filter((one) => one.letter)} />`
         : html`<pre tabindex="0">${visible(task.results.map((one) => JSON.stringify(one)).join("\n"))}</pre>`}
       ${task.next_page_token && html`<p class="quiet">${t("The first {n} results are shown.", { n: count(SHOWN_MAX) })}</p>`}`}<//>
-    <${PageForms} path=${path} />
     ${dialog}`;
 }

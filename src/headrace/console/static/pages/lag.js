@@ -1,9 +1,9 @@
 // The lag of a group: now, over the last hour, and the keys of a partition that it is behind in.
 import { html, useEffect } from "../vendor/preact.js";
-import { address, at, get, useData, words } from "../api.js";
+import { at, get, useData } from "../api.js";
 import { bytes, count, line, span } from "../format.js";
 import { link } from "../route.js";
-import { Chart, Empty, Figure, Forms, Loaded, Missing, Table } from "../ui.js";
+import { Chart, Empty, Figure, Loaded, Missing, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const REFRESH_MS = 15_000;
@@ -54,8 +54,7 @@ function History({ name }) {
       <${Missing} failed=${failed} />
       ${points.length === 0 ? html`<p class="quiet">${t("Its lag is sampled every 15 seconds: none was taken yet.")}</p>`
         : html`<div class="charts"><${Chart} title=${t("Lag over the last hour")} points=${points} format=${count} series=${[{ name: t("Lag"), of: "lag_records" }]} /></div>
-          <p class="quiet">${trend && direction(trend)}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions, or partitions were added since.")}`}</p>`}`}<//>
-    <${Elsewhere} cli=${words("headrace", "group", "history", name)} path=${path} />`;
+          <p class="quiet">${trend && direction(trend)}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions, or partitions were added since.")}`}</p>`}`}<//>`;
 }
 
 function direction({ records_per_s: rate, span_ms: ms }) {
@@ -63,8 +62,6 @@ function direction({ records_per_s: rate, span_ms: ms }) {
   if (rate > 0) return t("It has grown by {n} records a second over the last {span}.", values);
   return rate < 0 ? t("It has fallen by {n} records a second over the last {span}.", values) : t("It has not changed over the last {span}.", values);
 }
-
-const Elsewhere = (props) => html`<details><summary>${t("The same elsewhere: command line, HTTP, Python")}</summary><${Forms} ...${props} /></details>`;
 
 // --- hot keys ------------------------------------------------------------------------------------
 
@@ -76,7 +73,6 @@ function HotKeys({ group, place }) {
   const from = found?.lag > 0 && found.offset != null ? { offset: found.offset } : {};
   const path = at("topics", topic, "hot-keys", partition);
   const state = useData((signal) => get(path, from, signal), [place, from.offset]);
-  const cli = words("headrace", "topic", "hot-keys", topic, "--partition", partition, ...(from.offset === undefined ? [] : ["--offset", from.offset]));
   return html`<h2>${t("Hot keys of {place}", { place: `${topic}-${partition}` })}</h2>
     <${Loaded} state=${state}>${(data) => html`
       ${data.records === 0 ? html`<${Empty} text=${data.is_whole ? t("No records are there.") : t("None was counted: one look ends after two seconds or 64 MiB.")} />` : html`<p class="quiet" role="status">${from.offset === undefined ? t("Of its newest {n} records (offsets {from} to {to}), with {keys} keys.", figures(data))
@@ -86,8 +82,7 @@ function HotKeys({ group, place }) {
         { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },
         { name: t("Share"), isNumber: true, cell: (one) => `${((100 * one.records) / data.records).toFixed(1)} %` },
         { name: t("Size"), isNumber: true, cell: (one) => bytes(one.size_bytes) },
-      ]} />`}`}<//>
-    <${Elsewhere} cli=${cli} path=${address(path, from)} />`;
+      ]} />`}`}<//>`;
 }
 
 const figures = (data) => ({ n: count(data.records), from: count(data.first_offset), to: count(data.end_offset - 1), keys: count(data.distinct_keys) });

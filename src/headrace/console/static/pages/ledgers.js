@@ -1,9 +1,9 @@
 // Where a topic's records are stored: its ledgers as a map, and those of one partition with their bookies.
 import { html } from "../vendor/preact.js";
-import { address, at, get, useData, words } from "../api.js";
+import { at, get, useData, words } from "../api.js";
 import { bytes, count, time } from "../format.js";
 import { link } from "../route.js";
-import { Empty, Loaded, PageForms, Table } from "../ui.js";
+import { Empty, Loaded, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const kinds = () => ({
@@ -28,8 +28,7 @@ export function Ledgers({ topic, query }) {
       ${failed.length > 0 && html`<div class="note bad">${t("Partitions whose broker does not answer")}: ${failed.map((bad) => bad.partition).join(", ")}</div>`}
       <${Map} topic=${topic.name} partitions=${partitions} />
       ${one !== undefined && html`<${OfPartition} of=${partitions[0]} />`}
-      <p>${one !== undefined && html`<a href=${link(["topics", topic.name, "ledgers"])}>${t("All partitions")}</a> `}<button onClick=${state.again}>${t("Read again")}</button></p>`}<//>
-    <${PageForms} cli=${words("headrace", "topic", "ledgers", topic.name, ...(one === undefined ? [] : ["--partition", one]))} path=${address(path, asked)} />`;
+      <p>${one !== undefined && html`<a href=${link(["topics", topic.name, "ledgers"])}>${t("All partitions")}</a> `}<button onClick=${state.again}>${t("Read again")}</button></p>`}<//>`;
 }
 
 function Map({ topic, partitions }) {

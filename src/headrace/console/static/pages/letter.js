@@ -6,7 +6,7 @@ import { HIDDEN, Headers, isSecret } from "../contents.js";
 import { count, decoded, time, visible } from "../format.js";
 import { redriveAction } from "../redrive.js";
 import { link } from "../route.js";
-import { Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Field, Figure, Loaded, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 const asLine = ([name, value]) => `${name}: ${value}`;
@@ -35,7 +35,6 @@ export function Letter({ topic, partition, offset }) {
       <${Edit} topic=${topic} letter=${letter} start=${start} changed=${state.again} key=${letter.edits.length} />
       <h2>${t("Headers")}</h2>
       <${Headers} headers=${letter.record.headers} />`}<//>
-    <${PageForms} cli=${words("headrace", "dead", "show", topic)} path=${path} />
     ${dialog}`;
 }
 

@@ -1,9 +1,9 @@
 // The life of a message: what became of it, step by step, found by its id, place, key or trace.
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { address, at, get, useData, words } from "../api.js";
+import { at, get, useData, words } from "../api.js";
 import { count, line, span, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Empty, Field, Loaded, PageForms, Select, Table } from "../ui.js";
+import { Empty, Field, Loaded, Select, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const TIME_MS = 5000;
@@ -60,8 +60,7 @@ function Timeline({ topic, message }) {
     ${data.traceparents.length > 0 && html`<p>${t("Trace ids")}: ${data.traceparents.map((one) => html`<bdi><a href=${traceLink(topic, one)}>${visible(one, 100)}</a></bdi> `)}</p>`}
     ${data.unknown.length > 0 && html`<details><summary>${t("What is not known of it")}</summary><ul>${data.unknown.map((one) => html`<li>${visible(one, 300)}</li>`)}</ul></details>`}
     <div class="tools"><button onClick=${state.again}>${t("Read again")}</button></div>
-  `}<//>
-  <${PageForms} cli=${words("headrace", "trace", topic, message)} path=${address(path, asked(message))} />`;
+  `}<//>`;
 }
 
 function traceLink(topic, parent) {
@@ -106,6 +105,5 @@ function Candidates({ topic, by, wanted }) {
         { name: t("Value"), cell: (one) => html`<bdi class="line">${line(one.value, one.value_encoding)}</bdi>` },
       ]} />`}
       ${token && html`<div class="tools"><button onClick=${() => more(token)}>${t("Search on")}</button></div>`}`;
-  }}<//>
-  <${PageForms} cli=${words("headrace", "find", topic, ...(by === "key" ? ["--key", wanted] : ["--filter", search.where]))} path=${address(path, { ...search, limit: FOUND_MAX })} />`;
+  }}<//>`;
 }

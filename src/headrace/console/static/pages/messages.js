@@ -7,7 +7,7 @@ import { BY_SCHEMA, FORMS, Headers, contents } from "../contents.js";
 import { count, decoded, line, time, visible } from "../format.js";
 import { go, link, setQuery } from "../route.js";
 import { openStream } from "../stream.js";
-import { Code, Dialog, Empty, Field, Loaded, PageForms, Refusal, Select, Table } from "../ui.js";
+import { Code, Dialog, Empty, Field, Loaded, Refusal, Select, Table } from "../ui.js";
 import { lifeOf } from "./life.js";
 import { nextStep, refusal, t } from "../words.js";
 
@@ -125,9 +125,7 @@ function Browse({ topic, from, query, open }) {
         <button onClick=${() => start(searchAction({ topic: topic.name, ...search, partition: search.partition ? Number(search.partition) : undefined, page_token: data.after }))}>${t("Continue as a job")}</button>`}
       ${exported && ["ndjson", "csv"].map((format) => html`<a download href=${address(at("topics", topic.name, "export"), { ...exported, format, max: EXPORTED_MAX })}>${t("Export as {format}", { format: format.toUpperCase() })}</a>`)}</div>
     ${exported && html`<p class="quiet">${t("An export has all that matches, at most {n} messages of the log, with all their bytes and headers.", { n: count(EXPORTED_MAX) })}</p>`}
-  `}<//>
-  ${search && html`<${PageForms} cli=${words("headrace", "find", topic.name, from === "where" ? "--filter" : "--key", search[from], ...(query.partition ? ["--partition", query.partition] : []))}
-    path=${address(at("topics", topic.name, "messages"), { ...search, limit: ROWS, decode: decodeOf(query) })} />`}${dialog}`;
+  `}<//>${dialog}`;
 }
 
 // A search as a job of the broker: followed, stopped and continued on the page of jobs.

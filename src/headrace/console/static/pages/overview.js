@@ -5,7 +5,7 @@ import { get, useData } from "../api.js";
 import { atLeast, bytes, count, visible } from "../format.js";
 import { health, points } from "../live.js";
 import { link } from "../route.js";
-import { Chart, Empty, Figure, Loaded, Missing, PageForms, Table, Title } from "../ui.js";
+import { Chart, Empty, Figure, Loaded, Missing, Table, Title } from "../ui.js";
 import { problem, t } from "../words.js";
 
 const REFRESH_MS = 10_000;
@@ -71,6 +71,5 @@ export function Page() {
             { name: t("Group"), cell: (one) => html`<a href=${link(["groups", one.group])}><bdi>${visible(one.group, 120)}</bdi></a>` },
             { name: t("Lag"), isNumber: true, cell: (one) => atLeast(one.is_partial, count(one.records)) },
           ]} />`}
-    `}<//>
-    <${PageForms} path="/v1/overview" />`;
+    `}<//>`;
 }

@@ -4,7 +4,7 @@ import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { count, line, span, time, visible, weekday } from "../format.js";
 import { go, link } from "../route.js";
-import { Empty, Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Empty, Field, Figure, Loaded, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 export const Page = ({ path, query }) => {
@@ -30,8 +30,7 @@ function List() {
     <form class="filters" onSubmit=${open}>
       <${Field} label=${t("Topic")}><input name="topic" required /><//>
       <${Field} label=${t("Group")}><input name="group" /><//>
-      <button>${t("Open")}</button></form>
-    <${PageForms} cli="headrace group list" path="/v1/groups?type=share" />`;
+      <button>${t("Open")}</button></form>`;
 }
 
 // By partition, how old the first unfinished message is, in ms; none if that is not known: the group received
@@ -95,7 +94,6 @@ function Queue({ topic, group }) {
         { name: t("Since"), cell: (one) => time(one.parked_ms) },
         { name: t("Action"), cell: (one) => html`<button onClick=${() => unpark(one)}>${t("Unpark the key")}</button>` },
       ]} />`}`}<//>
-    <${PageForms} cli=${words("headrace", "queue", "watch", topic, group)} path=${path} />
     ${dialog}`;
 }
 
@@ -167,6 +165,5 @@ function Waiting({ topic, day }) {
         { name: t("Check-backs"), isNumber: true, cell: (one) => count(one.checks) },
         { name: t("Action"), cell: (one) => html`<div class="tools"><button onClick=${() => settle(one, "commit")}>${t("Commit")}</button><button onClick=${() => settle(one, "rollback")}>${t("Roll back")}</button></div>` },
       ]} />`}`}<//>
-    <${PageForms} cli=${words("headrace", "delayed", "list", topic)} path=${at("topics", topic, "delayed")} />
     ${dialog}`;
 }

@@ -3,7 +3,7 @@ import { html } from "../vendor/preact.js";
 import { address, at, get, useData, words } from "../api.js";
 import { count, time, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Empty, Field, Figure, Loaded, PageForms, Table, Title } from "../ui.js";
+import { Empty, Field, Figure, Loaded, Table, Title } from "../ui.js";
 import { latest } from "./messages.js";
 import { t } from "../words.js";
 
@@ -69,8 +69,7 @@ export function Result({ topic, partition, offset }) {
           <ul>${found.result[name].slice(0, 1000).map((one) => html`<li><bdi>${visible(textOf(one), 1000)}</bdi></li>`)}</ul>`)}
         <h2>${t("All of it")}</h2><pre tabindex="0" dir="ltr">${visible(JSON.stringify(found.result, null, 2))}</pre>`
     : html`<${Title} text=${t("Results of Spark jobs")} /><${Empty} text=${t("There is no such result any more.")} />`)}<//>
-    <p><a href=${link(["jobs"], { results: topic === TOPIC ? "" : topic })}>${t("Jobs")}</a></p>
-    <${PageForms} path=${path} />`;
+    <p><a href=${link(["jobs"], { results: topic === TOPIC ? "" : topic })}>${t("Jobs")}</a></p>`;
 }
 
 function Forecast({ of: { lag, forecast } }) {

@@ -2,9 +2,8 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData } from "../api.js";
 import { visible } from "../format.js";
-import { setQuery } from "../route.js";
 import { Field, Loaded, Table } from "../ui.js";
-import { t } from "../words.js";
+import { settingText, t } from "../words.js";
 
 export function Settings({ kind, name, start, cli }) {
   const path = at(kind, name, "config");
@@ -22,7 +21,7 @@ export function Settings({ kind, name, start, cli }) {
       <input type="search" value=${wanted} onInput=${(event) => setWanted(event.target.value)} /><//></div>
     <${Loaded} state=${state}>${(data) => html`<${Table} label=${t("Settings")} keyOf=${(one) => one.name}
       rows=${data.settings.filter((one) => one.name.includes(wanted.toLowerCase()))} columns=${[
-        { name: t("Name"), cell: (one) => html`<b>${one.name}</b><br /><small>${one.documentation}</small>` },
+        { name: t("Name"), cell: (one) => html`<b>${one.name}</b><br /><small>${settingText(one)}</small>` },
         { name: t("Value"), cell: (one) => (edited === one.name
           ? html`<form class="tools" onSubmit=${(event) => { event.preventDefault(); change(one, event.target.elements.value.value); }}>
               <input name="value" aria-label=${one.name} value=${one.value} autofocus /><button>${t("Check")}</button></form>`

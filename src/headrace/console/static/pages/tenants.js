@@ -3,7 +3,7 @@ import { html, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { bytes, count, visible } from "../format.js";
 import { link } from "../route.js";
-import { Empty, Figure, Loaded, More, PageForms, Table } from "../ui.js";
+import { Empty, Figure, Loaded, More, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const PATH = "/v1/tenants";
@@ -25,8 +25,7 @@ function List() {
         { name: t("Principals"), isNumber: true, cell: (one) => count(one.principals.length) },
         { name: t("Limits"), cell: limitsOf },
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />`;
-    }}<//>
-    <${PageForms} cli="headrace tenant list" path=${PATH} />`;
+    }}<//>`;
 }
 
 function Tenant({ name }) {
@@ -49,6 +48,5 @@ function Tenant({ name }) {
             { name: t("At most"), isNumber: true, cell: ([what, most]) => amount(what, most) },
           ]} />`}
       <h2>${t("Principals")}</h2>
-      <ul>${tenant.principals.map((one) => html`<li><bdi>${visible(one, 300)}</bdi></li>`)}</ul>`}<//>
-    <${PageForms} cli=${words("headrace", "tenant", "describe", name)} path=${path} />`;
+      <ul>${tenant.principals.map((one) => html`<li><bdi>${visible(one, 300)}</bdi></li>`)}</ul>`}<//>`;
 }

@@ -1,12 +1,12 @@
 // A topic at a moment: its offsets then, how far a group is from there, and what a key was.
 import { html, useState } from "../vendor/preact.js";
-import { address, at, get, useData, words } from "../api.js";
+import { at, get, useData, words } from "../api.js";
 import { contents } from "../contents.js";
 import { count, time, visible } from "../format.js";
 import { lifeOf, placeOf } from "./life.js";
 import { resetAction } from "./groups.js";
 import { setQuery } from "../route.js";
-import { Code, Empty, Field, Loaded, PageForms, Select, Table } from "../ui.js";
+import { Code, Empty, Field, Loaded, Select, Table } from "../ui.js";
 import { t } from "../words.js";
 
 const PARTITIONS_MAX = 64;
@@ -49,9 +49,7 @@ function Moment({ topic, numbers, range, query, start }) {
     <${Offsets} topic=${topic} numbers=${numbers} moment=${moment} query=${query} start=${start} />
     <h2>${t("A key then and now")}</h2>
     <div class="filters"><${Field} label=${t("Key")}><input value=${query.key ?? ""} autocomplete="off" onChange=${(event) => setQuery({ key: event.target.value })} /><//></div>
-    ${query.key && html`<${KeyState} topic=${topic.name} wanted=${query.key} moment=${moment} />`}
-    <${PageForms} cli=${words("headrace", "consume", topic.name, `--from=${new Date(moment).toISOString()}`)}
-      path=${address(at("topics", topic.name, "records"), { partition: numbers[0], timestamp_ms: moment })} />`;
+    ${query.key && html`<${KeyState} topic=${topic.name} wanted=${query.key} moment=${moment} />`}`;
 }
 
 // As an input of the type datetime-local has it: in the browser's zone of time.

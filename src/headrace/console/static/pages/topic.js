@@ -5,10 +5,10 @@ import { useAction } from "../action.js";
 import { bytes, count, topicText } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
 import { go, link } from "../route.js";
-import { Loaded, PageForms, Table, Tabs, Title } from "../ui.js";
+import { Loaded, Table, Tabs, Title } from "../ui.js";
 import { Ledgers } from "./ledgers.js";
 import { Life } from "./life.js";
-import { Messages, searched } from "./messages.js";
+import { Messages } from "./messages.js";
 import { Produce } from "./produce.js";
 import { Settings } from "./settings.js";
 import { TimeTravel } from "./time_travel.js";
@@ -36,12 +36,8 @@ export function Topic({ name, tab, query }) {
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
     `}<//>
-    ${!hasOwnForms(tab, query) && html`<${PageForms} cli=${words("headrace", "topic", "describe", name)} path=${at("topics", name)} />`}
     ${dialog}`;
 }
-
-// Whether the tab shows a request of its own, rather than the topic's.
-const hasOwnForms = (tab, query) => tab === "time" || tab === "ledgers" || (tab === "messages" && searched(query)) || (tab === "life" && query[query.by ?? "message"]);
 
 function deletion(name) {
   const path = at("topics", name);

@@ -4,7 +4,7 @@ import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { atLeast, bytes, count, topicText, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Empty, Field, Loaded, More, PageForms, Select, Table, Title } from "../ui.js";
+import { Empty, Field, Loaded, More, Select, Table, Title } from "../ui.js";
 import { Topic } from "./topic.js";
 import { t } from "../words.js";
 
@@ -51,7 +51,6 @@ function List({ query }) {
       ]} /><${More} token=${(further.at(-1) ?? data).next_page_token} load=${more} />
       ${rows.some((one) => one.lag_is_partial) && html`<p class="quiet">${t("≥: without partitions that were not used since their broker's start, or whose broker does not answer, or without the lag of some groups, because they are too many.")}</p>`}`;
     }}<//>
-    <${PageForms} cli="headrace topic list --figures" path="/v1/topics?details=true" />
     ${dialog}`;
 }
 
