@@ -43,7 +43,7 @@ def figures_of(node: Node, services: Services) -> list[Source]:
     sources: list[Source] = [
         partial(append_figures, services.appends),
         partial(login_figures, services),
-        partial(throttling_figures, services.quotas),
+        partial(throttling_figures, services.quotas, services.fair_shares),
         partial(pushed_figures, services.telemetry),
         partial(cache_figures, node.store),
         partial(disk_figures, services.topics),

@@ -132,6 +132,11 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "quota",
             bound="the types of quotas",
         ),
+        _counter(
+            "tenant_share_waits",
+            "Requests that waited for room in the share of their tenant"
+            " (headrace.tenant.queued.max.request.bytes).",
+        ),
         _counter("client_pushes", "Client metrics that were pushed by clients (KIP-714)."),
         _counter(
             "client_pushes_refused",

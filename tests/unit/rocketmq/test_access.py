@@ -274,7 +274,7 @@ async def test_a_message_waits_for_its_tenants_share(monkeypatch):
         assert held is not None
         request = wire.request_of("SendMessage")(messages=[rocket.message(TOPIC)])
         calls = [rocket.begin("SendMessage", request, session=alice) for _ in range(2)]
-        await until(lambda: share.waiting_count == 2)
+        await until(lambda: share.waiting_count == shares.waits_total == 2)
         rocket.session = bob
         await rocket.send(TOPIC)
         monkeypatch.setattr(messaging, "WAITING_BYTES_MAX", 1)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.client_quotas import ClientQuotas
     from headrace.broker.services.client_telemetry import ClientTelemetry
+    from headrace.broker.services.fair_shares import FairShares
     from headrace.broker.services.services import Services
 
 
@@ -39,8 +40,9 @@ def login_figures(services: Services) -> Iterable[Figures]:
     yield logins
 
 
-def throttling_figures(quotas: ClientQuotas) -> Iterable[Figures]:
-    """Of quotas, by their type."""
+def throttling_figures(quotas: ClientQuotas, shares: FairShares) -> Iterable[Figures]:
+    """Of quotas, by their type, and of what waited for its tenant's share."""
+    yield figure("headrace_tenant_share_waits", shares.waits_total)
     counts = Figures("headrace_throttled_requests")
     times = Figures("headrace_throttle_time_seconds")
     for key, throttled in quotas.throttled.items():

@@ -96,7 +96,6 @@ class TenantShare:
         "_shares",
         "_stalls",
         "_waiting",
-        "waits_total",
     )
 
     def __init__(self, shares: FairShares, loop: asyncio.AbstractEventLoop) -> None:
@@ -112,7 +111,6 @@ class TenantShare:
         self._is_ending = self._is_serving = False
         """Whether the end of this turn, and those that wait, have a callback to come."""
         self._stalls: asyncio.TimerHandle | None = None
-        self.waits_total = 0
 
     @property
     def held_bytes(self) -> int:
@@ -132,7 +130,7 @@ class TenantShare:
         size += REQUEST_BYTES
         assert waiter not in self._waiting, "a connection waits with one request"
         self._waiting[waiter] = size
-        self.waits_total += 1
+        self._shares.waits_total += 1
         if self._stalls is None:
             self._stalls = self._loop.call_later(STALLED_S, self._end_round)
         return None
@@ -229,6 +227,7 @@ class FairShares:
         """Of tenants that have connections or requests."""
         self._latest: TenantShare | None = None
         self._alone_from_s = 0.0
+        self.waits_total = 0
 
     def note(self, share: TenantShare, now_s: float) -> None:
         """A tenant has sent a request."""
