@@ -302,7 +302,7 @@ def test_partitions_move_to_a_new_broker_and_no_send_or_receive_fails(brokers, s
     brokers.add(new)
     try:
         wait_until(lambda: new in brokers.leaders(program.topic).values(), LIMIT_S)
-        time.sleep(3)
+        wait_for_sends(brokers, program.topic)
         shown = program.finish()
     finally:
         brokers.by_id.pop(new).stop()

@@ -28,7 +28,9 @@ from rocketmq.grpc_protocol import FilterType
 
 ENDPOINT, LANE, TOPIC, GROUP = sys.argv[1:5]
 KEY = (os.environ.get("HEADRACE_ACCESS_KEY", ""), os.environ.get("HEADRACE_ACCESS_SECRET", ""))
-CONFIG = ClientConfiguration(ENDPOINT, Credentials(*KEY))
+# On a slow machine, a partition may take longer to move than 3 s, the default.
+PATIENCE = {"request_timeout": 30} if LANE == "steady" else {}
+CONFIG = ClientConfiguration(ENDPOINT, Credentials(*KEY), **PATIENCE)
 WAIT_S = 40
 INVISIBLE_S = 15
 

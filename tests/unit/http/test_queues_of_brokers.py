@@ -579,7 +579,7 @@ async def test_where_no_owner_can_be_asked_the_answer_is_a_problem(cluster):
 
 @with_brokers(2)
 async def test_a_partition_that_has_just_moved_is_asked_for_at_its_new_owner(cluster):
-    cluster.patch.setattr(queue_owners, "MOVING_S", 0.01)
+    cluster.patch.setattr(queue_owners, "MOVING_PAUSES_S", (0, 0.01, 0.01))
     await cluster.make_queue()
     for number in range(PARTITIONS):
         await cluster.put(number, b"a")

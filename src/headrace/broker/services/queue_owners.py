@@ -53,9 +53,9 @@ RETRY_S: Final = 1.0
 SUSPECT_S_MAX: Final = 3.0
 """How long a broker that did not answer is not asked: as long as the request waited for the answer,
 so that a frozen broker does not delay every receive."""
-MOVING_ROUNDS: Final = 5
-MOVING_S: Final = 0.1
-"""Between two rounds of a call while the owners of its partitions change."""
+MOVING_PAUSES_S: Final = (0, 0.1, 0.1, 0.2, 0.5, 1.0)
+"""Before each round of a call while the owners of its partitions change: together less than
+clients wait for a response, as some calls are not repeated by them (RocketMQ's EndTransaction)."""
 RELEASE_PAUSES_S: Final = (0.2, 1.0, 5.0)
 BEGUN_MAX: Final = 10_000
 """Queues whose groups are known to have begun."""
@@ -297,9 +297,9 @@ class QueueOwners:
         """
         outcomes: dict[int, Sequence[HeadraceError | None] | HeadraceError] = {}
         left = list(range(len(deliveries)))
-        for moving in range(MOVING_ROUNDS):
-            if moving:
-                await asyncio.sleep(MOVING_S)
+        for pause_s in MOVING_PAUSES_S:
+            if pause_s:
+                await asyncio.sleep(pause_s)
             outcomes.update(await self._settle_once(topic, group_id, deliveries, left))
             left = [at for at in left if isinstance(outcomes[at], NotOwner)]
             if not left:
@@ -379,9 +379,9 @@ class QueueOwners:
         await self.found(topic)
         found: dict[int, _T | _U | HeadraceError] = {}
         left = set(range(len(topic.partitions)) if numbers is None else numbers)
-        for moving in range(MOVING_ROUNDS):
-            if moving:
-                await asyncio.sleep(MOVING_S)
+        for pause_s in MOVING_PAUSES_S:
+            if pause_s:
+                await asyncio.sleep(pause_s)
             found.update(await self._ask_once(topic, left, here, there))
             left = {number for number in left if isinstance(found[number], NotOwner)}
             if not left:

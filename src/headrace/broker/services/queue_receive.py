@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.services.queue_deliveries import PartitionDeliveries
-from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
+from headrace.broker.services.queue_owners import MOVING_PAUSES_S, away
 from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_receive import OFFSET_MAX, REPETITION_ONLY
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
@@ -154,9 +154,9 @@ class QueueReceive(Generic[M]):
                 return
             if self._has_settled and (left_s > 0 or settled_rounds < SETTLED_ROUNDS_MAX):
                 settled_rounds += 1  # all that was delivered is finished: there may be more
-            elif self._has_moved and moving_rounds < MOVING_ROUNDS:
+            elif self._has_moved and moving_rounds + 1 < len(MOVING_PAUSES_S):
                 moving_rounds += 1
-                await self._wait(MOVING_S, gone)
+                await self._wait(MOVING_PAUSES_S[moving_rounds], gone)
             elif left_s <= 0 or (not self._has_anyone and not self._is_moving):
                 self._raise_failure()
                 return

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.services.batch_search import record_bytes
-from headrace.broker.services.queue_owners import MOVING_ROUNDS, MOVING_S, away
+from headrace.broker.services.queue_owners import MOVING_PAUSES_S, away
 from headrace.broker.services.timer_receipts import DelayedReceipt, HalfReceipt
 from headrace.errors import (
     BatchTooLarge,
@@ -215,9 +215,9 @@ class RecordSends:
         self, topic: Topic, number: int, batch: bytes, *, are_copies: bool = False
     ) -> BatchPlace:
         """Append one batch, here or at the partition's owner. Raises HeadraceError."""
-        for moving in range(MOVING_ROUNDS):
-            if moving:
-                await asyncio.sleep(MOVING_S)
+        for pause_s in MOVING_PAUSES_S:
+            if pause_s:
+                await asyncio.sleep(pause_s)
             try:
                 if self._ownership.is_mine(topic, number):
                     if are_copies:

@@ -43,6 +43,8 @@ public final class RocketClient {
             String secret = System.getenv("HEADRACE_ACCESS_SECRET");
             made.setCredentialProvider(new StaticSessionCredentialsProvider(key, secret));
         }
+        // On a slow machine, a partition may take longer to move than 3 s, the default.
+        if (arguments[1].equals("steady")) made.setRequestTimeout(Duration.ofSeconds(30));
         config = made.build();
         topic = arguments[2];
         group = arguments[3];
