@@ -13,6 +13,7 @@ LOG: Final = "log"
 TRANSACTIONS: Final = "transactions"
 QUEUES: Final = "queues"
 COMPACTED: Final = "compacted"
+LITE: Final = "lite"
 _GROUP: Final = {
     "share.auto.offset.reset": "earliest",
     "share.record.lock.duration.ms": "3000",

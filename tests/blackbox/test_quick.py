@@ -21,7 +21,7 @@ def test_real_clients_under_faults_see_nothing_that_must_not_be(tmp_path):
     assert report["anomalies"] == []
     assert report["faults"]["kill"] >= 1
     assert report["operations"]["transaction"]["ok"] > 10
-    assert set(report["messages"]) == {"shared", "ordered", "compacted"}
+    assert set(report["messages"]) == {"shared", "ordered", "compacted", "lite"}
     for counts in report["messages"].values():
         states = dict(counts)
         sent = states.pop("sent")

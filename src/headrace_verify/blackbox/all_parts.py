@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from headrace_verify.blackbox import compacted, queue_part
+from headrace_verify.blackbox import compacted, lite_part, queue_part
 from headrace_verify.blackbox.parts import RECORDS
 from headrace_verify.blackbox.transactions import TRANSACTIONS
+from headrace_verify.real_broker import HAS_ROCKETMQ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from headrace_verify.blackbox.parts import Part
 
 PARTS: tuple[Part, ...] = (TRANSACTIONS, queue_part.PART, compacted.PART)
+if HAS_ROCKETMQ and find_spec("grpc") is not None:  # or it has no clients
+    PARTS = (*PARTS, lite_part.PART)
 NAMES = (RECORDS, *(part.name for part in PARTS))
 
 

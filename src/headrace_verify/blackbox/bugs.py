@@ -28,7 +28,7 @@ from headrace_verify.blackbox.transactions import NAME as TRANSACTIONS
 from headrace_verify.crash import bugs as planted
 from headrace_verify.self_proof import Bug
 from headrace_verify.simulation import delivery_bugs
-from headrace_verify.workloads import COMPACTED, QUEUES
+from headrace_verify.workloads import COMPACTED, LITE, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,6 +166,7 @@ _DIRTY = ("dirty read", "aborted read")
 _EARLY = ("above high watermark", "vanished", "external non-monotonic poll")
 _AGAIN = ("delivered after its end",)
 _KEYS = ("key twice in flight", "key out of order")
+_HELD = ("lock ended early", *_KEYS)
 _UNSTORED = ("lost write", "misplaced", "duplicate", "inconsistent offset")
 _SOON = ("delivered early",)
 _ROLLED_BACK = ("aborted read",)
@@ -217,6 +218,10 @@ BUGS: tuple[ClientBug, ...] = (
     ClientBug(rocketmq_bugs.overlook_message_groups, _KEYS, 73, QUEUES),
     ClientBug(rocketmq_bugs.acknowledge_to_rocketmq_without_settling, _AGAIN, 74, QUEUES),
     ClientBug(queue_bugs.stop_at_a_gap_of_compaction, ("not alive",), 75, COMPACTED),
+    ClientBug(
+        queue_bugs.finish_what_a_client_of_lite_topics_gives_back, ("never settled",), 76, LITE
+    ),
+    ClientBug(queue_bugs.deliver_a_lite_topic_that_is_in_flight, _HELD, 77, LITE),
 )
 NOT_PLANTED: dict[int, str] = {}
 

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.shares import share_machine
+from headrace.coordination.shares.commands import ACCEPT
 from headrace.coordination.shares.delivery import RowDelivery
+from headrace.coordination.shares.lite_group import LiteGroup
+from headrace.coordination.shares.lite_progress import LOCK_EXPIRED, LiteLine
 from headrace.coordination.shares.settlements import decide_settle
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.records.attributes import PRODUCER
@@ -104,3 +107,23 @@ def stop_at_a_gap_of_compaction(patch: Patch) -> None:
         return self.skipped.pop()[0] if is_past else reached
 
     patch(BatchesRead, "add", short_sighted)
+
+
+def finish_what_a_client_of_lite_topics_gives_back(patch: Patch) -> None:
+    end = LiteLine.end
+
+    def hasty(self: Any, ended: Any) -> None:
+        end(self, ended._replace(kind=ACCEPT) if ended.kind == LOCK_EXPIRED else ended)
+
+    patch(LiteLine, "end", hasty)
+
+
+def deliver_a_lite_topic_that_is_in_flight(patch: Patch) -> None:
+    refresh = LiteGroup.refresh
+
+    def hasty(self: Any, name: str) -> None:
+        delivering, self.delivering = self.delivering, {}
+        refresh(self, name)
+        self.delivering = delivering
+
+    patch(LiteGroup, "refresh", hasty)

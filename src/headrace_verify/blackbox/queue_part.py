@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace_verify.blackbox.parts import Clients
+    from headrace_verify.blackbox.queue_consumers import QueueFace
 
 WORKLOAD = WORKLOADS[QUEUES]
 DEAD_TOPIC = "q-dead"
@@ -115,11 +116,19 @@ ROLES = (
 
 def prepare(context: Context) -> None:
     """Configure topics and groups. Raises OSError."""
+    configure_all(context, WORKLOAD.configs, GROUPS)
+
+
+def configure_all(
+    context: Context,
+    topics: Mapping[str, Mapping[str, str]],
+    groups: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Change settings of topics and groups. Raises OSError."""
     connection = Connection(context, PATIENCE_S)
-    for topic, configs in WORKLOAD.configs.items():
-        configure(connection, TOPIC_RESOURCE, topic, configs)
-    for group, configs in GROUPS.items():
-        configure(connection, GROUP_RESOURCE, group, configs)
+    for kind, named in ((TOPIC_RESOURCE, topics), (GROUP_RESOURCE, groups)):
+        for name, configs in named.items():
+            configure(connection, kind, name, configs)
     connection.drop()
 
 
@@ -200,14 +209,17 @@ def _was_calendar_set(crew: Clients) -> bool:
 # --- final reads ---------------------------------------------------------------------------------
 
 
-def read_back_all(reading: Reading, context: Context) -> Iterator[str]:
-    """Read the logs, the dead letters, and what groups still receive: nothing."""
+def read_back_all(
+    reading: Reading, context: Context, face: QueueFace | None = None
+) -> Iterator[str]:
+    """Read the logs, the dead letters, and what groups still receive (by HTTP unless `face` is
+    given): nothing."""
     yield from read_back(context, reading.topics)
     yield from _read_dead_letters(context, reading.dead_topic)
     web = Web(context)
     for group in reading.groups:
-        consumer = QueueConsumer(context, group, HttpFace(group, web))
-        for at in range(len(web.addresses)):
+        consumer = QueueConsumer(context, group, face or HttpFace(group, web))
+        for at in range(consumer.address_count):
             for topic in reading.topics:
                 _receive_the_rest(context, consumer, at, topic)
     web.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.records.partitioner import partition_of_key
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.payload import number_of
@@ -26,7 +27,7 @@ from headrace_verify.history import FAIL, INFO, OK
 from headrace_verify.real_broker import addresses_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 TIMEOUT_S: Final = 4.0
 LOCK_MS: Final = 10_000
@@ -34,7 +35,9 @@ LOCK_MS: Final = 10_000
 MS_NS: Final = 1_000_000
 DELAY_MS_MAX: Final = 6_000
 MESSAGE_GROUPS: Final = 12
-PLAIN, ORDERED, DELAYED, HALF = "plain", "ordered", "delayed", "half"
+PLAIN, ORDERED, DELAYED, HALF, LITE = "plain", "ordered", "delayed", "half", "lite"
+SUBSCRIBE_TO: Final = 2
+"""The action that subscribes to these lite topics and no others."""
 KINDS: Final = (PLAIN, ORDERED, ORDERED, DELAYED, HALF)
 COMMITTED, UNDECIDED = 0.6, 0.1
 """Fractions of the half messages; the others are rolled back."""
@@ -106,13 +109,16 @@ class RocketFace:
 
     locks_ms = (LOCK_MS,)
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, group: str, lite_topics: Sequence[str] = ()) -> None:
+        """`lite_topics`: which ones to receive, of a group that consumes lite topics."""
         self._calls = Calls(context)
         self.address_count = len(self._calls.addresses)
-        self._name = context.spec.group or ""
-        self._group = {"name": self._name}
+        self._name = group
+        self._group = {"name": group}
+        self._lite_topics = lite_topics
         # Clients of groups with order get several messages of one message group at a time.
-        self.more: dict[str, Any] = {"together": True} if is_ordered(self._name) else {}
+        is_together = bool(lite_topics) or is_ordered(group)
+        self.more: dict[str, Any] = {"together": True} if is_together else {}
 
     def way(self, how: str, wait_ms: int) -> tuple[str, int]:
         """A message is given back by a shorter lock."""
@@ -124,6 +130,8 @@ class RocketFace:
         """See QueueFace."""
         from headrace.rocketmq import wire
 
+        if self._lite_topics:
+            self._subscribe(at, topic)
         asked: dict[str, Any] = {
             "group": self._group,
             "message_queue": {"topic": {"name": topic}},
@@ -140,7 +148,9 @@ class RocketFace:
             if not one.HasField("message"):
                 continue
             system = one.message.system_properties
-            key = order_key(self._name, system.message_group, next(iter(system.keys), None))
+            key = system.lite_topic or order_key(
+                self._name, system.message_group, next(iter(system.keys), None)
+            )
             is_text = system.body_encoding == wire.IDENTITY
             found.append(
                 Received(
@@ -150,6 +160,17 @@ class RocketFace:
                 )
             )  # fmt: skip
         return found
+
+    def _subscribe(self, at: int, topic: str) -> None:
+        asked: dict[str, Any] = {
+            "group": self._group,
+            "topic": {"name": topic},
+            "action": SUBSCRIBE_TO,
+            "lite_topic_set": self._lite_topics,
+        }
+        (response,) = self._calls.ask(at, "SyncLiteSubscription", **asked)
+        if not result_of(response.status.code):
+            raise ConnectionError(f"subscribing failed: {response.status}")
 
     def settle(
         self, at: int, topic: str, ways: Mapping[tuple[str, int], Sequence[Received]]
@@ -200,15 +221,16 @@ def wire_ms(ms: int) -> dict[str, int]:
 
 def run_rocketmq_consumer(context: Context) -> None:
     """Receive from every broker in turn."""
-    face = RocketFace(context)
-    receive_everywhere(context, QueueConsumer(context, context.spec.group or "", face))
+    group = context.spec.group or ""
+    face = RocketFace(context, group)
+    receive_everywhere(context, QueueConsumer(context, group, face))
     face.close()
 
 
 # --- a producer ----------------------------------------------------------------------------------
 
 
-class _Producer:
+class Producer:
     """Sends one message at a time."""
 
     def __init__(self, context: Context) -> None:
@@ -217,10 +239,27 @@ class _Producer:
         self._clock = SystemClock()
         self._count = 0
 
-    def send(self, kind: str, topic: str, part: int) -> str | None:
+    def run(self, send: Callable[[], str | None]) -> None:
+        """Call `send` at the client's rate until the run is over, or it returns why it cannot."""
+        context = self._context
+        while not context.over.is_set():
+            refused = send()
+            if refused is not None:
+                context.gave_up(refused)
+                break
+            context.pause(1 / max(1, context.spec.rate_per_s))
+        self._calls.close()
+
+    def send_lite(self, topic: str, partitions: int, lite_topic: str) -> str | None:
+        """As `send`, to a lite topic, which lies in the partition of its name."""
+        return self.send(LITE, topic, partition_of_key(lite_topic.encode(), partitions), lite_topic)
+
+    def send(self, kind: str, topic: str, part: int, lite_topic: str = "") -> str | None:
         """Send one message and decide it; why it was refused although it is valid, if it was."""
         context = self._context
         fields, due = self._drawn(kind)
+        if lite_topic:
+            fields["lite_topic"] = lite_topic
         value, data = context.begin_send(topic, part, **due)
         message = {"topic": {"name": topic}, "body": data, "system_properties": fields}
         try:
@@ -258,6 +297,8 @@ class _Producer:
             fields |= {"message_type": wire.FIFO, "message_group": group}
         elif kind == HALF:
             fields["message_type"] = wire.TRANSACTION
+        elif kind == LITE:
+            fields["message_type"] = wire.LITE
         elif kind == DELAYED:
             delay_ms = int(DELAY_MS_MAX * context.rng.random() ** 2) + 1
             at_ns, at_ms = now_ns(), self._clock.now_ms()
@@ -298,19 +339,8 @@ class _Producer:
     def _any(self) -> int:
         return self._context.rng.randrange(len(self._calls.addresses))
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._calls.close()
-
 
 def run_rocketmq_producer(context: Context) -> None:
     """Send messages of every type to any broker."""
-    producer = _Producer(context)
-    while not context.over.is_set():
-        topic, part = context.rng.choice(context.places)
-        refused = producer.send(context.rng.choice(KINDS), topic, part)
-        if refused is not None:
-            context.gave_up(refused)
-            break
-        context.pause(1 / max(1, context.spec.rate_per_s))
-    producer.close()
+    producer, rng = Producer(context), context.rng
+    producer.run(lambda: producer.send(rng.choice(KINDS), *rng.choice(context.places)))

@@ -219,7 +219,7 @@ class _Run:
         self._parts = chosen(outcome.plan.parts)
         topics = TOPICS | {PROBE_TOPIC: 1}
         spec = Spec("run", "run", 0, self._plan.seed, cluster.bootstrap, topics, 0)
-        spec.options["http"] = cluster.http
+        spec.options |= {"http": cluster.http, "rocketmq": cluster.rocketmq}
         self._context = Context(spec, history)
         self.injector = FaultInjector(cluster, crew, history, self._plan.seconds)
         outcome.done = self.injector.done

@@ -30,6 +30,7 @@ from headrace_verify.blackbox.languages.rocketmq import (
     run_rocketmq_library_consumer,
     run_rocketmq_library_producer,
 )
+from headrace_verify.blackbox.lite_part import run_lite_consumer, run_lite_producer
 from headrace_verify.blackbox.producers import (
     run_aiokafka_producer,
     run_kafka_python_producer,
@@ -85,6 +86,8 @@ KINDS: dict[str, Callable[[Context], None]] = {
     "share-consumer": run_share_consumer,
     "rocketmq-producer": run_rocketmq_producer,
     "rocketmq-consumer": run_rocketmq_consumer,
+    "rocketmq-lite-producer": run_lite_producer,
+    "rocketmq-lite-consumer": run_lite_consumer,
     "rocketmq-library-producer": run_rocketmq_library_producer,
     "rocketmq-library-consumer": run_rocketmq_library_consumer,
 }
