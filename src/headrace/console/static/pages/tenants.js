@@ -11,6 +11,10 @@ const LIMIT = 200;
 const amount = (name, value) => (name.includes("byte") ? bytes(value) : count(value)) + (name.endsWith("_rate") ? "/s" : "");
 const limitsOf = ({ limits }) => Object.entries(limits).map(([name, value]) => html`<div>${name}: ${amount(name, value)}</div>`);
 
+const whenFull = (name) => ({
+  reject: t("records are refused"), slow: t("clients are slowed down"), "drop-oldest": t("the oldest records are deleted"),
+})[name] ?? name;
+
 export const Tenants = ({ path }) => (path.length ? html`<${Tenant} name=${path[0]} key=${path[0]} />` : html`<${List} />`);
 
 function List() {
@@ -37,7 +41,7 @@ function Tenant({ name }) {
         <${Figure} name=${t("Topics")} value=${count(tenant.topics)} />
         <${Figure} name=${t("Groups")} value=${count(tenant.groups)} />
         <${Figure} name=${t("Principals")} value=${count(tenant.principals.length)} />
-        <${Figure} name=${t("When its storage is full")} value=${tenant.when_full} />
+        <${Figure} name=${t("When its storage is full")} value=${whenFull(tenant.when_full)} note=${tenant.when_full} />
       </dl>
       <p><button onClick=${state.again}>${t("Read again")}</button></p>
       ${Object.keys(tenant.limits).length === 0
