@@ -28,7 +28,6 @@ KAFKAS_TOOL = "a tool of Apache Kafka, which tests/integration runs"
 ENDLESS = "runs until it is stopped"
 SERVE = "starts a broker: tests/integration starts them with these options"
 CLUSTER = "needs a cluster, which tests/cluster has"
-CLOUD = "needs object storage, which tests/integration/test_backup.py has"
 SPARK = "needs Spark, or tables that it has made: tests/pipeline"
 SEALED = "needs a full ledger, which tests/unit/inspection has"
 ATTACKS = "attacks brokers of its own: tests/wire"
@@ -60,6 +59,19 @@ for id in order-17 order-18; do
 done
 """
 
+TRANSACTION = """
+headrace topic create orders
+python -c '
+import os
+from confluent_kafka import Producer
+bootstrap = os.environ["HEADRACE_BOOTSTRAP"]
+producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "ID"})
+producer.init_transactions()
+producer.begin_transaction()
+producer.produce("orders", b"1")
+producer.commit_transaction()'
+"""
+
 
 class Guide(NamedTuple):
     """What a page supposes."""
@@ -83,15 +95,14 @@ GUIDES = {
     "CONFIGURATION": Guide(
         replaced={
             "--broker 2": "--broker 0",
+            "s3://backups/monday --data-dir /var/lib/headrace-restored": "file://$PWD/objects/monday"
+            " --data-dir downloaded",
+            "s3://backups": "file://$PWD/objects",
             "/var/lib/headrace-restored": "restored",
             "/var/lib/headrace": "$DATA",
             "/backup/": "",
         },
-        not_run={
-            "headrace serve": SERVE,
-            "headrace backup s3:": CLOUD,
-            "headrace restore s3:": CLOUD,
-        },
+        not_run={"headrace serve": SERVE},
     ),
     "GROUPS": Guide(f"{RECORDS}headrace consume orders --group billing --count 3"),
     "HTTP": Guide(
@@ -128,6 +139,8 @@ GUIDES = {
     ),
     "PRODUCTION": Guide(
         replaced={
+            "--secure /etc/headrace --data-dir /var/lib/headrace": "--secure configuration"
+            " --data-dir another",
             "10.0.0.5": "127.0.0.1",
             "/etc/headrace": "configuration",
             "/var/lib/headrace-restored": "restored",
@@ -191,7 +204,7 @@ GUIDES = {
         },
         options=("--objects", "file://{folder}/objects"),
     ),
-    "TRANSACTIONS": Guide(not_run={"headrace txn describe": "needs a transaction"}),
+    "TRANSACTIONS": Guide(TRANSACTION),
 }
 """Without those that only say how to start brokers, and those with tests of their own."""
 
