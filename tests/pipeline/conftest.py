@@ -107,6 +107,51 @@ def read(spark, broker):
 
 
 @pytest.fixture
+def streamed(spark, broker):
+    """A stream of a topic."""
+
+    def frame(topic, **options):
+        given = {"bootstrap.servers": broker, "subscribe": topic, **options}
+        return spark.readStream.format("headrace").options(**given).load()
+
+    return frame
+
+
+@pytest.fixture
+def written(tmp_path):
+    """What writes a stream to files in `out`, on one checkpoint."""
+    places = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    return lambda frame: frame.writeStream.format("parquet").options(**places)
+
+
+@pytest.fixture
+def to_topic(broker, tmp_path):
+    """What writes a stream to a topic, on one checkpoint."""
+
+    def writer(frame, topic):
+        given = {"bootstrap.servers": broker, "topic": topic}
+        given["checkpointLocation"] = str(tmp_path / "checkpoint")
+        return frame.writeStream.format("headrace").options(**given)
+
+    return writer
+
+
+@pytest.fixture
+def finish():
+    """Run a stream until all that is there is written; returns its query."""
+
+    def run(writer):
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+            return query
+        finally:
+            query.stop()
+
+    return run
+
+
+@pytest.fixture
 def contents(read):
     """(partition, offset, value) of all of a topic, in order."""
 

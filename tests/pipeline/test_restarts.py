@@ -30,32 +30,16 @@ def hold_next_worker(spark, tmp_path):
 
 
 def test_a_worker_that_connects_too_late_does_not_end_a_stream(
-    spark, broker, send, contents, topic, tmp_path, hold_next_worker, caplog
+    broker, streamed, to_topic, finish, send, contents, topic, hold_next_worker, caplog
 ):
     target = f"{topic}-out"
     create_topic(broker, target, 2, {})
     send(topic, 90)
-    frame = (
-        spark.readStream.format("headrace")
-        .option("bootstrap.servers", broker)
-        .option("subscribe", topic)
-        .load()
-        .select("value")
-    )
+    frame = streamed(topic).select("value")
     hold_next_worker()
 
     def run():
-        query = (
-            frame.writeStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("topic", target)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        finish(to_topic(frame, target))
 
     with caplog.at_level(logging.WARNING):
         with_restarts(run, "The stream", RestartPolicy(delay_ms=10))
@@ -66,7 +50,7 @@ def test_a_worker_that_connects_too_late_does_not_end_a_stream(
 
 
 def test_the_death_of_the_planner_or_committer_does_not_end_a_stream(
-    spark, broker, send, contents, topic, tmp_path, caplog
+    broker, streamed, to_topic, send, contents, topic, caplog
 ):
     """Spark starts both beside the stream, and says no more than that a stream was closed."""
     target = f"{topic}-out"
@@ -77,18 +61,7 @@ def test_the_death_of_the_planner_or_committer_does_not_end_a_stream(
 
     def run():
         nonlocal sent
-        query = (
-            spark.readStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("subscribe", topic)
-            .load()
-            .select("value")
-            .writeStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("topic", target)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
+        query = to_topic(streamed(topic).select("value"), target).start()
         try:
             query.processAllAvailable()
             if doomed and kill(doomed.pop(0)):

@@ -76,28 +76,12 @@ def test_unknown_topics_and_offsets_beyond_the_end_are_named_in_the_error(read, 
 
 
 def test_a_stream_limits_itself_and_goes_on_from_its_checkpoint(
-    spark, broker, send, topic, tmp_path
+    spark, streamed, written, finish, send, topic, tmp_path
 ):
     def run(limit):
-        stream = (
-            spark.readStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("subscribe", topic)
-            .option("maxOffsetsPerTrigger", limit)
-            .option("pinEnd", "true")
-            .load()
-        )
-        query = (
-            stream.select("partition", "offset")
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        query.processAllAvailable()
-        sizes = [progress["numInputRows"] for progress in query.recentProgress]
-        query.stop()
-        return [size for size in sizes if size]
+        stream = streamed(topic, maxOffsetsPerTrigger=limit, pinEnd="true")
+        query = finish(written(stream.select("partition", "offset")))
+        return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
     send(topic, 900)
     assert run("300") == [300, 300, 300]
@@ -117,26 +101,12 @@ def test_a_stream_limits_itself_and_goes_on_from_its_checkpoint(
 
 
 def test_a_first_batch_whose_records_retention_deleted_is_not_replayed_without_them(
-    spark, broker, send, topic, tmp_path
+    broker, streamed, written, finish, send, topic, tmp_path
 ):
     send(topic, 300)
 
     def run():
-        query = (
-            spark.readStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("subscribe", topic)
-            .load()
-            .select("value")
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        finish(written(streamed(topic).select("value")))
 
     run()
     for name in ("0", ".0.crc"):  # the first run of batch 0 failed
@@ -150,33 +120,19 @@ def test_a_first_batch_whose_records_retention_deleted_is_not_replayed_without_t
 
 
 def test_available_now_is_one_batch_up_to_the_end_at_its_start(
-    spark, broker, send, topic, tmp_path
+    spark, streamed, written, send, topic, tmp_path
 ):
     send(topic, 200)
-    query = (
-        spark.readStream.format("headrace")
-        .option("bootstrap.servers", broker)
-        .option("subscribe", topic)
-        .load()
-        .select("value")
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    query = written(streamed(topic).select("value")).trigger(availableNow=True).start()
     assert query.awaitTermination(300)
     assert spark.read.parquet(str(tmp_path / "out")).count() == 200
 
 
-def test_all_that_is_available_is_read_in_limited_batches(spark, broker, send, topic, tmp_path):
+def test_all_that_is_available_is_read_in_limited_batches(
+    spark, broker, written, send, topic, tmp_path
+):
     def write(frame):
-        return (
-            frame.select("value")
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        )
+        return written(frame.select("value"))
 
     def run(limit):
         stream = (

@@ -73,24 +73,11 @@ def test_a_read_can_insist_on_an_id(broker, topic):
         reader("former").partitions()
 
 
-def test_a_stream_does_not_mix_two_topics(spark, broker, send, topic, recreate, tmp_path):
+def test_a_stream_does_not_mix_two_topics(
+    spark, streamed, written, finish, send, topic, recreate, tmp_path
+):
     def run(**options):
-        query = (
-            spark.readStream.format("headrace")
-            .option("bootstrap.servers", broker)
-            .option("subscribe", topic)
-            .options(**options)
-            .load()
-            .select("value")
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .start()
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
+        finish(written(streamed(topic, **options).select("value")))
 
     def second():
         rows = spark.read.parquet(str(tmp_path / "out")).collect()
