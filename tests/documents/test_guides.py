@@ -143,6 +143,7 @@ GUIDES = {
             " --data-dir another",
             "10.0.0.5": "127.0.0.1",
             "/etc/headrace": "configuration",
+            "/etc/systemd/system/": "",
             "/var/lib/headrace-restored": "restored",
             "/var/lib/headrace": "$DATA",
             "/backup/": "",

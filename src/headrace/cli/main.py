@@ -57,6 +57,7 @@ COMMANDS = {
     "cluster": ("headrace.cli.cluster", "Manage a cluster; run a development cluster."),
     "context": ("headrace.cli.context", "Name clusters, and how to reach them."),
     "init": ("headrace.cli.init", "Write the configuration of a broker, secure if asked."),
+    "unit": ("headrace.cli.unit", "Print a systemd unit for one broker."),
     "cert": ("headrace.cli.cert", "Make certificates, signed by a CA of your own."),
     "top": ("headrace.cli.top", "Show rates and lag of topics and groups, refreshed."),
     "doctor": ("headrace.cli.doctor", "Collect facts for a bug report, without secrets."),

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests.debian import unpacked
 
 from headrace.broker.settings.table import SETTINGS
+from headrace.cli.failures import USAGE
+from headrace.cli.main import cli
 from headrace.dev_cluster.settings import (
     ClusterOptions,
     Member,
@@ -49,13 +52,31 @@ def test_auto_recovery_runs_apart_from_the_bookies():
     assert sample("bookie.conf")["journalSyncData"] == "true"
 
 
-@pytest.mark.parametrize(
-    "name", ["zookeeper", "bookie", "autorecovery", "headrace", "headrace-single"]
-)
+UNITS = ["zookeeper", "bookie", "autorecovery", "headrace", "headrace-single"]
+"""Those of a cluster, and the one that `headrace unit` prints."""
+
+
+def unit_of(name: str) -> str:
+    if name != "headrace-single":
+        return (DEPLOY / f"{name}.service").read_text()
+    printed = CliRunner().invoke(cli, ["unit", "--user", "operator"])
+    assert printed.exit_code == 0, printed.output
+    assert "\nUser=operator\n" in printed.stdout
+    assert "@" not in printed.stdout.replace("@system-service", "")
+    return printed.stdout
+
+
+@pytest.mark.parametrize("value", ["/var/lib/my data", "/srv/100%", "/srv/a\nExecStart=b"])
+def test_a_unit_has_no_path_that_means_something_else(value):
+    done = CliRunner().invoke(cli, ["unit", "--data-dir", value])
+    assert (done.exit_code, done.stdout) == (USAGE, "")
+
+
+@pytest.mark.parametrize("name", UNITS)
 def test_services_are_restarted_however_often_they_end(name):
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
-    unit.read(DEPLOY / f"{name}.service")
+    unit.read_string(unit_of(name))
     assert unit["Service"]["Restart"] == "always"
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
@@ -73,16 +94,18 @@ def systemd_analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.stem)
-def test_systemd_finds_nothing_wrong_with_the_units(tmp_path, path):
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path, name):
     # the programs are not installed here, and their paths are all that may differ
-    text = re.sub(r"^(Exec\w+=)/opt/\S+", r"\1/bin/true", path.read_text(), flags=re.MULTILINE)
-    (tmp_path / path.name).write_text(text)
-    done = systemd_analyze("verify", str(tmp_path / path.name))
+    programs = r"^(Exec\w+=)/\S+(?= serve)|^(Exec\w+=)/opt/\S+"
+    text = re.sub(programs, r"\1\2/bin/true", unit_of(name), flags=re.MULTILINE)
+    path = tmp_path / f"{name}.service"
+    path.write_text(text)
+    done = systemd_analyze("verify", str(path))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    exposure_max = 2.0 if path.stem.startswith("headrace") else 3.5  # of 10
+    exposure_max = 2.0 if name.startswith("headrace") else 3.5  # of 10
     options = "--offline=true", f"--threshold={exposure_max * 10:.0f}", "--no-pager"
-    done = systemd_analyze("security", *options, str(tmp_path / path.name))
+    done = systemd_analyze("security", *options, str(path))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
