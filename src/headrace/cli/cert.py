@@ -2,7 +2,7 @@
 
 Invariants: a CA's key lies beside its certificate, for its owner alone, or is written nowhere. No
 file is written over unless that was asked for, and then all at once, by one for the same owner. A
-renewed certificate says what the one before said, and possibly more.
+renewed certificate says what the one before said, and possibly more, if the same CA had issued it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.runtime.new_certificates import Authority, Certified, Pem, certified
+from headrace.cli.output import say
+from headrace.runtime.new_certificates import Authority, Certified, Pem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -134,14 +135,14 @@ def issue(
             USAGE,
         )
     target = out or folder
-    before = _replaced(target / f"{name}.pem", hosts) if replace else None
-    subject = name if before is None else before.subject
-    all_hosts = [*dict.fromkeys([*(() if before is None else before.hosts), *hosts])]
     try:
         kept = Pem((folder / CA).read_bytes(), (folder / CA_KEY).read_bytes())
         authority = Authority("", time.time_ns() // 1_000_000, kept=kept)
         if days > authority.days_left:
             raise ValueError(f"the CA is valid for another {authority.days_left} days only")
+        before = _replaced(authority, target, name, hosts) if replace else None
+        subject = name if before is None else before.subject
+        all_hosts = [*dict.fromkeys([*(() if before is None else before.hosts), *hosts])]
         made = authority.sign(subject, all_hosts, days)
     except OSError as error:
         raise CommandFailed(
@@ -163,15 +164,21 @@ def issue(
     write_new(target, files, is_replacing=replace)
     for file in files:
         click.echo(target / file)
+    said = f"CN={name}" if before is None else before.subject.rfc4514_string()
+    say(f"certified: {', '.join([said, *all_hosts])}")
 
 
-def _replaced(path: Path, hosts: Sequence[str]) -> Certified | None:
+def _replaced(
+    authority: Authority, folder: Path, name: str, hosts: Sequence[str]
+) -> Certified | None:
     """What the certificate says that is to be replaced; None: there is none. Raises
     CommandFailed."""
+    path, key = folder / f"{name}.pem", folder / f"{name}.key"
     try:
         data = path.read_bytes()
-        before = certified(data)
         has_key = b"PRIVATE KEY-----" in data
+        keys = data if has_key or not key.exists() else key.read_bytes()
+        before = authority.certified(data, keys, name)
         if bool(before.hosts) != has_key or b"ENCRYPTED" in data:
             raise ValueError("its key is not where `cert issue` puts it, or is encrypted")
         if hosts and not has_key:
@@ -180,7 +187,7 @@ def _replaced(path: Path, hosts: Sequence[str]) -> Certified | None:
         return None
     except OSError as error:
         raise CommandFailed(
-            f"{path} cannot be read ({error.strerror}); nothing was written",
+            f"{error.filename} cannot be read ({error.strerror}); nothing was written",
             "Run as the user whose file it is",
         ) from error
     except ValueError as error:

@@ -11,6 +11,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -41,10 +42,9 @@ class Certified(NamedTuple):
     """The names and addresses of a server; of a client, none."""
 
 
-def certified(pem: bytes) -> Certified:
-    """Read what the first certificate of a file says. Raises ValueError if it is none that an
-    Authority makes, so that another one in its place would not say the same."""
-    certificate = x509.load_pem_x509_certificate(pem)
+def _said(certificate: x509.Certificate) -> Certified:
+    """Raises ValueError if an Authority makes no such certificate, so that another one in its place
+    would not say the same."""
     try:
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound as error:
@@ -70,7 +70,7 @@ class Authority:
             self._name = self._certificate.subject
             return
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._name = _common_name(name)
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         self._certificate = (
             self._builder(self._name, self._key, days)
@@ -95,6 +95,20 @@ class Authority:
         """For how many whole days the CA is valid: nothing that it signs is accepted after that."""
         return (self._certificate.not_valid_after_utc - self._now) // _DAY
 
+    def certified(self, pem: bytes, keys: bytes, name: str) -> Certified:
+        """What the first certificate of a file says. Raises ValueError unless this CA issued it,
+        and that for `name` or for who has `keys`: the file may be another's, and certificates are
+        public, so that anybody can put any into it."""
+        certificate = x509.load_pem_x509_certificate(pem)
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, TypeError, ValueError) as error:
+            raise ValueError("this CA did not issue it") from error
+        found = _said(certificate)
+        if found.subject != _common_name(name):
+            _check_pair(certificate, keys, f"it is for {found.subject.rfc4514_string()}, whose key")
+        return found
+
     def sign(
         self, name: str | x509.Name, hosts: Sequence[str] = (), days: int = 365, password: str = ""
     ) -> Pem:
@@ -105,7 +119,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = name
         if isinstance(subject, str):
-            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+            subject = _common_name(subject)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]  # brokers are each other's clients
         if hosts:
             usages.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -152,15 +166,26 @@ def _key_text(key: ec.EllipticCurvePrivateKey, password: str = "") -> bytes:
 def _read(kept: Pem) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Raises ValueError."""
     certificate = x509.load_pem_x509_certificate(kept.certificate)
+    return certificate, _check_pair(certificate, kept.key, "the key of the CA")
+
+
+def _check_pair(certificate: x509.Certificate, pem: bytes, what: str) -> ec.EllipticCurvePrivateKey:
+    """The key of a certificate. Raises ValueError if the first key of a file is another."""
     try:
-        key = serialization.load_pem_private_key(kept.key, None)
+        key = serialization.load_pem_private_key(pem, None)
     except TypeError as error:
-        raise ValueError("the key of the CA is encrypted") from error
+        raise ValueError(f"{what} is encrypted") from error
+    except ValueError as error:
+        raise ValueError(f"{what} is not there") from error
     is_curve = isinstance(key, ec.EllipticCurvePrivateKey)
     if not is_curve or key.public_key() != certificate.public_key():
-        raise ValueError("the key is not that of the CA's certificate")
+        raise ValueError(f"{what} is another than its certificate's")
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return certificate, key
+    return key
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _usage(*, is_ca: bool) -> x509.KeyUsage:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from headrace.cli.main import cli
 
@@ -132,10 +133,37 @@ def test_what_no_command_made_is_not_replaced(tmp_path) -> None:
             "cert", "issue", str(tmp_path), "other", "--replace", code=2
         )
     other.unlink()
-    other.symlink_to(tmp_path / "client.pem")
+    run("cert", "issue", str(tmp_path), "other", "--out", str(tmp_path / "away"))
+    other.symlink_to(tmp_path / "away" / "other.pem")
     refused = run("cert", "issue", str(tmp_path), "other", "--replace", code=1)
     assert "other.pem is no ordinary file" in refused
     assert other.is_symlink()
+
+
+def test_only_what_the_same_ca_issued_for_the_same_is_renewed(tmp_path) -> None:
+    """Who owns a file may write any certificate into it, and the next renewal would sign that."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for folder in (ours, other):
+        run("cert", "dev", str(folder))
+        for name in ("alice", "admin"):
+            issued = run("cert", "issue", str(folder), name)
+            assert f"certified: CN={name}" in issued
+    again = "cert", "issue", str(ours), "alice", "--replace"
+    for name in ("alice.pem", "alice.key"):
+        (ours / name).write_bytes((other / name.replace("alice", "admin")).read_bytes())
+    assert "this CA did not issue it" in run(*again, code=2)
+    (ours / "alice.pem").write_bytes((ours / "admin.pem").read_bytes())
+    assert "it is for CN=admin, whose key is another" in run(*again, code=2)
+    (ours / "alice.key").unlink()
+    assert "it is for CN=admin, whose key is not there" in run(*again, code=2)
+    broker = certificate(ours / "broker.pem").public_bytes(serialization.Encoding.PEM)
+    for key in (b"", (other / "alice.key").read_bytes()):
+        (ours / "alice.pem").write_bytes(key + broker)
+        assert "it is for CN=broker, whose key is" in run(*again, code=2)
+    assert (ours / "alice.pem").read_bytes().endswith(broker)
+    (ours / "alice.pem").unlink()
+    run(*again)
+    assert certificate(ours / "alice.pem").subject.rfc4514_string() == "CN=alice"
 
 
 @pytest.mark.parametrize("command", [("init", "--secure"), ("cert", "dev")])
@@ -160,7 +188,7 @@ def test_what_cannot_be_signed_is_refused_and_nothing_is_written(tmp_path) -> No
     late = run("cert", "issue", str(one), "alice", "--days", "3650", code=2)
     assert "the CA is valid for another 3649 days only" in late
     (one / "ca.key").write_bytes((tmp_path / "two" / "ca.key").read_bytes())
-    assert "not that of the CA's certificate" in run("cert", "issue", str(one), "alice", code=2)
+    assert "the key of the CA is another" in run("cert", "issue", str(one), "alice", code=2)
     (one / "ca.key").write_bytes(b"nothing")
     assert "no certificate can be made" in run("cert", "issue", str(one), "alice", code=2)
     assert not (one / "alice.pem").exists()
