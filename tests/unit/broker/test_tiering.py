@@ -192,6 +192,29 @@ async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(t
             assert manifests == set(tmp_path.rglob("*.avro"))
 
 
+async def test_a_tag_is_set_again_if_the_table_changed_meanwhile(tmp_path, monkeypatch):
+    """Maintenance commits several times in a row; a failure would pause all of the topic."""
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    table = table_of(tmp_path, 10)
+    commit, overtaken = SqlCatalog.commit_table, [1, 2]
+
+    def overtake(*arguments: Any) -> Any:
+        """As if another process committed between this one's read and its write."""
+        if overtaken:
+            overtaken.pop()
+            raise CommitFailedException("Table has been updated by another process")
+        return commit(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtake)
+    found = await IcebergTables(tmp_path, "c").protect(TablePlace("t", 0, LedgerId(1)), 0, 10)
+    assert not overtaken
+    assert found.snapshot in {ref.snapshot_id for ref in table.refresh().refs().values()}
+    assert len(table.refs()) == 2
+
+
 class Tables:
     """The topic's table, which has no records, or gives other bytes; counts how often it is asked.
 

@@ -34,6 +34,7 @@ NAMESPACE: Final = "headrace"
 SETTLED: Final = "headrace.offsets"
 """The table's property: the ends of the partitions when maintenance last ran."""
 _FOREVER_MS: Final = 2**63 - 1
+_ATTEMPTS: Final = 5
 _DIGESTS_MAX: Final = 256
 _SYNCED_MAX: Final = 4096
 _CATALOG_FILE: Final = "catalog.db"
@@ -123,7 +124,7 @@ class IcebergTables:
         table = self._table(place.topic)
         tag = None if table is None else self._tag_of(table, place.ledger)
         if tag is None:
-            tag = self._add_tag(table, place, base, end)
+            tag = self._add_tag(place, base, end)
         # Of the snapshot that the catalog says is tagged, whatever happened since it was read.
         table = self._table(place.topic)
         known = None if table is None or tag is None else table.refs().get(tag.name)
@@ -138,17 +139,29 @@ class IcebergTables:
         self._sync_metadata(table, known.snapshot_id)
         return ProtectedFiles(known.snapshot_id, files)
 
-    def _add_tag(self, table: Any, place: TablePlace, base: int, end: int) -> TableTag | None:
-        snapshot = None if table is None else table.current_snapshot()
-        if snapshot is None:
-            return None
-        found = self._planned(table, snapshot.snapshot_id, place, base, end)
-        if not found:
-            return None
-        end_row = max(last for _, _, last in found) + 1
-        tag = TableTag(self._owner, place.partition, end_row, place.ledger)
-        table.manage_snapshots().create_tag(snapshot.snapshot_id, tag.name, _FOREVER_MS).commit()
-        return tag
+    def _add_tag(self, place: TablePlace, base: int, end: int) -> TableTag | None:
+        """Tag the current snapshot, again if the table changed meanwhile, as in maintenance."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for attempt in range(_ATTEMPTS):
+            table = self._table(place.topic)
+            snapshot = None if table is None else table.current_snapshot()
+            if snapshot is None:
+                return None
+            found = self._planned(table, snapshot.snapshot_id, place, base, end)
+            if not found:
+                return None
+            end_row = max(last for _, _, last in found) + 1
+            tag = TableTag(self._owner, place.partition, end_row, place.ledger)
+            change = table.manage_snapshots()
+            try:
+                change.create_tag(snapshot.snapshot_id, tag.name, _FOREVER_MS).commit()
+            except CommitFailedException:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            return tag
+        return None
 
     def _planned(
         self, table: Any, snapshot_id: int, place: TablePlace, base: int, end: int
