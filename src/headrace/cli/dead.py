@@ -36,7 +36,8 @@ from headrace.cli.topic_trim import delete_before
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.http.records import as_text
 from headrace.records.letters import Letter, letter_of
-from headrace.records.tenant_names import written
+from headrace.records.tenant_names import name_in, written
+from headrace.records.written_topics import with_written_topics
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -151,8 +152,8 @@ def _is_wanted(
     letter = letter_of(headers_of(message))
     _, time_ms = message.timestamp()
     return (
-        (origin is None or letter.topic == origin)
-        and (group is None or letter.consumer == group)
+        (origin is None or name_in(letter.topic) == name_in(origin))
+        and (group is None or name_in(letter.consumer) == name_in(group))
         and (reason is None or reason in letter.reason)
         and (since is None or time_ms >= since)
         and (until is None or time_ms < until)
@@ -294,7 +295,9 @@ def redrive(
     if results is not None:
         said = {"dry_run": True} if dry_run else {}
         with _new_file(results) as file:
-            outcome.note = lambda row: print(json.dumps(row | said), file=file, flush=True)
+            outcome.note = lambda row: print(
+                json.dumps(with_written_topics(row | said)), file=file, flush=True
+            )
             _run(session, topic, wanted, outcome, dry_run=dry_run, lines=False)
     else:
         _run(session, topic, wanted, outcome, dry_run=dry_run, lines=lines)

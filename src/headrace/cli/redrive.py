@@ -11,6 +11,7 @@ place of the one that it replaces. A letter that was sent back `loop_max` times 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from headrace.records.letters import (
 )
 from headrace.records.tenant_names import name_in, sibling
 from headrace.records.written_topics import with_written_topics
+from headrace.runtime.child_process import HELPER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -540,5 +542,6 @@ def _sent_headers(message: Message, content: Message) -> list[tuple[str, bytes |
 
 
 def print_line(row: dict[str, Any]) -> None:
-    """One JSON line, at once."""
-    click.echo(json.dumps(with_written_topics(row)))
+    """One JSON line, at once. A broker that started the command writes topics for its client."""
+    is_for_broker = HELPER_VARIABLE in os.environ
+    click.echo(json.dumps(row if is_for_broker else with_written_topics(row)))

@@ -27,7 +27,6 @@ from headrace.http.operations import (
     DRY_RUN,
     INT64_MAX,
     LIMIT_DEFAULT,
-    OF_TENANT,
     OFFSET,
     PAGE,
     PARTITION,
@@ -63,7 +62,7 @@ SAMPLES_MAX: Final = 3
 TEXT_LENGTH_MAX: Final = 500
 TAKEN_MAX: Final = 1_000
 _PLACE: Final = "([0-9]{1,7}):([0-9]{1,18})"
-_SENT_TO: Final = f"({OF_TENANT}[a-zA-Z0-9._-]{{1,249}})-{_PLACE}"
+_SENT_TO: Final = f"{TOPIC['pattern'].removesuffix('$')}-{_PLACE}$"
 LETTER: Final = text(26, 3, pattern=f"^{_PLACE}$")
 """A letter's partition and offset."""
 
@@ -101,7 +100,7 @@ class DeadLetterOperations:
             ["partition", "offset"], partition=PARTITION, offset=OFFSET, **content_fields()
         )
         edit["anyOf"] = [needing(name) for name in ("key", "value", "headers")]
-        sent = fields(["letter", "to"], letter=LETTER, to=text(314, 5, pattern=f"^{_SENT_TO}$"))
+        sent = fields(["letter", "to"], letter=LETTER, to=text(314, 5, pattern=_SENT_TO))
         self.operations = [
             Operation("GET", "/v1/dead-letters", "listDeadLetterTopics",
                       "List the topics that share groups name for their dead letters.",
@@ -178,6 +177,7 @@ class DeadLetterOperations:
     async def _letters(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
         scan, query = Scan(call.query.get("records", RECORDS)), call.query
+        origin = call.view.topic_key(query["origin"]) if "origin" in query else None
         limit = query.get("limit", LIMIT_DEFAULT)
         after = _place(query["page_token"]) if "page_token" in query else Place(-1, -1)
 
@@ -185,7 +185,7 @@ class DeadLetterOperations:
             cause = cause_of(letter)
             return (
                 query.get("since_ms", 0) <= record.timestamp_ms < query.get("until_ms", INT64_MAX)
-                and name_in(query.get("origin", cause.origin)) == name_in(cause.origin)
+                and (origin is None or name_in(origin) == name_in(cause.origin))
                 and name_in(query.get("group", cause.group)) == name_in(cause.group)
                 and query.get("reason", "") in letter.reason
             )

@@ -41,7 +41,7 @@ class OverviewOperations:
         self._verdict = Verdict(services)
         self._found: tuple[int, list[Json]] = (-1, [])
         self._streams = 0
-        watched = text(249, 1, pattern=TOPIC["pattern"], description="Also its offsets.")
+        watched = TOPIC | {"description": "Also its offsets."}
         points = integer(1, SAMPLES_MAX, default=180)
         after = {"last-event-id": text(60, description="Continue after this event.")}
         self.operations = [
@@ -172,5 +172,5 @@ class OverviewOperations:
                 for one in self._services.topics.describe(topic)
                 if one.offsets is not None
             ]
-            found.append(("topic", {"topic": name, "offsets": offsets}))
+            found.append(("topic", call.shown({"topic": name, "offsets": offsets})))
         return found

@@ -19,7 +19,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
 from headrace.records.tenant_names import OPEN
-from headrace.records.written_topics import with_written_topics
+from headrace.records.written_topics import TOPICS_BY_NAME, with_written_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "listTopics": ("query.prefix",),
+    "followEvents": ("query.topic",),
     "takeBackDeadLetters": ("body.sent.to",),
     "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
 }
@@ -84,7 +85,7 @@ def leave(view: TenantView, value: Any, field: str = "") -> Any:
             return view.text(value)
         return view.name(value) if field in _KEYS else value
     if isinstance(value, dict):
-        if field in {"evidence", "sent"}:
+        if field in {"evidence", *TOPICS_BY_NAME}:
             return {view.text(name): leave(view, item, "evidence") for name, item in value.items()}
         found = {name: leave(view, item, name) for name, item in value.items()}
         if value.get("name") == DEAD_LETTER_TOPIC:

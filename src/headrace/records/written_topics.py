@@ -17,6 +17,8 @@ _TOPICS: Final = frozenset(
 """Fields whose texts begin with a topic."""
 _SETTING: Final = "topic.name"
 """The end of names of settings that name a topic."""
+TOPICS_BY_NAME: Final = frozenset({"sent", "origin_unverified"})
+"""Fields that count by topic: the topics are the names in them."""
 _CONTENTS: Final = frozenset({"key", "headers", "decoded", "properties", "attributes"})
 _OF_TOPIC: Final = frozenset({"partitions", "deleted"})
 """A document with one of these and a name is about the topic of that name."""
@@ -30,6 +32,8 @@ def with_written_topics(value: Any, field: str = "") -> Any:
         return [with_written_topics(item, field) for item in value]
     if not isinstance(value, dict):
         return value
+    if field in TOPICS_BY_NAME:
+        return {written(topic): count for topic, count in value.items()}
     name = value.get("name")
     is_setting = isinstance(name, str) and name.endswith(_SETTING)
     is_named = field == "topics" or value.get("resource") == "topic" or value.keys() & _OF_TOPIC

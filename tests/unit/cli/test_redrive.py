@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 
-from headrace.cli import redrive, transfer
+from headrace.cli import dead, redrive, transfer
 from headrace.cli.failures import CommandFailed
 from headrace.cli.session import CliSession
+from headrace.runtime.child_process import HELPER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +95,31 @@ def test_a_letter_does_not_name_a_topic_of_another_tenant_as_its_origin(session)
     fates = [plan.fate(letter) for letter, _edited in redrive.scan(session, TOPIC)]
     assert [one.target for one in fates] == ["orders", "", ""]
     assert [one.error for one in fates[1:]] == [redrive.NO_ORIGIN] * 2
+
+
+def test_letters_are_found_by_the_names_of_a_tenants_topic_and_group(session):
+    """Brokers write names into letters, without the tenant."""
+    names = ("kafka_dlt-original-topic", b"orders"), ("kafka_dlt-original-consumer-group", b"g")
+    append(session, ("v", [*names]))
+    for words, count in (
+        (("--origin", "acme/orders", "--group", "«acme»g"), 1),
+        (("--origin", "orders", "--group", "g"), 1),
+        (("--origin", "acme/other"), 0),
+        (("--group", "«acme»other"), 0),
+    ):
+        ran = CliRunner().invoke(dead.dead, ["show", TOPIC, "--json", *words], obj=session)
+        assert ran.exit_code == 0, ran.output
+        assert len(json.loads(ran.stdout)) == count, words
+
+
+def test_lines_have_topics_as_their_reader_wants_them(monkeypatch, capsys):
+    """A broker has its own clients, to each of which it writes names in another way."""
+    row = {"letter": "0:1", "outcome": "sent", "to": "«acme»orders-0:5"}
+    redrive.print_line(row)
+    assert json.loads(capsys.readouterr().out) == row | {"to": "acme/orders-0:5"}
+    monkeypatch.setenv(HELPER_VARIABLE, "{}")
+    redrive.print_line(row)
+    assert json.loads(capsys.readouterr().out) == row
 
 
 def test_a_letter_that_claims_to_edit_one_that_was_sent_is_sent_unless_it_does(session):

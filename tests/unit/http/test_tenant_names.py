@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 from starlette.responses import Response
 from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
+from tests.unit.http.test_overview import Stream
 
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
@@ -29,7 +30,7 @@ from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
 from headrace.http.operations import NDJSON
-from headrace.http.tenancy import leave_response
+from headrace.http.tenancy import leave, leave_response
 from headrace.runtime.figures import Figures
 
 if TYPE_CHECKING:
@@ -196,6 +197,46 @@ async def test_operators_name_what_tenants_have_by_tenant_and_name(monkeypatch):
         assert [one["origin"] for one in causes["causes"]] == [f"acme/{TOPIC}"]
         _, found = await web.ask("GET", f"/v1/topics/{KEY}{TOPIC}/messages")
         assert {one["topic"] for one in found["messages"]} == {f"acme/{LETTERS}", f"acme/{TOPIC}"}
+
+
+async def test_what_operators_write_for_a_topic_is_read_in_all_places(monkeypatch):
+    """Also where its name is a part of a text, or what a letter's origin is compared with."""
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        spellings = (("root", KEY), ("root", "acme/"), ("alice", ""))
+        for web.principal, prefix in spellings:
+            desk = f"/v1/dead-letters/{KEY if prefix else ''}{LETTERS}"
+            for query, count in (
+                (f"origin={prefix}{TOPIC}&group={KEY if prefix else ''}{GROUP}", 1),
+                (f"origin={prefix}other", 0),
+                (f"group={prefix}other", 0),
+            ):
+                status, found = await web.ask("GET", f"{desk}/letters?{quote(query, safe='=&')}")
+                assert (status, len(found.get("letters", ()))) == (200, count), (query, found)
+            sent = [{"letter": "0:0", "to": f"{prefix}{TOPIC}-0:0"}]
+            status, taken = await web.ask("POST", f"{desk}/take-back", {"sent": sent})
+            assert status == 200, taken
+            (result,) = taken["results"]
+            assert result["to"] == f"{'acme/' if prefix else ''}{TOPIC}-0:0"
+            assert "error" not in result, "it was found, and is no redriven record"
+        for web.principal, prefix in spellings[:2]:
+            stream = Stream(web, f"/v1/events?topic={quote(prefix + TOPIC)}")
+            while (shown := await stream.next())[1] != "topic":
+                pass
+            assert shown[2]["topic"] == f"acme/{TOPIC}"
+            await stream.end()
+        web.principal = "alice"  # of a tenant, which has no rights to the cluster
+        for name in (TOPIC, f"acme/{TOPIC}", "absent"):
+            assert (await web.ask("GET", f"/v1/events?topic={name}"))[0] == 403
+
+
+def test_counts_by_topic_have_topics_as_the_client_writes_them():
+    result = {"sent": {KEY + TOPIC: 2}, "origin_unverified": {KEY + TOPIC: 1}, "kept": 0}
+    for view, name in (
+        (TenantView("", reads_slashes=True), f"acme/{TOPIC}"),
+        (TenantView(KEY), TOPIC),
+    ):
+        shown = {"sent": {name: 2}, "origin_unverified": {name: 1}, "kept": 0}
+        assert leave(view, result) == shown
 
 
 def marked(value: Any, field: str = "") -> set[str]:
