@@ -112,7 +112,7 @@ def _lags(session: CliSession, group: str, kind: str) -> list[Lag]:
 @GROUP
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
-@number_option("--sample", 100_000, 1, "Maximum number of records to examine.")  # fmt: skip
+@number_option("--sample", 100_000, 1, "Maximum number of records to examine.")
 @AS_JSON
 @click.pass_obj
 def keys(session: CliSession, /, group: str, topic: str, **options: Any) -> None:

@@ -274,7 +274,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     help="Default: the topic a letter came from.",
 )
 @RATE
-@number_option("--loop-max", 3, 1, "Keep letters that were sent back so often.")  # fmt: skip
+@number_option("--loop-max", 3, 1, "Keep letters that were sent back so often.")
 @CHUNK
 @DRY_RUN
 @MASTER

@@ -113,11 +113,18 @@ class AclOperations:
         query = call.query
         wanted = AclFilter(
             kind=RESOURCES[query["resource"]] if "resource" in query else ANY,
-            name=_name(query, call) if "name" in query else None,
+            name=query.get("name"),
             pattern_type=PatternType.MATCH if "name" in query else ANY,
             principal=query.get("principal"),
         )
-        found = sorted(map(_shown, self._access().find(wanted)), key=lambda one: str(one["id"]))
+        rules = [*self._access().find(wanted)]
+        if "name" in query:  # a topic's may be written in another way than those of others
+            of_topics = self._access().find(
+                wanted._replace(name=call.view.topic_key(query["name"]))
+            )
+            rules = [acl for acl in rules if acl.pattern.kind != ResourceType.TOPIC]
+            rules += [acl for acl in of_topics if acl.pattern.kind == ResourceType.TOPIC]
+        found = sorted(map(_shown, rules), key=lambda one: str(one["id"]))
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:

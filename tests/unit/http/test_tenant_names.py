@@ -280,6 +280,11 @@ async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypat
         group_rule = rule | {"resource": "group", "name": "acme/g"}
         _, made = await web.ask("POST", "/v1/acls", group_rule)
         assert made["acl"]["name"] == "acme/g", "a group of the default tenant"
+        any_rule = rule | {"resource": "group", "name": f"acme/{TOPIC}"}
+        await web.ask("POST", "/v1/acls", any_rule)
+        _, listed = await web.ask("GET", f"/v1/acls?name=acme/{TOPIC}")
+        named = {one["resource"] for one in listed["acls"] if one["name"] == f"acme/{TOPIC}"}
+        assert named == {"topic", "group"}
 
 
 def test_labels_of_metrics_have_topics_as_operators_write_them():

@@ -187,6 +187,19 @@ async def test_what_a_tenants_users_have_leaves_room_for_the_operators(monkeypat
         assert [str(one or "")[:38] for one in errors.values()] == [
             *("", "the tenant has 2 users, the limit of o", "")
         ]
+        # Of users that come and go something stays, which is bounded, too: 6 names for a tenant.
+        change, refused = services.authentication.users.change, ""
+        for number in range(10):
+            name = f"«beta»v{number}"
+            (error,) = (await change([CredentialChange(name, SHA_256, credential)])).values()
+            if error is not None:
+                refused = str(error)
+                break
+            await change([CredentialChange(name, SHA_256, None)])
+        assert "tenant has 6 names of users and removed users, the limit of one" in refused
+        assert "give a user that was removed a new password" in refused
+        again = [CredentialChange("«beta»v0", SHA_256, credential)]
+        assert await change(again) == {"«beta»v0": None}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.tenant_shares import TenantShares
@@ -44,6 +45,9 @@ NAME_BYTES_MAX: Final = 100
 """Stored in hexadecimal as the name of a node."""
 SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
+NAMES_PER_USER: Final = 3
+"""Of users and removed users, whose facts stay: a bound of what is stored of users that come and
+go."""
 RESERVED_PREFIX: Final = "headrace-helper:"
 """Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
 
@@ -103,6 +107,8 @@ class Users:
         self._metadata = metadata
         self._versions: dict[str, int] = {}
         self._users: dict[str, Credentials] = {}
+        self._names: Counter[str] = Counter()
+        """By tenant, of users and removed users."""
         self._listeners: list[Callable[[str], None]] = []
         self._forms: dict[str, UserForms] = {DEFAULT: UserForms()}
         """By tenant, of its own users."""
@@ -118,11 +124,12 @@ class Users:
         """
         user = user_of_key(key)
         if entry is None:
-            self._versions.pop(key, None)
+            self._names[tenant_of(user)] -= self._versions.pop(key, None) is not None
             self._set(user, {})
             return
         if entry.version <= self._versions.get(key, ABSENT):
             return
+        self._names[tenant_of(user)] += key not in self._versions
         self._versions[key] = entry.version
         credentials: Credentials = {}
         try:
@@ -201,7 +208,7 @@ class Users:
         for change in changes:
             check_change(change)
         if user not in self._users:
-            self._check_count(tenant_of(user))
+            self._check_count(user)
         key = user_key(user)
 
         def changed(entry: MetadataEntry | None) -> bytes:
@@ -218,11 +225,17 @@ class Users:
         assert stored is not None, "each change is stored"
         self.apply(key, stored)
 
-    def _check_count(self, tenant: str) -> None:
-        """Raise CredentialInvalid if there can be no further user."""
+    def _check_count(self, user: str) -> None:
+        """Raise CredentialInvalid if there can be no further user, or not of this name."""
+        tenant = tenant_of(user)
         counts = {of: forms.user_count for of, forms in self._forms.items()}
         if excess := TenantShares("users", USERS_MAX).excess(tenant, counts):
             raise CredentialInvalid(f"{excess}: remove one first; nothing was changed")
+        names = TenantShares("names of users and removed users", USERS_MAX * NAMES_PER_USER)
+        if user_key(user) not in self._versions and (excess := names.excess(tenant, self._names)):
+            raise CredentialInvalid(
+                f"{excess}: give a user that was removed a new password; nothing was changed"
+            )
 
 
 def _credentials(fact: UserFact) -> Credentials:
