@@ -42,8 +42,17 @@ class CommandFailed(click.ClickException):
         super().__init__(message)
         self.next_step = next_step
         self.exit_code = exit_code  # type: ignore[misc]  # click: a class variable by default
+        self.is_refusal = False
+        """Whether it is certain that nothing was changed."""
 
 
+_REFUSALS = frozenset(
+    {
+        *("CLUSTER_AUTHORIZATION_FAILED", "POLICY_VIOLATION", "RESOURCE_NOT_FOUND"),
+        *("UNACCEPTABLE_CREDENTIAL", "UNSUPPORTED_SASL_MECHANISM", "_AUTHENTICATION"),
+    }
+)
+"""Errors of requests that brokers check before they do anything."""
 _QUOTED = re.compile(r"'[^']*'")
 
 
@@ -173,6 +182,12 @@ _MEANINGS = {
 
 def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
     """Convert a client error that occurred while `doing` something into a message and exit code."""
+    failed = _failed(error, doing)
+    failed.is_refusal = error.name() in _REFUSALS
+    return failed
+
+
+def _failed(error: KafkaError, doing: str) -> CommandFailed:
     meaning = _MEANINGS.get(error.name())
     said = error.str()
     said = said if said.endswith("..") else said.removesuffix(".")  # ".." is a name

@@ -241,8 +241,10 @@ def _set(
     else:
         try:
             place.set_password(name, password, chosen, iterations, sorted({*stored} - {*chosen}))
-        except CommandFailed:
-            if generate:  # the change may have been stored although no answer came
+        except CommandFailed as error:
+            if (
+                generate and not error.is_refusal
+            ):  # the change may have been stored although no answer came
                 click.echo(f"password, if it was set all the same: {password}", err=True)
             raise
     if as_json:

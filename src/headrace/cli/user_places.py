@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Rejected
 from headrace.records.tenant_names import name_in, prefix_of
 from headrace.runtime.scram import (
     HASHES,
@@ -121,7 +121,9 @@ class StoredUsers:
             async with open_users(self._place) as users:
                 yield users
         except HeadraceError as error:
-            raise CommandFailed(f"{str(error).rstrip('.')}; nothing was changed") from error
+            failed = CommandFailed(f"{str(error).rstrip('.')}; nothing was changed")
+            failed.is_refusal = isinstance(error, Rejected)
+            raise failed from error
         finally:
             os.umask(before)
 

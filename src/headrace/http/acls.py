@@ -128,7 +128,8 @@ class AclOperations:
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:
-        access, acl = self._access(), _rule(call.body, _name(call.body, call))
+        call.body["name"] = name = _name(call.body, call)  # also for the audit log
+        access, acl = self._access(), _rule(call.body, name)
         exists = bool(access.find(_exactly(acl)))
         if not call.is_dry_run:
             for error in await access.create([acl]):

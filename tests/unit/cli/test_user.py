@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError
 
 from headrace.administration.stored_users import open_users
-from headrace.cli.failures import CommandFailed
+from headrace.cli.failures import CommandFailed, from_kafka
 from headrace.cli.main import cli
 from headrace.cli.user_places import StoredUsers
 from headrace.runtime.scram import HASHES, ScramCredential
@@ -68,6 +69,26 @@ def test_a_generated_password_that_may_have_been_set_is_not_lost(tmp_path, monke
     assert done.exit_code == 1
     password = done.stderr.partition("if it was set all the same: ")[2].split()[0]
     assert StoredUsers(tmp_path).is_password("admin", password)
+
+
+@pytest.mark.parametrize(("code", "is_shown"), [(93, False), (31, False), (7, True), (-185, True)])
+def test_a_generated_password_that_was_refused_is_not_shown(
+    tmp_path, monkeypatch, code, is_shown
+) -> None:
+    """An unacceptable user, no right; and no answer in time, of the broker and of the client."""
+
+    def failing(*_arguments: Any) -> None:
+        raise from_kafka(KafkaError(code), "change a user")
+
+    user("add", tmp_path, "first")
+    monkeypatch.setattr(StoredUsers, "set_password", failing)
+    arguments = ["user", "rotate", "admin", "--data-dir", str(tmp_path), "--generate"]
+    done = CliRunner().invoke(cli, arguments)
+    assert (done.exit_code > 0, "set all the same" in done.stderr) == (True, is_shown)
+    monkeypatch.undo()
+    arguments = ["user", "add", "x" * 101, "--data-dir", str(tmp_path), "--generate"]
+    done = CliRunner().invoke(cli, arguments)
+    assert (done.exit_code > 0, "set all the same" in done.stderr) == (True, False)
 
 
 def test_a_broker_does_not_show_what_it_stores(tmp_path) -> None:

@@ -547,6 +547,8 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
             made = {"name": "acme", "principals": ["User:alice"]}
             await web.ask("POST", "/v1/tenants", made)
             await web.ask("PATCH", "/v1/tenants/acme", {"remove": ["User:alice"]})
+            rule = {"principal": "User:x", "permission": "deny", "operation": "READ"}
+            await web.ask("POST", "/v1/acls", rule | {"resource": "topic", "name": "acme/orders"})
 
     asyncio.run(scenario())
     lines = [record.getMessage() for record in caplog.records if record.name == "headrace.audit"]
@@ -555,6 +557,8 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
     assert '"event":"changed","principal":"User:root"' in lines[1]
     assert '"request":"createTenant","resources":["acme","User:alice"]' in lines[2]
     assert '"request":"changeTenant","resources":["acme","User:alice"]' in lines[3]
+    assert '"request":"createAcl"' in lines[4]
+    assert "«acme»orders" in json.loads(lines[4])["resources"], "as everywhere in the audit log"
     assert "123456" not in "".join(lines)
 
 
