@@ -116,6 +116,16 @@ def test_a_tenant_is_shown_with_its_limits_and_what_it_uses_and_the_command_says
     assert "stored_bytes" in said
 
 
+def test_an_old_address_of_a_tenants_topic_shows_it_as_operators_write_it(browser, make_broker):
+    broker = make_broker(*SETTINGS)
+    ask(broker, "POST", "/v1/tenants", {"name": "beta", "principals": ["User:eve"]})
+    ask(broker, "POST", "/v1/topics", {"name": "beta/orders"})
+    for place in ("topics", "queues", "dead-letters"):
+        address = f"{place}/%C2%ABbeta%C2%BBorders"
+        with browser.page(address, base=f"http://{broker.http}") as page:
+            page.locator("main h1", has_text="beta/orders").wait_for()
+
+
 PAGES = [
     "acls",
     "acls/add",

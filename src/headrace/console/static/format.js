@@ -44,7 +44,7 @@ export function span(ms) {
   return `${(ms / 1000).toFixed(1)} s`;
 }
 
-// A topic of a tenant as operators write it: acme/orders. The broker takes both.
+// A topic of an address as the broker answers: acme/orders. Older addresses have «acme»orders, which it takes, too.
 const OF_TENANT = /^«([a-z0-9][a-z0-9-]{0,31})»/;
 export const topicText = (name) => name.replace(OF_TENANT, "$1/");
 

@@ -14,7 +14,8 @@ const PAGE = 100;
 const placeOf = (one) => `${one.partition}:${one.letter_offset}`;
 
 export const Page = ({ path, query }) => {
-  const [name, partition, offset] = path;
+  const [address = "", partition, offset] = path;
+  const name = topicText(address);
   if (offset !== undefined) return html`<${Letter} topic=${name} partition=${partition} offset=${offset} />`;
   return name ? html`<${Desk} name=${name} query=${query} />` : html`<${List} />`;
 };
@@ -30,7 +31,7 @@ function List() {
     <${Loaded} state=${state}>${({ topics }) => (topics.length === 0
       ? html`<${Empty} text=${t("No group names a topic for dead letters. Name one:")} command="headrace config set errors.deadletterqueue.topic.name=orders.dead --group billing" />`
       : html`<${Table} label=${t("Dead letters")} rows=${topics} keyOf=${(one) => one.name} columns=${[
-          { name: t("Topic"), cell: (one) => html`<a href=${link(["dead-letters", one.name])}>${topicText(one.name)}</a>` },
+          { name: t("Topic"), cell: (one) => html`<a href=${link(["dead-letters", one.name])}>${one.name}</a>` },
           { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },
         ]} />`)}<//>
     <form class="filters" onSubmit=${open}>

@@ -1,7 +1,7 @@
 // The lag of a group: now, over the last hour, and the keys of a partition that it is behind in.
 import { html, useEffect } from "../vendor/preact.js";
 import { at, get, useData } from "../api.js";
-import { bytes, count, line, span } from "../format.js";
+import { bytes, count, line, span, topicText } from "../format.js";
 import { link } from "../route.js";
 import { Chart, Empty, Figure, Loaded, Missing, Table } from "../ui.js";
 import { t } from "../words.js";
@@ -68,7 +68,7 @@ function direction({ records_per_s: rate, span_ms: ms }) {
 // Of the records that wait in one partition, or of its newest ones where none waits.
 function HotKeys({ group, place }) {
   const cut = place.lastIndexOf("/");
-  const [topic, partition] = [place.slice(0, cut), place.slice(cut + 1)];
+  const [topic, partition] = [topicText(place.slice(0, cut)), place.slice(cut + 1)];
   const found = group.offsets.find((one) => one.topic === topic && String(one.partition) === partition);
   const from = found?.lag > 0 && found.offset != null ? { offset: found.offset } : {};
   const path = at("topics", topic, "hot-keys", partition);

@@ -2,14 +2,14 @@
 import { html } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { count, line, span, time, visible, weekday } from "../format.js";
+import { count, line, span, time, topicText, visible, weekday } from "../format.js";
 import { go, link } from "../route.js";
 import { Empty, Field, Figure, Loaded, Table, Title } from "../ui.js";
 import { t } from "../words.js";
 
 export const Page = ({ path, query }) => {
-  if (path.length > 1) return html`<${Queue} topic=${path[0]} group=${path[1]} />`;
-  return path.length ? html`<${Waiting} topic=${path[0]} day=${query.day} />` : html`<${List} />`;
+  if (path.length > 1) return html`<${Queue} topic=${topicText(path[0])} group=${path[1]} />`;
+  return path.length ? html`<${Waiting} topic=${topicText(path[0])} day=${query.day} />` : html`<${List} />`;
 };
 
 function List() {

@@ -2,7 +2,7 @@
 import { html, useEffect } from "../vendor/preact.js";
 import { ask, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
-import { bytes, count, topicText } from "../format.js";
+import { bytes, count } from "../format.js";
 import { offsets, watchedTopic } from "../live.js";
 import { go, link } from "../route.js";
 import { Loaded, Table, Tabs, Title } from "../ui.js";
@@ -22,7 +22,7 @@ export function Topic({ name, tab, query }) {
     return () => (watchedTopic.value = "");
   }, [name]);
   const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["time", t("Time travel")], ["partitions", t("Partitions")], ["ledgers", t("Ledgers")], ["settings", t("Settings")], ["send", t("Send")]];
-  return html`<${Title} text=${topicText(name)}>
+  return html`<${Title} text=${name}>
       <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
     <//>
     <${Tabs} label=${t("Parts of the topic")} tabs=${tabs} chosen=${tab} href=${(one) => link(["topics", name, one])} />

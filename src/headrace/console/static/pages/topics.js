@@ -11,7 +11,7 @@ import { t } from "../words.js";
 const PAGE = 200;
 
 export const Page = ({ path, query }) => (path.length
-  ? html`<${Topic} name=${path[0]} tab=${path[1] ?? "messages"} query=${query} />`
+  ? html`<${Topic} name=${topicText(path[0])} tab=${path[1] ?? "messages"} query=${query} />`
   : html`<${List} query=${query} />`);
 
 function List({ query }) {
@@ -41,7 +41,7 @@ function List({ query }) {
       const rows = [data, ...further].flatMap((one) => one.topics);
       if (rows.length === 0) return html`<${Empty} text=${t("No topic yet. Create one:")} command=${command} />`;
       return html`<${Table} label=${t("Topics")} rows=${rows} keyOf=${(one) => one.name} columns=${[
-        { name: t("Name"), cell: (one) => html`<a href=${link(["topics", one.name])}>${topicText(one.name)}</a>` },
+        { name: t("Name"), cell: (one) => html`<a href=${link(["topics", one.name])}>${one.name}</a>` },
         { name: t("Partitions"), isNumber: true, cell: (one) => count(one.partitions) },
         { name: t("Records"), isNumber: true, cell: (one) => partly(one, count(one.records)) },
         { name: t("Size"), isNumber: true, cell: (one) => partly(one, bytes(one.size_bytes)) },
