@@ -42,8 +42,13 @@ class TableMark(NamedTuple):
         except (ValueError, TypeError, RecursionError):
             return None
         texts = mark.table, mark.table_uuid, mark.mode, mark.topic_id
-        is_valid = type(mark.snapshot_id) is int and all(isinstance(one, str) for one in texts)
+        is_valid = type(mark.snapshot_id) is int and all(map(_is_text, texts))
         return mark if is_valid else None
+
+
+def _is_text(value: object) -> bool:
+    """JSON may have halves of characters, which cannot be sent on."""
+    return isinstance(value, str) and value.isprintable()
 
 
 def is_table_group(group_id: str) -> bool:

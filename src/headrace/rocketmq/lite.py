@@ -156,8 +156,11 @@ def _add(client: Client, where: tuple[str, str], action: int, names: frozenset[s
     before = client.lite.get(where, NONE)
     after = before | names if action == ADD else names
     count = sum(map(len, client.lite.values())) - len(before) + len(after)
-    if count > SUBSCRIPTIONS_MAX:
-        raise _too_many(count)
+    # A client may replace all that it has. What owners did not confirm counts only here, so that
+    # one whose requests fail gets back to its limit, and does not grow beyond twice that.
+    held = count - len(after) + len(before | names)
+    if count > SUBSCRIPTIONS_MAX or held > 2 * SUBSCRIPTIONS_MAX:
+        raise _too_many(max(count, held))
     _store(client, where, before | names)
 
 

@@ -12,7 +12,7 @@ from tests.unit.rocketmq.test_lanes import Telemetry
 from headrace.broker.services import configurations
 from headrace.broker.services.configurations import ConfigChange
 from headrace.broker.shares.share_receive import ReceiveRequest
-from headrace.errors import CoordinatorLoading, GroupKindMismatch, PartitionsInvalid
+from headrace.errors import CoordinatorLoading, GroupKindMismatch, PartitionsInvalid, QuotaExceeded
 from headrace.metadata.facts import CompanionKind
 from headrace.records.attributes import LITE_TOPIC
 from headrace.records.codec import Record, encode_batch
@@ -436,6 +436,26 @@ async def test_the_limit_is_of_all_that_a_client_subscribes_to_however_it_asks(r
     assert await also.sync(*parts[0]) == refused
     assert await one.sync(action=LEAVE) == codes.OK
     assert await also.sync(*parts[0]) == codes.OK
+
+
+@on_rocketmq
+async def test_what_owners_do_not_confirm_does_not_grow_however_often_a_client_repeats_it(rocket):
+    await rocket.create(PARENT, "lite")
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a") == codes.OK
+
+    async def fail(*_arguments):
+        raise QuotaExceeded("the owner refuses")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocket.node.services.lite_subscriptions, "sync", fail)
+        for turn in range(9):
+            names = [f"{turn}-{number}" for number in range(lite.SUBSCRIPTIONS_MAX)]
+            assert await one.sync(*names, action=SET) != codes.OK
+    assert len(subscriptions(rocket, "one")[PARENT, GROUP]) <= 2 * lite.SUBSCRIPTIONS_MAX
+    held = [one for one in subscriptions(rocket, "one")[PARENT, GROUP] if one != "a"]
+    assert await one.sync(*held[:2], action=SET) == codes.OK
+    assert subscriptions(rocket, "one")[PARENT, GROUP] == set(held[:2])
 
 
 @on_rocketmq

@@ -264,8 +264,8 @@ class ShareGroupAdministration:
         """Delete the group and its positions; its settings stay, as in Kafka.
 
         Raises NotCoordinator, GroupNotEmpty (also if a member joins meanwhile), GroupUnknown, and
-        errors of the partitions' owners; the group then still exists, and repeating the request
-        deletes it.
+        errors of the partitions' owners; the group then still exists, perhaps without a part of its
+        positions, and repeating the request deletes it.
         """
         self._require_empty(group_id)
         if is_dry_run:
