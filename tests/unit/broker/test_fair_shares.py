@@ -102,6 +102,44 @@ async def test_what_does_not_write_holds_its_share_for_a_turn_of_the_loop() -> N
     assert len(waiter.charges) == 1
 
 
+async def test_what_is_refused_at_once_counts_until_the_end_of_the_turn() -> None:
+    share, waiter = share_of(3 * REQUEST_BYTES), Waiting()
+    for _ in range(3):
+        charge = share.take(Waiting(), 0)
+        assert charge is not None
+        charge.release()
+        charge.release()  # has no effect
+    assert share.held_bytes == 3 * REQUEST_BYTES
+    assert share.take(waiter, 0) is None
+    await turns()
+    (later,) = waiter.charges
+    assert share.held_bytes == REQUEST_BYTES
+    later.release()
+    assert share.held_bytes == 0, "it was accepted in a turn before"
+
+
+async def test_those_that_waited_and_are_refused_at_once_do_not_follow_in_one_turn() -> None:
+    share, accepted = share_of(3 * REQUEST_BYTES), 0
+
+    class Refusing:
+        def accepted(self, charge: Charge) -> None:
+            nonlocal accepted
+            accepted += 1
+            charge.release()
+
+    first = share.take(Waiting(), SHARE)
+    assert first is not None
+    assert not any(share.take(Refusing(), 0) for _ in range(9))
+    first.release()
+    most = 0
+    async with asyncio.timeout(60):
+        while share.waiting_count:
+            before = accepted
+            await asyncio.sleep(0)
+            most = max(most, accepted - before)
+    assert (accepted, most) == (9, 3)
+
+
 async def test_writes_whose_storage_does_not_answer_stop_nothing_else_for_long() -> None:
     share, waiter = share_of(), Waiting()
     stalled = share.take(Waiting(), SHARE)
@@ -326,6 +364,28 @@ async def test_a_quiet_tenant_is_served_while_most_of_a_greedy_ones_requests_wai
         await turns()
         assert share.held_bytes == share.waiting_count == 0
         assert not any(one.transport.is_paused for one in greedy)
+
+
+async def test_writes_that_are_refused_at_once_take_their_share_of_a_turn() -> None:
+    async with two_tenants(HeldStore()) as (rig, client):
+        greedy, quiet = [await client("greedy") for _ in range(3)], await client("quiet")
+        await quiet.ask(apis.PRODUCE, 9, write(10))
+        share, count = share_in(greedy[0]), rig.face.request_counts
+        await turns()
+        before = count[apis.PRODUCE]
+        unknown = write(10)
+        unknown["topic_data"][0]["name"] = "unknown"
+        for _ in range(80):
+            for one in greedy:
+                one.send(apis.PRODUCE, 9, unknown)
+        in_turn = count[apis.PRODUCE] - before
+        assert 0 < in_turn <= rig.node.config.tenant_request_bytes_max // REQUEST_BYTES
+        assert share.waiting_count == 3
+        for one in greedy:
+            while len(one.answers()) < len(one.asked):
+                await asyncio.sleep(0)
+        await turns()
+        assert share.held_bytes == share.waiting_count == 0
 
 
 def stored_by(client: SaslClient) -> list[Any]:

@@ -4,12 +4,13 @@ another's than that, whether or not it has limits.
 Invariants: knows sizes, no protocol. A tenant's *share* is what it may have accepted and not
 answered: a request that does not fit waits with its connection, which is not read meanwhile, in the
 order of arrival, and one request at a time: connections of a tenant take turns. A request alone may
-be larger than the share. A write holds its charge until it is stored or refused, also when its
-client is gone or wants no answer; every other request, and what is sent to clients, for one turn of
-the event loop: it may wait for what its tenant has yet to send (JoinGroup, a fetch), and takes no
-disk. So what holds a share never waits for what waits for it. Brokers and clients that have not
-logged in have no share: logins have bounds of their own. Without tenants nobody has one. A tenant
-beside which no other has sent anything for ALONE_S has several shares.
+be larger than the share. Each holds its charge at least until the end of the turn of the event loop
+in which it was accepted: what is refused at once takes time, too. A write holds it until it is
+stored or refused, also when its client is gone or wants no answer; every other request, and what is
+sent to clients, for one turn: it may wait for what its tenant has yet to send (JoinGroup, a fetch),
+and takes no disk. So what holds a share never waits for what waits for it. Brokers and clients that
+have not logged in have no share: logins have bounds of their own. Without tenants nobody has one. A
+tenant beside which no other has sent anything for ALONE_S has several shares.
 
 A write whose storage does not answer must not stop the tenant's writes elsewhere: while connections
 wait, what is older than one to two times STALLED_S does not count any more.
@@ -18,6 +19,7 @@ wait, what is older than one to two times STALLED_S does not count any more.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -56,24 +58,30 @@ class Waiter(Protocol):
 class Charge:
     """What one request holds of its tenant's share."""
 
-    __slots__ = ("_round", "_share", "_size")
+    __slots__ = ("_round", "_share", "_size", "_turn")
 
     def __init__(self, share: TenantShare | None, size: int, held_round: int) -> None:
         self._share = share
         self._size = size
         self._round = held_round
+        self._turn = 0 if share is None else share.turn
 
     def release(self) -> None:
-        """The request is stored, refused, or has no effect; may be called again."""
-        size, self._size = self._size, 0
-        if size and self._share is not None:
-            self._share.release(size, self._round)
+        """The request is stored, refused, or has no effect; may be called again. One that was
+        accepted in this turn of the event loop has taken a part of it."""
+        share, size = self._share, self._size
+        if size and share is not None:
+            if self._turn == share.turn:
+                self.pass_turn()
+            else:
+                self._size = 0
+                share.release(size, self._round)
 
     def pass_turn(self) -> None:
         """Hold it for this turn of the event loop only."""
-        size = self._size
-        self.release()
+        size, self._size = self._size, 0
         if size and self._share is not None:
+            self._share.release(size, self._round)
             self._share.pass_turn(size)
 
 
@@ -96,6 +104,7 @@ class TenantShare:
         "_shares",
         "_stalls",
         "_waiting",
+        "turn",
     )
 
     def __init__(self, shares: FairShares, loop: asyncio.AbstractEventLoop) -> None:
@@ -106,8 +115,10 @@ class TenantShare:
         self._older = 0
         self._passing = 0
         self._round = 0
-        self._waiting: dict[Waiter, int] = {}
-        """Sizes, in order."""
+        self.turn = 0
+        """Of the event loop, counted while requests come."""
+        self._waiting: OrderedDict[Waiter, int] = OrderedDict()
+        """Sizes, in order. The first of a dict is found past all that were deleted before it."""
         self._is_ending = self._is_serving = False
         """Whether the end of this turn, and those that wait, have a callback to come."""
         self._stalls: asyncio.TimerHandle | None = None
@@ -151,9 +162,7 @@ class TenantShare:
     def pass_turn(self, size: int) -> None:
         """Hold so many bytes in this turn of the loop."""
         self._passing += size
-        if not self._is_ending:
-            self._is_ending = True
-            self._loop.call_soon(self._end_turn)
+        self._end_turn_soon()
 
     def release(self, size: int, held_round: int) -> None:
         """See Charge."""
@@ -166,15 +175,22 @@ class TenantShare:
 
     def _charge(self, size: int) -> Charge:
         self._held += size
+        self._end_turn_soon()
         return Charge(self, size, self._round)
 
     def _has_room(self, size: int) -> bool:
         held = self.held_bytes
         return not held or held + size <= self._shares.bytes_max(self._loop.time())
 
+    def _end_turn_soon(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._loop.call_soon(self._end_turn)
+
     def _end_turn(self) -> None:
         self._is_ending = False
         self._passing = 0
+        self.turn += 1
         self._serve_soon()
 
     def _end_round(self) -> None:
