@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services.fair_shares import FREE
 from headrace.broker.services.tenant_view import TenantView, view_of
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
@@ -132,6 +133,11 @@ class Operation:
     """Whether it also answers clients that are not authenticated, on any listener."""
     own_access: Access | None = None
     """What its client must be allowed to do; None: as the table in `http/access` says."""
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its success shows something, rather than that it was stored."""
+        return self.is_read or self.method == "GET"
 
     @property
     def access(self) -> Access:
@@ -463,9 +469,7 @@ class _Resource:
     def _needs_owner(self, request: Request, response: Response) -> bool:
         """Whether only an owner may give this response: it shows state, or refuses because of it.
         What was stored is stored."""
-        operation = self._operation(request)
-        is_read = operation.method == "GET" or operation.is_read
-        return is_read or response.status_code >= 400
+        return self._operation(request).is_reading or response.status_code >= 400
 
     async def _answer(self, request: Request) -> Response:
         operation = self._operation(request)
@@ -490,7 +494,7 @@ class _Resource:
             found = await self._in_share(operation, call, session)
         except HeadraceError as error:
             return self._refused(session, error)
-        if operation.is_read or operation.method == "GET":
+        if operation.is_reading:
             try:
                 call.check_again()  # it may have waited
             except HeadraceError as error:
@@ -509,10 +513,12 @@ class _Resource:
         self, operation: Operation, call: Call, session: ClientSession
     ) -> Json | Response:
         """The handler's answer. A write holds its tenant's share, and other requests may wait long
-        (see `fair_shares`)."""
-        charge = await self._services.fair_shares.enter(session, call.size_bytes)
+        (see `fair_shares`). Raises QuotaExceeded."""
+        charge = FREE
+        if not operation.is_public or session.principal != ANONYMOUS:
+            charge = await self._services.fair_shares.enter(session, call.size_bytes)
         try:
-            if operation.quota != PRODUCER:
+            if operation.is_reading:
                 charge.pass_turn()
             call.check_again()  # it may have waited, for its body, too
             await self._look_up(call)

@@ -22,9 +22,9 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
 from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.clients import Clients
-from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused, set_status
+from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.groups import RocketGroups
-from headrace.rocketmq.in_progress import ALL_BYTES_MAX, InProgress
+from headrace.rocketmq.in_progress import InProgress
 from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX, LiteConsumers
 from headrace.rocketmq.offsets import Offsets
 from headrace.rocketmq.receiving import Receiving
@@ -59,10 +59,6 @@ SCANNED_BYTES_MIN: Final = 16 * 1024
 """A smaller request is decoded at once."""
 TRACE_PARENT: Final = b"traceparent"
 """The client's own span (W3C Trace Context), in the call's metadata."""
-
-
-WAITING_BYTES_MAX: Final = ALL_BYTES_MAX // 2
-"""While calls in progress have more, none waits for its tenant's share."""
 
 
 class Rpc(NamedTuple):
@@ -235,16 +231,8 @@ class Messaging:
 
     async def _enter(self, rpc: Rpc, session: ClientSession, size: int) -> Charge:
         """Wait for room in the share of the client's tenant. What may wait for others' calls holds
-        none of it. Raises Refused: those that wait must leave memory to other tenants."""
-        charge = self._services.fair_shares.take_now(session, size)
-        if charge is None:
-            if self.in_progress.bytes > WAITING_BYTES_MAX:
-                raise Refused(
-                    TOO_MANY_REQUESTS,
-                    f"requests in progress have {self.in_progress.bytes} bytes, most of them the"
-                    " tenant's own: wait for their answers",
-                )
-            charge = await self._services.fair_shares.enter(session, size)
+        none of it. Raises QuotaExceeded."""
+        charge = await self._services.fair_shares.enter(session, size)
         if rpc.start is None:
             charge.pass_turn()
         return charge

@@ -22,10 +22,11 @@ from tests.unit.http.test_overview import Stream
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation
-from headrace.broker.security.principal import Principal
+from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.broker.services import fair_shares
+from headrace.broker.services.fair_shares import ALONE
 from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
@@ -396,13 +397,72 @@ async def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch
         assert [(one["topic"], one["group"]) for one in answer["checks"]] == [(TOPIC, GROUP)]
 
 
+class Holder:
+    def accepted(self, charge: Charge) -> None:
+        charge.release()
+
+
+async def test_clients_that_have_not_logged_in_have_no_share(monkeypatch):
+    monkeypatch.setattr(fair_shares, "STALLED_S", 3_600)
+    async with guarded(monkeypatch, tenants=TENANTS) as web:
+        shares, web.principal = web.node.services.fair_shares, "ANONYMOUS"
+        share = shares.of(ClientSession("HTTP", "127.0.0.1", ANONYMOUS))
+        assert share is not None, "that of the cluster's own clients"
+        held = share.take(Holder(), ALONE * web.node.config.tenant_request_bytes_max)
+        assert held is not None
+        until_s = shares._alone_from_s
+        async with asyncio.timeout(60):
+            assert (await web.ask("GET", "/v1/session"))[0] == 200
+            await web.ask("POST", "/v1/session", {"user": "u", "password": "p"})
+        assert shares.waits_total == 0
+        assert shares._alone_from_s == until_s, "nor do they end that a tenant is alone"
+        held.release()
+
+
+async def test_what_waits_for_a_share_is_bounded(monkeypatch):
+    monkeypatch.setattr(fair_shares, "STALLED_S", 3_600)
+    async with guarded(monkeypatch, tenants=TENANTS) as web:
+        shares = web.node.services.fair_shares
+        alice, carol = (
+            shares.of(ClientSession("HTTP", "127.0.0.1", Principal(name)))
+            for name in ("alice", "carol")
+        )
+        holders = [
+            share.take(Holder(), ALONE * web.node.config.tenant_request_bytes_max)
+            for share in (alice, carol)
+        ]
+        most = 4 * fair_shares.WAITING_REQUEST_BYTES
+        monkeypatch.setattr(fair_shares, "TENANT_WAITING_BYTES_MAX", most)
+        monkeypatch.setattr(fair_shares, "WAITING_BYTES_MAX", most * 3 // 2)
+
+        def ask(name: str) -> asyncio.Task[Any]:
+            web.principal = name
+            return asyncio.create_task(web.ask("GET", "/v1/topics"))
+
+        waiting = []
+        for name, share, count in (("alice", alice, 4), ("carol", carol, 2)):
+            for number in range(count):
+                waiting.append(ask(name))
+                while share.waiting_count <= number:
+                    await asyncio.sleep(0.01)
+            status, refused = await ask(name)
+            assert (status, refused["code"], refused["retriable"]) == (429, "QuotaExceeded", True)
+            assert "share of its tenant" in refused["detail"]
+            assert share.waiting_count == count
+        waiting.pop().cancel()
+        while carol.waiting_count > 1:
+            await asyncio.sleep(0.01)
+        waiting.append(ask("carol"))
+        while carol.waiting_count < 2:
+            await asyncio.sleep(0.01)
+        for held in holders:
+            held.release()
+        assert {(await one)[0] for one in waiting} == {200}
+        assert shares.waiting_bytes == 0
+
+
 async def test_a_write_waits_for_its_tenants_share_and_a_read_only_takes_its_turn(monkeypatch):
     monkeypatch.setattr(fair_shares, "STALLED_S", 3_600)
-
-    class Holder:
-        def accepted(self, charge: Charge) -> None:
-            charge.release()
-
     async with guarded(monkeypatch, tenants=TENANTS) as web:
         shares = web.node.services.fair_shares
         alice, carol = (

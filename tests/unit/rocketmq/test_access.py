@@ -19,7 +19,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import client_quotas, fair_shares
 from headrace.broker.services.client_quotas import ThrottleFigures
 from headrace.coordination.quotas.entities import PRODUCER
-from headrace.rocketmq import codes, messaging, wire
+from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
 from headrace.rocketmq.names import DEAD_LETTERS
 
@@ -277,7 +277,7 @@ async def test_a_message_waits_for_its_tenants_share(monkeypatch):
         await until(lambda: share.waiting_count == shares.waits_total == 2)
         rocket.session = bob
         await rocket.send(TOPIC)
-        monkeypatch.setattr(messaging, "WAITING_BYTES_MAX", 1)
+        monkeypatch.setattr(fair_shares, "TENANT_WAITING_BYTES_MAX", 1)
         assert await code_of(rocket, "SendMessage", "alice") == codes.TOO_MANY_REQUESTS
         assert not any(call.is_finished for call in calls)
         held.release()

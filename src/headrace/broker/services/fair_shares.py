@@ -12,6 +12,9 @@ and takes no disk. So what holds a share never waits for what waits for it. Brok
 have not logged in have no share: logins have bounds of their own. Without tenants nobody has one. A
 tenant beside which no other has sent anything for ALONE_S has several shares.
 
+A connection keeps what waits in its socket. A request that waits in a task of its own (HTTP,
+RocketMQ) is in memory, so how many may wait is bounded, and others are refused.
+
 A write whose storage does not answer must not stop the tenant's writes elsewhere: while connections
 wait, what is older than one to two times STALLED_S does not count any more.
 """
@@ -22,6 +25,8 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
+
+from headrace.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +43,15 @@ ALONE_S: Final = 10.0
 ALONE: Final = 8
 """Shares of a tenant alone: writes of many are synced together. The first request of another waits
 for all that is accepted."""
+
+WAITING_REQUEST_BYTES: Final = 64 * 1024
+"""Counted for each request beside its size that waits in a task of its own, with what belongs to
+it: a face has a few thousand of them at most, for all clients."""
+TENANT_WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
+"""While requests of a tenant, or of all, that wait in tasks have as much, no other waits."""
+RETRY_MS: Final = 1_000
+"""When those that may not wait are to be sent again."""
 
 
 class ShareLimit(Protocol):
@@ -105,6 +119,7 @@ class TenantShare:
         "_stalls",
         "_waiting",
         "turn",
+        "waiting_bytes",
     )
 
     def __init__(self, shares: FairShares, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,6 +134,8 @@ class TenantShare:
         """Of the event loop, counted while requests come."""
         self._waiting: OrderedDict[Waiter, int] = OrderedDict()
         """Sizes, in order. The first of a dict is found past all that were deleted before it."""
+        self.waiting_bytes = 0
+        """Of requests that wait in tasks of their own."""
         self._is_ending = self._is_serving = False
         """Whether the end of this turn, and those that wait, have a callback to come."""
         self._stalls: asyncio.TimerHandle | None = None
@@ -136,15 +153,18 @@ class TenantShare:
     def take(self, waiter: Waiter, size: int) -> Charge | None:
         """Charge a request that is accepted; None: it has to wait until `Waiter.accepted`."""
         charge = self.take_now(size)
-        if charge is not None:
-            return charge
+        if charge is None:
+            self.wait(waiter, size)
+        return charge
+
+    def wait(self, waiter: Waiter, size: int) -> None:
+        """Wait until `Waiter.accepted`, after `take_now`."""
         size += REQUEST_BYTES
         assert waiter not in self._waiting, "a connection waits with one request"
         self._waiting[waiter] = size
         self._shares.waits_total += 1
         if self._stalls is None:
             self._stalls = self._loop.call_later(STALLED_S, self._end_round)
-        return None
 
     def take_now(self, size: int) -> Charge | None:
         """As `take`; what has no room does not wait."""
@@ -244,6 +264,8 @@ class FairShares:
         self._latest: TenantShare | None = None
         self._alone_from_s = 0.0
         self.waits_total = 0
+        self.waiting_bytes = 0
+        """Of all tenants' requests that wait in tasks of their own."""
 
     def note(self, share: TenantShare, now_s: float) -> None:
         """A tenant has sent a request."""
@@ -281,14 +303,21 @@ class FairShares:
         return FREE if share is None else share.take_now(size)
 
     async def enter(self, session: ClientSession, size: int) -> Charge:
-        """Accept a request once its tenant's share has room. The caller releases the charge."""
+        """Accept a request once its tenant's share has room. The caller releases the charge.
+
+        Raises QuotaExceeded if too much waits: it is kept in memory.
+        """
         share = self.of(session)
         if share is None:
             return FREE
-        call = _Call(asyncio.get_running_loop())
-        charge = share.take(call, size)
+        charge = share.take_now(size)
         if charge is not None:
             return charge
+        waiting_bytes = size + WAITING_REQUEST_BYTES
+        self._check_waiting(share, waiting_bytes)
+        call = _Call(asyncio.get_running_loop())
+        share.wait(call, size)
+        self._count_waiting(share, waiting_bytes)
         try:
             return await call.acceptance
         except asyncio.CancelledError:
@@ -296,3 +325,19 @@ class FairShares:
             if not call.acceptance.cancelled():
                 call.acceptance.result().release()
             raise
+        finally:
+            self._count_waiting(share, -waiting_bytes)
+
+    def _check_waiting(self, share: TenantShare, size: int) -> None:
+        is_one = share.waiting_bytes + size > TENANT_WAITING_BYTES_MAX
+        if is_one or self.waiting_bytes + size > WAITING_BYTES_MAX:
+            raise QuotaExceeded(
+                "the request does not fit into the share of its tenant beside those in progress,"
+                f" and too many requests {'of the tenant' if is_one else 'of all tenants'} wait"
+                " already: it was not executed, wait for answers before you send more",
+                throttle_ms=RETRY_MS,
+            )
+
+    def _count_waiting(self, share: TenantShare, size: int) -> None:
+        share.waiting_bytes += size
+        self.waiting_bytes += size
