@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.broker.security.listener import OPEN, ListenerSecurity
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
+    ALTER_SHARE_GROUP_OFFSETS,
     ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
     APIS,
@@ -34,12 +37,15 @@ from headrace.kafka.apis import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
+    END_TXN,
     EXPIRE_DELEGATION_TOKEN,
     FETCH,
     GET_TELEMETRY_SUBSCRIPTIONS,
     INCREMENTAL_ALTER_CONFIGS,
+    INIT_PRODUCER_ID,
     LIST_CONFIG_RESOURCES,
     LIST_OFFSETS,
+    OFFSET_COMMIT,
     OFFSET_FOR_LEADER_EPOCH,
     OWN_APIS,
     PRODUCE,
@@ -47,6 +53,8 @@ from headrace.kafka.apis import (
     RENEW_DELEGATION_TOKEN,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    SHARE_ACKNOWLEDGE,
+    TXN_OFFSET_COMMIT,
     UPDATE_FEATURES,
     Api,
     advertised,
@@ -189,6 +197,18 @@ _CHANGES: Final = frozenset(
         EXPIRE_DELEGATION_TOKEN,
     }
 )
+_STORED: Final = _CHANGES | {
+    OFFSET_COMMIT,
+    TXN_OFFSET_COMMIT,
+    INIT_PRODUCER_ID,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    SHARE_ACKNOWLEDGE,
+    ALTER_SHARE_GROUP_OFFSETS,
+}
+"""Holds its tenant's share until it is answered: it takes the disk, and waits for nothing that the
+tenant has yet to send."""
 
 
 class KafkaFace:
@@ -422,7 +442,7 @@ class KafkaFace:
             self.produce.handle(connection, frame, at, version, correlation_id)
             return
         self._check(connection, api, frame)
-        if connection.line is not None:
+        if connection.line is not None and api_key not in _STORED:
             connection.line.pass_turn()
         if api_key == FETCH:
             self.fetch.handle(connection, frame, at, version, correlation_id)
@@ -562,3 +582,6 @@ class KafkaFace:
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body], len(body))
             if context.api_key in _SASL:
                 self._logins.answered(reply.connection)
+        finally:
+            if reply.charge is not None:
+                reply.charge.release()

@@ -59,6 +59,19 @@ SCANNED_BYTES_MIN: Final = 16 * 1024
 """A smaller request is decoded at once."""
 TRACE_PARENT: Final = b"traceparent"
 """The client's own span (W3C Trace Context), in the call's metadata."""
+STORED: Final = frozenset(
+    {
+        "SendMessage",
+        "EndTransaction",
+        "RecallMessage",
+        "AckMessage",
+        "ChangeInvisibleDuration",
+        "ForwardMessageToDeadLetterQueue",
+        "UpdateOffset",
+    }
+)
+"""Holds its tenant's share until it is answered. Others may wait for what the tenant has yet to
+send."""
 
 
 class Rpc(NamedTuple):
@@ -230,10 +243,9 @@ class Messaging:
         call.respond(response.SerializeToString())
 
     async def _enter(self, rpc: Rpc, session: ClientSession, size: int) -> Charge:
-        """Wait for room in the share of the client's tenant. What may wait for others' calls holds
-        none of it. Raises QuotaExceeded."""
+        """Wait for room in the share of the client's tenant. Raises QuotaExceeded."""
         charge = await self._services.fair_shares.enter(session, size)
-        if rpc.start is None:
+        if rpc.name not in STORED:
             charge.pass_turn()
         return charge
 

@@ -388,6 +388,36 @@ async def test_writes_that_are_refused_at_once_take_their_share_of_a_turn() -> N
         assert share.held_bytes == share.waiting_count == 0
 
 
+async def test_committed_offsets_count_until_they_are_stored() -> None:
+    store = HeldStore()
+    async with two_tenants(store) as (_rig, client):
+        first, lost = await client("greedy"), await client("greedy")
+        share = share_in(first)
+        parts = [{"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}]
+        commit = {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": "t", "partitions": parts}],
+        }
+        while (await first.ask(apis.OFFSET_COMMIT, 7, commit)).topics[0].partitions[0].error_code:
+            await turns()  # the coordinator loads
+        store.is_held = True
+        for one in (first, lost):
+            one.send(apis.OFFSET_COMMIT, 7, commit)
+        await turns(10)
+        assert 2 * REQUEST_BYTES < share.held_bytes < 3 * REQUEST_BYTES
+        lost.transport.abort()
+        await turns(10)
+        assert share.held_bytes > 2 * REQUEST_BYTES
+        store.is_held = False
+        store.complete_all()
+        while len(first.answers()) < len(first.asked):
+            await asyncio.sleep(0)
+        await turns(10)
+        assert share.held_bytes == share.waiting_count == 0
+
+
 def stored_by(client: SaslClient) -> list[Any]:
     return [part for one in client.answers()[2:] for part in one.responses]
 

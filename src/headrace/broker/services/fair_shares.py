@@ -5,12 +5,13 @@ Invariants: knows sizes, no protocol. A tenant's *share* is what it may have acc
 answered: a request that does not fit waits with its connection, which is not read meanwhile, in the
 order of arrival, and one request at a time: connections of a tenant take turns. A request alone may
 be larger than the share. Each holds its charge at least until the end of the turn of the event loop
-in which it was accepted: what is refused at once takes time, too. A write holds it until it is
-stored or refused, also when its client is gone or wants no answer; every other request, and what is
-sent to clients, for one turn: it may wait for what its tenant has yet to send (JoinGroup, a fetch),
-and takes no disk. So what holds a share never waits for what waits for it. Brokers and clients that
-have not logged in have no share: logins have bounds of their own. Without tenants nobody has one. A
-tenant beside which no other has sent anything for ALONE_S has several shares.
+in which it was accepted: what is refused at once takes time, too. What is stored (records,
+offsets, acknowledgements, changes) holds it until it is stored or refused, also when its client is
+gone or wants no answer; every other request, and what is sent to clients, for one turn: it may wait
+for what its tenant has yet to send (JoinGroup, a fetch). So what holds a share never waits for what
+waits for it. Brokers and clients that have not logged in have no share: logins have bounds of their
+own. Without tenants nobody has one. A tenant beside which no other has sent anything for ALONE_S
+has several shares.
 
 A connection keeps what waits in its socket. A request that waits in a task of its own (HTTP,
 RocketMQ) is in memory, so how many may wait is bounded, and others are refused.
