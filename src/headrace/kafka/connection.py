@@ -339,7 +339,8 @@ class KafkaConnection:
 
     def _may_take(self, need: int) -> bool:
         """Whether there is memory for a large request; if not, it waits."""
-        if self._is_starved or not self._dispatcher.requests.reserve(self, need):
+        tenant = None if self.line is None else self.line.share
+        if self._is_starved or not self._dispatcher.requests.reserve(self, need, tenant):
             self._is_starved = True
             self._pause()
             return False

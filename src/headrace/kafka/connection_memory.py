@@ -10,12 +10,14 @@ that is about to be read gets at most a quarter of what is left, so that a few s
 enough for all others; each gets at least `RESPONSE_BYTES_MIN`, so that nobody waits for them.
 
 Requests: a connection holds the size of a large request from its first bytes until its response is
-known. One that does not fit waits in the client's socket, in the order of arrival.
+known. One that does not fit waits in the client's socket, in the order of arrival. Requests of a
+tenant hold a part of the memory, and tenants take turns: theirs may wait for their tenant's share
+while they hold it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ SHARE: Final = 4
 COUNTED_BYTES_MIN: Final = 64 * 1024
 """Smaller requests and responses are not counted: a connection's number of them is limited, and the
 transport buffers as much without pausing."""
+TENANT_FRACTION: Final = 4
+"""Requests of a tenant hold at most this fraction of the memory, or one does."""
 CHECK_S: Final = 0.5
 PATIENCE_S: Final = 1.0
 """A client that stands still for this long, while memory is short, is disconnected. It loses a
@@ -170,16 +174,49 @@ class RequestMemory(ConnectionMemory):
 
     def __init__(self, bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(bytes_max, loop)
-        self._waiting: deque[tuple[Holder, int]] = deque()
+        self._waiting: OrderedDict[object, deque[tuple[Holder, int]]] = OrderedDict()
+        """By tenant, in turns."""
+        self._tenants: dict[Holder, object] = {}
+        self._bytes: Counter[object] = Counter()
+        """Of tenants."""
 
-    def reserve(self, holder: Holder, size: int) -> bool:
-        """Hold memory for a request; False: the connection waits until `granted`."""
-        if not self._waiting and self._has_room(size):
-            self.hold(holder, size)
+    def reserve(self, holder: Holder, size: int, tenant: object = None) -> bool:
+        """Hold memory for a request; False: the connection waits until `granted`. `tenant` None:
+        without a bound of its own."""
+        is_next = not self._waiting or (tenant not in self._waiting and self._next() is None)
+        if is_next and self._has_room(size) and self._is_within(tenant, size):
+            self._take(holder, size, tenant)
             return True
-        self._waiting.append((holder, size))
+        self._waiting.setdefault(tenant, deque()).append((holder, size))
         self._watch()
         return False
+
+    def _take(self, holder: Holder, size: int, tenant: object) -> None:
+        self.hold(holder, size)
+        if tenant is not None:
+            # What holds memory as one tenant's connection goes on so until it holds none.
+            self._bytes[self._tenants.setdefault(holder, tenant)] += size
+
+    def _give_back(self, holder: Holder, size: int) -> None:
+        tenant = self._tenants.get(holder)
+        if tenant is not None:
+            self._bytes[tenant] -= size
+            if not self._bytes[tenant]:
+                del self._bytes[tenant]
+            if holder not in self._holders:
+                del self._tenants[holder]
+
+    def _is_within(self, tenant: object, size: int) -> bool:
+        # One request may be larger than a tenant's part.
+        held = 0 if tenant is None else self._bytes[tenant]
+        return not held or held + size <= self.bytes_max // TENANT_FRACTION
+
+    def _next(self) -> tuple[object, deque[tuple[Holder, int]]] | None:
+        """The tenant whose turn it is, and its connections; None: all wait for their own parts."""
+        for tenant, waiting in self._waiting.items():
+            if self._is_within(tenant, waiting[0][1]):
+                return tenant, waiting
+        return None
 
     def _has_room(self, size: int) -> bool:
         # One request may be larger than all memory.
@@ -188,19 +225,33 @@ class RequestMemory(ConnectionMemory):
     def release(self, holder: Holder, size: int) -> None:
         """See ConnectionMemory."""
         super().release(holder, size)
+        self._give_back(holder, size)
         self._serve()
 
     def forget(self, holder: Holder) -> None:
         """See ConnectionMemory."""
+        held = self._holders.get(holder)
         super().forget(holder)
-        if self._waiting:
-            self._waiting = deque(each for each in self._waiting if each[0] is not holder)
+        if held is not None:
+            self._give_back(holder, held.size)
+        for tenant, waiting in list(self._waiting.items()):
+            rest = deque(each for each in waiting if each[0] is not holder)
+            if rest:
+                self._waiting[tenant] = rest
+            else:
+                del self._waiting[tenant]
         self._serve()
 
     def _serve(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0][1]):
-            holder, size = self._waiting.popleft()
-            self.hold(holder, size)
+        while (found := self._next()) is not None:
+            tenant, waiting = found
+            if not self._has_room(waiting[0][1]):
+                return
+            holder, size = waiting.popleft()
+            self._waiting.move_to_end(tenant)
+            if not waiting:
+                del self._waiting[tenant]
+            self._take(holder, size, tenant)
             # Later: this may be called while another connection's response is sent.
             self._loop.call_soon(holder.granted, size)
 
@@ -209,7 +260,9 @@ class RequestMemory(ConnectionMemory):
         return bool(self._waiting)
 
     def _left(self, holder: Holder) -> int:
-        return holder.missing_bytes()
+        # A tenant that waits for its own part alone is short of what its own connections hold.
+        is_awaited = self._next() is not None or self._tenants.get(holder) in self._waiting
+        return holder.missing_bytes() if is_awaited else 0
 
     def _complaint(self) -> str:
         return "has sent nothing more of its request (queued.max.request.bytes)"

@@ -277,6 +277,36 @@ async def test_connections_of_a_tenant_take_turns() -> None:
     assert order == [0, 0, 1, 2, 0, 1, 2, 1, 2], "the first waited with its second one before all"
 
 
+async def test_large_requests_that_wait_leave_memory_to_other_tenants() -> None:
+    loop, store, size = asyncio.get_running_loop(), Echo(), 1 << 20
+    store.request_bytes_max = 2 * size
+    greedy, quiet = share_of(), share_of()
+    held = greedy.take(Waiting(), SHARE)
+
+    def sent(share: TenantShare, size: int) -> None:
+        connection = KafkaConnection(store, loop)
+        connection.connection_made(Transport())  # type: ignore[arg-type]
+        connection.set_share(share)
+        connection.data_received(size.to_bytes(4, "big") + bytes(size))
+
+    for _ in range(40):
+        sent(greedy, size)
+    assert 0 < store.requests.held_bytes < 16 * size
+    assert not store.frames
+    sent(quiet, 100_000)
+    assert [len(frame) for frame in store.frames] == [100_000]
+    store.replies.pop()[0].send([b"done"])
+    assert held is not None
+    held.release()
+    async with asyncio.timeout(60):
+        for _ in range(40):
+            while not store.replies:
+                await asyncio.sleep(0)
+            store.replies.pop()[0].send([b"done"])
+    await turns(10)
+    assert greedy.held_bytes == quiet.held_bytes == store.requests.held_bytes == 0
+
+
 async def test_a_connection_of_another_tenant_waits_for_that_ones_share() -> None:
     loop, store = asyncio.get_running_loop(), Echo()
     full, free = share_of(), share_of()

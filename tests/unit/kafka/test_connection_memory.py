@@ -175,6 +175,43 @@ def test_requests_that_do_not_fit_wait_in_order_and_hold_no_memory() -> None:
     assert memory.held_bytes == 0
 
 
+def test_a_tenant_has_a_part_of_the_memory_and_tenants_take_turns() -> None:
+    clock = Clock()
+    memory = RequestMemory(8 * MIB, clock)  # type: ignore[arg-type]
+    first, *rest = [Sender() for _ in range(4)]
+    assert memory.reserve(first, 2 * MIB, "greedy")
+    assert not any(memory.reserve(one, MIB, "greedy") for one in rest)
+    quiet, other, late = Sender(), Sender(), Sender()
+    assert memory.reserve(quiet, 3 * MIB, "quiet"), "one request may be larger than the part"
+    assert memory.reserve(other, 3 * MIB), "and without a tenant there is none"
+    assert not memory.reserve(late, MIB, "late"), "there is no room"
+    memory.release(first, 2 * MIB)
+    clock.pass_time(0)
+    assert [one.grants for one in (*rest, late)] == [[MIB], [], [], [MIB]]
+    memory.forget(rest[1])
+    memory.release(other, 3 * MIB)
+    clock.pass_time(0)
+    assert [one.grants for one in rest] == [[MIB], [], [MIB]]
+    for holder, size in ((quiet, 3), (late, 1), (rest[0], 1)):
+        memory.release(holder, size * MIB)
+    memory.forget(rest[2])
+    assert memory.held_bytes == 0
+    assert memory.reserve(first, 2 * MIB, "greedy")
+
+
+def test_a_tenant_that_waits_for_its_own_part_closes_no_connection_of_another() -> None:
+    clock = Clock()
+    memory = RequestMemory(8 * MIB, clock)  # type: ignore[arg-type]
+    stalled, own, waiting = Sender(left=MIB), Sender(left=MIB), Sender()
+    assert memory.reserve(stalled, 2 * MIB, "quiet")
+    assert memory.reserve(own, 2 * MIB, "greedy")
+    assert not memory.reserve(waiting, MIB, "greedy")
+    clock.pass_time(PATIENCE_S + 2 * CHECK_S)
+    assert not stalled.aborted
+    assert own.aborted
+    assert waiting.grants == [MIB]
+
+
 def test_a_client_that_stops_within_a_request_is_closed_only_while_others_wait() -> None:
     clock = Clock()
     memory = RequestMemory(10 * MIB, clock)  # type: ignore[arg-type]
