@@ -139,6 +139,10 @@ class RecordInvalid(Rejected):
     """A well-formed batch that this topic does not accept (codec, timestamp, magic)."""
 
 
+class LiteTopicsFull(RecordInvalid):
+    """The partition has as many lite topics as it may, and the record is of another one."""
+
+
 class UnsupportedForMessageFormat(Rejected):
     """A message format older than record batch v2."""
 

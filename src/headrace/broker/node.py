@@ -193,7 +193,8 @@ class Node:
         self._prepare_coordinators()
         self.verifications = Verifications(self.tasks, self.transaction_checks)
         refused = self.tenant_rates.counts.refused
-        self.appends = Appends(clock, self.verifications, self.timers.delayed, refused)
+        lite = self.shares.lite
+        self.appends = Appends(clock, self.verifications, self.timers.delayed, refused, lite)
         self.tenant_storage = TenantStorage(self.topics, self.ownership)
         self._prepare_housekeeping()
         self.services = _services_of(self, machine)

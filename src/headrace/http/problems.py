@@ -48,6 +48,7 @@ _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.AuthenticationFailed,), 401, "send valid credentials"),
     ((errors.Unauthorized,), 403, "ask an administrator: `headrace acl explain` names the rule"),
     ((errors.PolicyViolation,), 403, _AS_SAID),
+    ((errors.LiteTopicsFull,), 409, _AS_SAID),
     ((errors.QuotaExceeded,), 429, "wait as long as Retry-After says, then try again"),
     ((errors.DiskFull,), 503, "make room on the broker's disk, then try again"),
     ((Retriable,), 503, "try again"),

@@ -145,6 +145,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.BatchExpandsTooFar: MESSAGE_TOO_LARGE,
     errors.BatchTooLarge: MESSAGE_TOO_LARGE,
     errors.RecordInvalid: INVALID_RECORD,
+    errors.LiteTopicsFull: INVALID_RECORD,
     errors.UnsupportedForMessageFormat: UNSUPPORTED_FOR_MESSAGE_FORMAT,
     errors.CodecUnsupported: UNSUPPORTED_COMPRESSION_TYPE,
     errors.OutOfOrderSequence: OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -51,6 +51,8 @@ class LogConfig:
     """Whether queue attributes (reserved headers) are read, which requires decoding batches."""
     refuses_attributes: bool = False
     """Whether validated batches with attributes that would have an effect if read are refused."""
+    lite_topics_max: int = 0
+    """How many lite topics it may have, so that batches are decoded; 0: it is none of theirs."""
     is_remote_enabled: bool = False
     """Whether sealed ledgers are offloaded to object storage."""
     local_retention_ms: int = -2
@@ -73,6 +75,7 @@ class LogConfig:
             and not self.is_log_append_time
             and not self.is_compacted
             and not self.has_attributes
+            and not self.lite_topics_max
         )
         has_age_limit = self.timestamp_before_max_ms < 2**63 - 1 and not self.is_log_append_time
         object.__setattr__(self, "is_opaque", is_opaque)  # the class is frozen

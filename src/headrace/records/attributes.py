@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.errors import BatchCorrupt, RecordInvalid
 from headrace.records.codec import read_record_headers
+from headrace.records.identifiers import is_lite_topic
 from headrace.records.validation import RESERVED_PREFIX
 from headrace.records.varints import read_varint
 
@@ -418,4 +419,18 @@ def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequenc
                 found.append(NamedSequence(name, sequence))
     except IndexError:
         raise BatchCorrupt("the batch ends inside a record") from None
+    return found
+
+
+def lite_topics_of(payload: bytes, header: BatchHeader) -> list[tuple[int, str]]:
+    """(index, lite topic) of the records that have a legal one, of a batch that can be decoded."""
+    found: list[tuple[int, str]] = []
+    at = 0
+    for index in range(header.record_count):
+        length, at = read_varint(payload, at)
+        headers, _ = read_record_headers(payload, at)
+        at += length
+        name = find_header(headers, LITE_TOPIC)
+        if name is not None and is_lite_topic(name):
+            found.append((index, name.decode()))
     return found

@@ -47,6 +47,7 @@ MESSAGE_BODY_TOO_LARGE: Final = 41301
 MESSAGE_BODY_EMPTY: Final = 41302
 PRECONDITION_FAILED: Final = 42800
 TOO_MANY_REQUESTS: Final = 42900
+LITE_TOPIC_QUOTA_EXCEEDED: Final = 42901
 LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Final = 42902
 MESSAGE_PROPERTIES_TOO_LARGE: Final = 43101
 INTERNAL_ERROR: Final = 50000
@@ -78,6 +79,7 @@ _CODES: Final[dict[type[HeadraceError], int]] = {
     errors.BatchCorrupt: MESSAGE_CORRUPTED,
     errors.BatchTooLarge: MESSAGE_BODY_TOO_LARGE,
     errors.RecordInvalid: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    errors.LiteTopicsFull: LITE_TOPIC_QUOTA_EXCEEDED,
     errors.TopicUnknown: TOPIC_NOT_FOUND,
     errors.TopicIdUnknown: TOPIC_NOT_FOUND,
     errors.TopicNameInvalid: ILLEGAL_TOPIC,

@@ -79,7 +79,11 @@ class CompanionHost(Generic[Hosted]):
 
     def get(self, topic: Topic, number: int) -> Hosted | None:
         """The tenure of a partition, if it has one."""
-        return self._hosted.get((topic.id, number))
+        return self.of(topic.id, number)
+
+    def of(self, topic_id: UUID, number: int) -> Hosted | None:
+        """As `get`, by the topic's id."""
+        return self._hosted.get((topic_id, number))
 
     async def open(self, topic: Topic, number: int) -> Hosted:
         """The tenure of a partition that this broker serves, with a new companion log if it has

@@ -27,6 +27,7 @@ from headrace.records.attributes import (
     MESSAGE_ID,
     check_unread_batch,
     find_header,
+    lite_topics_of,
     scan_records,
 )
 from headrace.records.batch import (
@@ -90,6 +91,8 @@ class AdmittedBatch(NamedTuple):
     named: Named = ()
     has_unread_attributes: bool = False
     """Whether the batch was opened, has reserved headers, and its topic does not read them."""
+    lite: Sequence[tuple[int, str]] = ()
+    """(index in the batch, lite topic), in a topic of lite topics."""
 
 
 def is_kept(header: BatchHeader, config: LogConfig) -> bool:
@@ -122,7 +125,8 @@ def admit(
     is_recompressed = codec is not None and codec != own_codec
     is_unread = False
     has_attributes = config.has_attributes and not named
-    is_opened = config.is_validated or header.is_doubtful
+    lite: Sequence[tuple[int, str]] = ()
+    is_opened = config.is_validated or header.is_doubtful or config.lite_topics_max
     if not (is_opened or has_keys or is_recompressed or has_attributes):
         config.check_oldest(header.first_timestamp_ms, now_ms)
     else:
@@ -133,6 +137,8 @@ def admit(
             batch = with_max_timestamp(batch, facts.newest_ms)
         if has_keys and facts.keyless_count:
             _check_keys(payload, header)
+        if config.lite_topics_max and facts.has_reserved and not named:
+            lite = lite_topics_of(payload, header)
         if not has_attributes:
             is_unread = facts.has_reserved and not named
             if is_unread and config.refuses_attributes:
@@ -140,7 +146,8 @@ def admit(
         elif found := scan_records(payload, header, now_ms):
             later, named = _attributes(found, header, now_ms)
             if later:
-                return _split(bytes(batch), header, later, config, now_ms, codec, bytes_max)
+                rest = _split(bytes(batch), header, later, config, now_ms, codec, bytes_max)
+                return rest._replace(lite=lite)
         if codec is not None and is_recompressed:
             batch = compress_batch(header, payload, codec)
     if config.is_log_append_time:
@@ -148,9 +155,9 @@ def admit(
     if named:
         batch = mark_named(batch)
     if batch is records:  # it was checked by itself
-        return AdmittedBatch(records, header, None, named, is_unread)
+        return AdmittedBatch(records, header, None, named, is_unread, lite)
     config.check_size(len(batch))
-    return AdmittedBatch(batch, check_batch(batch), None, named, is_unread)
+    return AdmittedBatch(batch, check_batch(batch), None, named, is_unread, lite)
 
 
 def _open(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.transaction_verification import Verifications
     from headrace.broker.services.admission import Named
+    from headrace.broker.shares.lite_partitions import LitePartitions
     from headrace.log.appended import Appended, RecordPlace
     from headrace.log.partition_log import PartitionLog
     from headrace.records.attributes import NamedSequence
@@ -117,13 +118,15 @@ class Appends:
         verifications: Verifications,
         delays: Delays | None = None,
         refused_tenants: Mapping[str, Callable[[], HeadraceError]] | None = None,
+        lite: LitePartitions | None = None,
     ) -> None:
         """`delays`: stores delayed records. `refused_tenants`: whose clients may write nothing now,
-        and why."""
+        and why. `lite`: knows how many lite topics each partition has."""
         self.clock = clock
         self._verifications = verifications
         self._admission = BatchAdmission(clock)
         self.delays: Delays = NoDelays() if delays is None else delays
+        self._lite = lite
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
         self._waiting_bytes = 0
@@ -379,6 +382,8 @@ class Appends:
         """
         admitted, partition = write.admitted, write.partition
         assert admitted is not None, "a batch is opened before it is stored"
+        if admitted.lite and self._lite is not None:
+            self._lite.check(partition, admitted.lite)
         if (admitted.delayed is not None and not write.delays_done) or admitted.named:
             if partition.ready is not None or partition.active is None:
                 partition.prepare()
@@ -429,6 +434,8 @@ class Appends:
         self.records_total += write.header.record_count
         self.bytes_total += write.header.length
         self.batches_total += 1
+        if admitted.lite and self._lite is not None:
+            self._lite.note(write.partition, admitted.lite)
         if admitted.delayed is not None:
             self.delayed_total += len(admitted.delayed.records)
 

@@ -179,7 +179,7 @@ class RecordSends:
                 found[part[0][0]] = error
             elif refused:
                 for index, why in refused.items():
-                    found[part[index][0]] = RecordInvalid(f"the record is not stored: {why}")
+                    found[part[index][0]] = type(error)(f"the record is not stored: {why}")
                 rest = [one for index, one in enumerate(part) if index not in refused]
                 if rest:
                     return await self._send_some(topic, number, rest, found)

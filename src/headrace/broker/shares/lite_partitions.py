@@ -26,7 +26,7 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.lite_commands import ADD, SET, OpenLiteCommand
 from headrace.coordination.shares.lite_machine import LiteMachine
-from headrace.errors import GroupUnknown, HeadraceError
+from headrace.errors import GroupUnknown, HeadraceError, LiteTopicsFull
 from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.commands import DeadLetter, ShareCommand
     from headrace.coordination.shares.lite_commands import LiteSyncCommand
+    from headrace.coordination.shares.lite_index import LiteIndex
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
 
@@ -150,6 +151,36 @@ class LitePartitions:
             if index.end < end or index.start < data.log_start_offset:
                 hosted.lite.learn()
         return _describe(hosted, None)
+
+    # --- sends -------------------------------------------------------------------------------
+
+    def check(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
+        """Records (index in their batch, lite topic) are about to be appended. Raises
+        LiteTopicsFull. Where nothing consumes, none takes memory, and nothing is checked."""
+        hosted, index = self._index_of(partition)
+        if hosted is None or hosted.lite is None or index is None:
+            return
+        try:
+            hosted.lite.room.check(index, records, partition.config.lite_topics_max)
+        except LiteTopicsFull:
+            hosted.lite.learn()  # what has expired, for the next ones
+            raise
+
+    def note(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
+        """They were appended."""
+        hosted, index = self._index_of(partition)
+        if hosted is not None and hosted.lite is not None and index is not None:
+            hosted.lite.room.note(index, records)
+
+    def _index_of(self, partition: PartitionLog) -> tuple[Hosted | None, LiteIndex | None]:
+        number = int(partition.name.rpartition("-")[2])
+        hosted = self._host.of(partition.topic_id, number)
+        if hosted is None or not hosted.serves(partition):
+            return None, None
+        machine = hosted.shard.machine
+        return hosted, machine.index if isinstance(machine, LiteMachine) else None
+
+    # --- the end -----------------------------------------------------------------------------
 
     async def remove_group(self, topic: Topic, number: int, group_id: str) -> None:
         """Delete the group on the partition."""

@@ -139,20 +139,27 @@ async def catch_up(hosted: Hosted, now_ms: int) -> None:
     assert hosted.lite is not None
     async with hosted.lite.catching_up:
         while True:
-            machine = hosted.shard.machine
-            if not isinstance(machine, LiteMachine):
-                raise CoordinatorLoading("the partition's lite topics are being loaded: try again")
-            start, end = hosted.data.log_start_offset, _end_of(hosted)
-            if machine.index.end < end:
-                if not await _learn(hosted, machine.index.end, start):
-                    return
-            elif machine.is_outdated(start, now_ms):
-                await hosted.ask(LiteCaughtUpCommand(start, end))
-                if machine.index.start >= start and not machine.is_trimming:
-                    return  # what is left is done by the next receives
-            else:
-                return
+            if not await _advance(hosted, now_ms):
+                break
             await asyncio.sleep(0)  # a large log must not hold up other clients
+        machine = hosted.shard.machine
+        if isinstance(machine, LiteMachine):
+            hosted.lite.room.caught_up(machine.index, hosted.data.end_offset)
+
+
+async def _advance(hosted: Hosted, now_ms: int) -> bool:
+    """Do a part of it; whether there may be more."""
+    machine = hosted.shard.machine
+    if not isinstance(machine, LiteMachine):
+        raise CoordinatorLoading("the partition's lite topics are being loaded: try again")
+    start, end = hosted.data.log_start_offset, _end_of(hosted)
+    if machine.index.end < end:
+        return await _learn(hosted, machine.index.end, start)
+    if not machine.is_outdated(start, now_ms):
+        return False
+    await hosted.ask(LiteCaughtUpCommand(start, end))
+    # What is left then is done by the next receives.
+    return machine.index.start < start or machine.is_trimming
 
 
 def _end_of(hosted: Hosted) -> int:
@@ -167,7 +174,10 @@ async def _learn(hosted: Hosted, begin: int, start: int) -> bool:
     rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
     if rows_end <= begin:
         return False
-    await hosted.ask(LearnLiteCommand(begin, _rows(hosted, found, first), rows_end))
+    rows = _rows(hosted, found, first)
+    await hosted.ask(LearnLiteCommand(begin, rows, rows_end))
+    assert hosted.lite is not None
+    hosted.lite.room.learned(row.name for row in rows)
     return True
 
 

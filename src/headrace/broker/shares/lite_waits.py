@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from headrace.broker.shares.lite_room import LiteRoom
 from headrace.log.visibility import READ_COMMITTED
 from headrace.log.waiters import Waiters
 
@@ -37,6 +38,7 @@ class LiteWaits:
         """`learn()` begins to look at what has arrived, and ends with `learned`."""
         self._data = data
         self._learn = learn
+        self.room = LiteRoom(data.name)
         self.catching_up = asyncio.Lock()
         """Of the receive that reads on for all."""
         self.skipped_count = 0

@@ -90,6 +90,7 @@ ATTRIBUTES = "headrace.message.attributes"
 MESSAGE_TYPE = "headrace.message.type"
 AUTO, NORMAL, MIXED, LITE = "auto", "normal", "mixed", "lite"
 LITE_EXPIRATION = "headrace.lite.expiration.ms"
+LITE_MAX = "headrace.lite.topics.max"
 ATTRIBUTE_TYPES = ("fifo", "delay", "transaction", "priority", MIXED)
 """The message types that need queue attributes."""
 DEAD_LETTERS = "errors.deadletterqueue.group.enable"
@@ -206,6 +207,15 @@ _USED = (
         "A lite topic of this topic to which nothing was sent for this long expires: groups get no"
         " more of its messages, consumed or not. Other consumers of the topic still do. -1: never.",
         Between(-1, INT64_MAX),
+    ),
+    ConfigDefinition(
+        LITE_MAX,
+        INT,
+        "100000",
+        "With headrace.message.type=lite: how many lite topics a partition may have, each of "
+        "300 bytes of memory or more. Beyond that, records of new ones are refused, and those that"
+        " are there go on. Checked once a lite consumer has read from the partition's owner.",
+        Between(1, INT32_MAX),
     ),
     ConfigDefinition(
         VALIDATION,

@@ -16,6 +16,7 @@ export const settings = {
   "headrace.half.check.interval.ms": "半消息两次回查之间的间隔。",
   "headrace.half.check.max": "多少次回查没有应答后，半消息被回滚。",
   "headrace.lite.expiration.ms": "此主题的轻量主题在这么久没有收到消息后过期：各组不再收到其消息，无论是否已消费。此主题的其他消费者仍能读到。-1：永不。",
+  "headrace.lite.topics.max": "在 headrace.message.type=lite 时：一个分区可以有多少个轻量主题，每个至少占用 300 字节内存。超出后，新轻量主题的记录被拒绝，已有的不受影响。从轻量消费者读取过该分区的所有者之时起检查。",
   "headrace.message.attributes": "read（或 true）：记录头中的队列属性（headrace-delay、headrace-priority 等）生效；为此需要解压批次。refuse：拒绝要求生效的记录；在 headrace.record.validation=header 时，不检查 Kafka 客户端的记录。ignore（或 false）：Kafka 客户端的记录连同属性一起存储，但不生效，例如镜像的副本；HTTP 拒绝此类记录。",
   "headrace.message.ttl.ms": "共享组跳过早于此时间的记录，或将其变为死信（headrace.share.expired）；-1：永不。记录自己更早的 headrace-expire-at 优先。",
   "headrace.message.type": "RocketMQ 客户端可以发送到此主题的消息：normal、fifo、delay、transaction 或 priority；mixed：全部；lite：轻量主题的消息，此主题是其父主题。除 normal 和 lite 外，队列属性都会生效，如同 headrace.message.attributes=read。auto：主题读取队列属性时为 mixed，否则为 normal。其他协议的客户端不受此限制。",
