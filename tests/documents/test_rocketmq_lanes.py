@@ -18,10 +18,11 @@ from tests.integration.test_rocketmq import (
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ROCKETMQ.md").read_text()
-NAMES = {"python": "Python", "java": "Java", "go": "Go", "node": "Node.js"}
+NAMES = {"python": "Python", "java": "Java", "go": "Go", "node": "Node.js", "rust": "Rust"}
 INSTALLATIONS = {"broker": ON_ONE_BROKER, "workers": BY_WORKERS, "cluster": IN_A_CLUSTER}
 TITLES = {
     "normal": "normal messages",
+    "batch": "several messages in a request",
     "fifo": "message groups (FIFO)",
     "delay": "delayed messages",
     "recall": "recalled messages",

@@ -160,22 +160,26 @@ def installed_for_node(kind: str, source: Path, script: str) -> tuple[list[str],
 
 def rust_program() -> list[str]:
     """The command of the program in Rust."""
+    return built_in_rust("rust", HERE / "rust_clients", ("src/main.rs", "src/login.rs"))
+
+
+def built_in_rust(kind: str, source: Path, names: tuple[str, ...]) -> list[str]:
+    """The command of the program in a folder, the package `<kind>-clients`."""
     cargo = shutil.which("cargo") or shutil.which(Path.home() / ".cargo" / "bin" / "cargo")
     if cargo is None:
         pytest.skip(
             "no Rust compiler with cargo on the PATH or in ~/.cargo/bin (packages rustc, cargo)"
         )
-    source = HERE / "rust_clients"
-    names = ("src/main.rs", "src/login.rs", "Cargo.toml", "Cargo.lock")
-    with built_once("rust", [cargo, "--version"], [source / name for name in names]) as program:
+    pinned = [source / name for name in (*names, "Cargo.toml", "Cargo.lock")]
+    with built_once(kind, [cargo, "--version"], pinned) as program:
         if not program.exists():
-            target = program.parent / "rust-target"  # what was compiled before is used again
+            target = program.parent / f"{kind}-target"  # what was compiled before is used again
             run(
                 [cargo, "build", "--locked", "--manifest-path", str(source / "Cargo.toml")],
                 HERE, CARGO_TARGET_DIR=str(target),
             )  # fmt: skip
             partial = program.with_suffix(".partial")
-            shutil.copy(target / "debug" / "rust-clients", partial)
+            shutil.copy(target / "debug" / f"{kind}-clients", partial)
             partial.replace(program)
     return [str(program)]
 

@@ -1,7 +1,7 @@
 """RocketMQ 5's official clients, unchanged, through every lane, and Kafka's and HTTP's beside them.
 
 Each program (`rocketmq_clients`) does the same in another language, and prints what came. Java's
-and Go's begin with TLS, Python's and Node's with plain text, at the same port.
+and Go's begin with TLS, the others with plain text, at the same port.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.integration.certificates import Certificates
 from tests.integration.foreign import (
     HERE,
     built_in_go,
+    built_in_rust,
     built_once,
     installed_for_node,
     pinned_jars,
@@ -45,6 +46,7 @@ LANES = {
         "normal",
         {"messages": [[str(n), "t", f"k{n}", str(n), 1] for n in range(10)]},
     ),
+    "batch": ("normal", {"receipts": 10, "messages": [str(n) for n in range(10)]}),
     "fifo": ("fifo", ORDERED),
     "delay": ("delay", {"messages": ["kept"], "is_early": False, "is_late": False}),
     "recall": ("delay", {"messages": ["kept"]}),
@@ -58,7 +60,11 @@ LANES = {
     "dead": ("normal", {"attempts": [1, 2], "letters": [["poison", "t"]]}),
 }
 """(the topic's message type, what the program prints)"""
-LACKING = {("go", "priority"), ("go", "recall"), ("go", "lite")}
+LACKING = {
+    *product(["go"], ["priority", "recall", "lite"]),
+    *product(["rust"], ["priority", "recall", "push", "push_fifo", "lite"]),
+    *product(["python", "go", "node", "java"], ["batch"]),
+}
 """What a client cannot do in its newest version."""
 OLDER = [
     tuple(line.split())
@@ -66,7 +72,7 @@ OLDER = [
     if not line.startswith("#")
 ]
 """(language, version, checksums...)"""
-LANES_OF_OLDER = [lane for lane in LANES if lane not in {"recall", "priority", "lite"}]
+LANES_OF_OLDER = [lane for lane in LANES if lane not in {"batch", "recall", "priority", "lite"}]
 CLIENT_OF_PYTHON = "rocketmq-python-client"
 CLIENT_OF_GO = "github.com/apache/rocketmq-clients/golang/v5"
 CLIENT_OF_JAVA = "org.apache.rocketmq:rocketmq-client-java"
@@ -147,12 +153,20 @@ def java_program(version: str = "") -> tuple[list[str], dict[str, str]]:
     return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "RocketClient"], {}
 
 
+def rust_program(version: str = "") -> tuple[list[str], dict[str, str]]:
+    assert not version, "see older.txt"
+    return built_in_rust("rocketmq-rust", SOURCES / "rust", ("src/main.rs",)), {}
+
+
 PROGRAMS = {
     "python": python_program,
     "go": go_program,
     "node": node_program,
     "java": java_program,
+    "rust": rust_program,
 }
+LONG_TO_BUILD = {"rust"}
+"""Its 250 libraries take 100 s of CPU."""
 
 
 # --- one broker for all of them ------------------------------------------------------------------
@@ -238,11 +252,17 @@ def output_of(program: tuple[list[str], dict[str, str]], *arguments: str, **more
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def long_unless(is_quick: bool, language: str) -> tuple:
+    """The marks of a test."""
+    return () if is_quick and language not in LONG_TO_BUILD else (pytest.mark.long,)
+
+
 def cells(*quick: str) -> list:
-    """Parameters of a test of every (language, lane); those with none of the quick lanes are long.
+    """Parameters of a test of every (language, lane); those with none of the quick lanes, and
+    those of programs that are long to build, are long.
     docs/ROCKETMQ.md has a table of them (tests/documents/test_rocketmq_lanes.py)."""
     return [
-        pytest.param(*pair, marks=() if not quick or pair[1] in quick else pytest.mark.long)
+        pytest.param(*pair, marks=long_unless(not quick or pair[1] in quick, pair[0]))
         for pair in product(PROGRAMS, LANES)
         if pair not in LACKING
     ]
@@ -486,7 +506,9 @@ def assert_fails(done: subprocess.CompletedProcess[str], code: re.Pattern, langu
     assert code.search(shown) or (language == "python" and "failed to fetch topic" in shown), shown
 
 
-@pytest.mark.parametrize("language", PROGRAMS)
+@pytest.mark.parametrize(
+    "language", [pytest.param(name, marks=long_unless(True, name)) for name in PROGRAMS]
+)
 def test_a_client_signs_with_its_key_and_gets_what_its_user_may_use(signed, language):
     program, where = PROGRAMS[language](), address(signed.broker)
     mine, secret = signed.topic(), signed.topic()

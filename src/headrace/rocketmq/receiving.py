@@ -49,8 +49,10 @@ INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 POLL_S_DEFAULT: Final = 20.0
 POLL_S_MAX: Final = 120.0
-POLL_MARGIN_S: Final = 0.3
-"""Before the client's deadline, for the way of the answer."""
+POLL_MARGIN_S_MIN: Final = 0.3
+POLL_MARGIN_PART: Final = 1 / 20
+"""Of the time that the client's deadline leaves, for the way of the answer: the deadline of clients
+for Rust is the time that they ask to wait for."""
 ACK: Final = wire.response_of("AckMessage")
 REASON: Final = "forwarded by the consumer"
 _Shown = tuple[str, bytes]
@@ -280,7 +282,8 @@ def poll_s(caller: Caller, request: Any, default_s: float) -> float:
         asked_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
     if caller.call.deadline is None:
         return asked_s
-    left_s = caller.call.deadline - asyncio.get_running_loop().time() - POLL_MARGIN_S
+    left_s = caller.call.deadline - asyncio.get_running_loop().time()
+    left_s -= max(POLL_MARGIN_S_MIN, left_s * POLL_MARGIN_PART)
     if left_s <= 0:
         raise Refused(
             codes.ILLEGAL_POLLING_TIME,

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import inspect
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
@@ -17,6 +18,7 @@ from headrace.rocketmq import codes, wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, code_of
 from headrace.rocketmq.in_progress import InProgress
+from headrace.rocketmq.receiving import poll_s
 
 GROUP = "workers"
 KINDS = [
@@ -400,6 +402,18 @@ async def test_other_bad_requests_have_rocketmqs_codes(rocket):
     assert (code, none) == (codes.MESSAGE_NOT_FOUND, [])
     code, _none = await rocket.stream("ReceiveMessage", request, deadline=0.1)
     assert code == codes.ILLEGAL_POLLING_TIME
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "left_s", "waits_s"),
+    [(30, 33, 30), (40, 40, 38), (5, 5, 4.7), (1, 5, 1)],
+)
+async def test_a_wait_ends_before_the_deadline(asked_s, left_s, waits_s):
+    """Where the deadline is the time that is asked for, the way of the answer needs a part."""
+    deadline = asyncio.get_running_loop().time() + left_s
+    caller = SimpleNamespace(call=SimpleNamespace(deadline=deadline))
+    request = receive_request("jobs", GROUP, wait_ms=asked_s * 1_000)
+    assert waits_s - 1 < poll_s(caller, request, 20) <= waits_s
 
 
 @on_rocketmq
