@@ -296,16 +296,15 @@ async def test_raw_tokens_may_be_shorter_than_any_request_and_are_never_taken_fo
 
 @pytest.mark.parametrize("mechanism", [SHA_256, OAUTHBEARER])
 async def test_a_session_ends_unless_it_is_authenticated_again_in_time(mechanism):
-    async with sasl_broker(150) as rig:
+    async with sasl_broker(2_000) as rig:  # three logins must fit in, on a busy machine, too
         kept, lost = SaslClient(rig.face), SaslClient(rig.face)
         for client in (kept, lost):
             answer = await client.log_in(mechanism)
             lifetime = answer.session_lifetime
-            assert 140 <= lifetime.total_seconds() * 1_000 <= 150
+            assert 0 < lifetime.total_seconds() <= 2
         assert not kept.connection.must_be_admitted
         assert int((await kept.log_in(mechanism)).error_code) == 0
-        await asyncio.sleep(0.2)
-        assert lost.connection.session.is_expired
+        await until(lambda: lost.connection.session.is_expired)
         assert not lost.transport.is_over
         lost.send(apis.METADATA, 1, {"topics": None})
         assert lost.transport.is_over

@@ -18,6 +18,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from headrace.pipeline.catalog import (
     MAINTAINED,
     TOPIC_IDS_PROPERTY,
+    Progress,
     TableName,
     lease,
     load_table,
@@ -76,7 +77,8 @@ def files_size(table):
 
 
 def test_an_empty_table_has_not_begun(table):
-    assert read_progress(table) == ({}, None, {}, None)
+    uuid = str(table.metadata.table_uuid)
+    assert read_progress(table) == Progress({}, None, {}, None, uuid)
 
 
 def test_progress_is_the_larger_of_files_and_recorded_ends(table):
