@@ -25,7 +25,7 @@ from headrace.pipeline.warehouse import CATALOG, Warehouse
 from headrace.records.tenant_names import key_of, name_in, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.pipeline.position import TopicIds
 
@@ -43,6 +43,9 @@ _NAME = re.compile(
 MODE_PROPERTY = "headrace.mode"  # do not change: stored
 APPEND, UPSERT = "append", "upsert"  # do not change: stored
 OFFSETS_PROPERTY = "headrace.offsets"  # do not change: stored
+OFFSETS_AT_PROPERTY = "headrace.offsets-at"  # do not change: stored
+"""Of a table whose properties have ends: the snapshot that was current then, as JSON. A rollback
+changes no property, so ends of a snapshot that it removed are known by this."""
 TOPIC_IDS_PROPERTY = "headrace.topic-ids"  # do not change: stored
 COMPLETE_PROPERTY = "headrace.complete-until-ms"  # do not change: stored
 """Of a snapshot: until when the one before it held all that was in the log."""
@@ -110,6 +113,27 @@ class Progress(NamedTuple):
     record_bytes: float | None = None
     """The mean size of a record in the table's files; None without files."""
     table_uuid: str = ""
+
+
+class Ancestry(NamedTuple):
+    """The current snapshot and its ancestors."""
+
+    ids: frozenset[int]
+    """Of those that have not expired."""
+    oldest_sequence: int
+    """The sequence number of the oldest of them: expired ones have smaller numbers. -1: there is no
+    snapshot. Whether the oldest has a parent says nothing: pyiceberg removes that of expired ones.
+    """
+
+    @classmethod
+    def of(cls, snapshots: Iterable[tuple[int, int]]) -> Ancestry:
+        """Of id and sequence number of the snapshots."""
+        sequences = dict(snapshots)
+        return cls(frozenset(sequences), min(sequences.values(), default=-1))
+
+    def may_contain(self, snapshot_id: int, sequence: int) -> bool:
+        """False only if the snapshot is certainly none of them, so that a rollback removed it."""
+        return snapshot_id in self.ids or sequence <= self.oldest_sequence
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
@@ -223,27 +247,36 @@ def read_progress(table: Any) -> Progress:
 
     Files give the offsets that they hold; if the log has holes, the recorded ends may be larger.
     The largest value is correct, because each is written only after the records below it. For topic
-    ids, the latest value wins. Raises TableUnusable if the table was altered so that they are not
-    found.
+    ids, the latest value wins. What a snapshot recorded that a rollback removed does not count.
+    Raises TableUnusable if the table was altered so that they are not found.
     """
     check_layout(table)
-    snapshot = table.current_snapshot()
+    snapshots = _current_and_ancestors(table)
+    ancestry = Ancestry.of((one.snapshot_id, one.sequence_number or 0) for one in snapshots)
+    offsets = kept_offsets(table.properties, ancestry)
     topic_ids, uuid = recorded_topic_ids(table.properties), str(table.metadata.table_uuid)
-    if snapshot is None:
-        return Progress(recorded_offsets(table.properties), None, topic_ids, None, uuid)
+    if not snapshots:
+        return Progress(offsets, None, topic_ids, None, uuid)
+    snapshot = snapshots[0]
     recorded_ids: TopicIds = {}
-    offsets = larger(_from_files(table), recorded_offsets(table.properties))
-    # Ancestors only: a snapshot that a rollback removed still exists, but its records do not count.
-    each = snapshot
-    while each is not None:
+    offsets = larger(_from_files(table), offsets)
+    for each in snapshots:
         if each.summary is not None:
             summary = each.summary.additional_properties
             offsets = larger(offsets, recorded_offsets(summary))
             recorded_ids = recorded_topic_ids(summary) | recorded_ids
-        parent = each.parent_snapshot_id
-        each = None if parent is None else table.metadata.snapshot_by_id(parent)
     ids = topic_ids | recorded_ids
     return Progress(offsets, snapshot.snapshot_id, ids, _record_bytes(snapshot.summary), uuid)
+
+
+def _current_and_ancestors(table: Any) -> list[Any]:
+    """The snapshots that the table consists of, the newest first, as far as they exist."""
+    found, each = [], table.current_snapshot()
+    while each is not None:
+        found.append(each)
+        parent = each.parent_snapshot_id
+        each = None if parent is None else table.metadata.snapshot_by_id(parent)
+    return found
 
 
 def _record_bytes(summary: Any) -> float | None:
@@ -267,6 +300,35 @@ def recorded_offsets(properties: Any) -> Offsets:
             f"its property {OFFSETS_PROPERTY} holds {str(found)[:_SHOWN_MAX]!r}, not offsets by"
             f" topic and partition. {_PROPERTY_STEP}"
         ) from error
+
+
+def kept_offsets(properties: Any, ancestry: Ancestry) -> Offsets:
+    """The ends in a table's properties; none if a rollback removed the snapshot that had them.
+
+    Without OFFSETS_AT_PROPERTY, an earlier version or a person set them: they count. So they do if
+    that snapshot has expired and may have been an ancestor. Raises TableUnusable.
+    """
+    at = _json_of(properties, OFFSETS_AT_PROPERTY)
+    try:
+        is_kept = not at or ancestry.may_contain(int(at["snapshot"]), int(at["sequence"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unusable(
+            f"its property {OFFSETS_AT_PROPERTY} holds {str(at)[:_SHOWN_MAX]!r}, not a snapshot"
+            f" with its sequence number. {_PROPERTY_STEP}"
+        ) from error
+    return recorded_offsets(properties) if is_kept else {}
+
+
+def offsets_properties(table: Any, offsets: Offsets) -> dict[str, str]:
+    """The properties that keep the ends of a table as it was loaded."""
+    snapshot = table.current_snapshot()
+    at = {}
+    if snapshot is not None:
+        at = {"snapshot": snapshot.snapshot_id, "sequence": snapshot.sequence_number or 0}
+    return {
+        OFFSETS_PROPERTY: json.dumps(offsets, sort_keys=True),
+        OFFSETS_AT_PROPERTY: json.dumps(at),
+    }
 
 
 def _json_of(properties: Any, name: str) -> dict[str, Any]:

@@ -18,11 +18,10 @@ added and none is deleted; compaction (`replace`) does not count as a conflict;
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import OFFSETS_PROPERTY, loaded, read_progress
+from headrace.pipeline.catalog import loaded, offsets_properties, read_progress
 from headrace.pipeline.errors import TableMoved
 from headrace.pipeline.planning import larger, offset_of, walk
 
@@ -42,6 +41,14 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
     WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
     WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
 _CONFLICTS = ("conflicting files", "ValidationException")
+
+
+def java_table(spark: Any, table: TableName) -> Any:
+    """Iceberg's own object of a table, as it is now."""
+    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(  # noqa: SLF001 - pyspark has no public way
+        spark._jsparkSession,  # noqa: SLF001
+        table.in_spark,
+    )
 
 
 class Publisher:
@@ -139,8 +146,7 @@ class Publisher:
         reached = read_progress(table).offsets
         if all(offset_of(reached, t, p, 0) >= offset for t, p, offset in walk(end)):
             return
-        offsets = json.dumps(larger(reached, end), sort_keys=True)
-        kept = {**properties, OFFSETS_PROPERTY: offsets}
+        kept = {**properties, **offsets_properties(table, larger(reached, end))}
         pairs = ", ".join(f"'{name}'='{value}'" for name, value in kept.items())
         self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
@@ -162,10 +168,7 @@ class Publisher:
         )
 
     def _java_table(self) -> Any:
-        return self._spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(  # noqa: SLF001 - pyspark has no public way
-            self._spark._jsparkSession,  # noqa: SLF001
-            self._table.in_spark,
-        )
+        return java_table(self._spark, self._table)
 
     def _publish(
         self,

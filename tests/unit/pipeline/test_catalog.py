@@ -1,6 +1,7 @@
 """What a table says of its own progress, without a JVM."""
 
 import json
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +106,99 @@ def test_records_of_a_rolled_back_snapshot_are_archived_again(table):
     assert read_progress(table).offsets == {"t": {"0": 25}}
     table.manage_snapshots().set_current_snapshot(good).commit()
     assert read_progress(table).offsets == {"t": {"0": 10}}
+
+
+def maintain(table):
+    """Keep the ends in the table's properties, as before snapshots expire."""
+    place = Warehouse(Path(table.catalog.properties["warehouse"].removeprefix("file://")))
+    _keep_offsets(SetsProperties(table), place, TableName.parse("a.t"))
+    table.refresh()
+
+
+class SetsProperties:
+    """Spark, as far as maintenance sets properties with it."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def sql(self, text):
+        pairs = dict(re.findall(r"'([^']*)'='([^']*)'", text))
+        with self.table.transaction() as transaction:
+            transaction.set_properties(pairs)
+
+
+def expire(table, *ids):
+    table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
+
+
+def roll_back(table, snapshot):
+    table.manage_snapshots().set_current_snapshot(snapshot).commit()
+
+
+def appended(table, first, end):
+    append(table, 0, first, 10, recorded={"t": {"0": end}})
+    return table.current_snapshot().snapshot_id
+
+
+def test_ends_that_maintenance_kept_do_not_count_after_a_rollback(table):
+    good = appended(table, 0, 15)
+    bad = appended(table, 20, 35)
+    maintain(table)
+    assert read_progress(table).offsets == {"t": {"0": 35}}
+    roll_back(table, good)
+    assert read_progress(table).offsets == {"t": {"0": 15}}
+    expire(table, bad)
+    assert read_progress(table).offsets == {"t": {"0": 15}}
+    appended(table, 15, 25)
+    assert read_progress(table).offsets == {"t": {"0": 25}}
+    maintain(table)
+    assert read_progress(table).offsets == {"t": {"0": 25}}
+
+
+def test_ends_that_maintenance_kept_do_not_count_after_a_rollback_to_the_oldest_snapshot(table):
+    old = appended(table, 0, 15)
+    good = appended(table, 20, 35)
+    maintain(table)
+    expire(table, old)
+    bad = appended(table, 40, 55)
+    maintain(table)
+    roll_back(table, good)
+    expire(table, bad)
+    assert read_progress(table).offsets == {"t": {"0": 35}}
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+def test_ends_that_maintenance_kept_count_when_others_expire_its_snapshot(table, is_tagged):
+    first = appended(table, 0, 15)
+    maintained = appended(table, 20, 99)
+    maintain(table)
+    append(table, 0, 30, 5)
+    between = table.current_snapshot().snapshot_id
+    append(table, 0, 35, 5)
+    if is_tagged:
+        table.manage_snapshots().create_tag(maintained, "kept").commit()
+        expire(table, first, between)
+    else:
+        expire(table, first, maintained, between)
+    assert read_progress(table).offsets == {"t": {"0": 99}}
+
+
+def test_topics_that_maintenance_kept_stay_known_after_a_rollback(table):
+    append(table, 0, 0, 10)
+    good = table.current_snapshot().snapshot_id
+    rows = pa.table({"topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [10]})
+    table.append(rows, snapshot_properties={"headrace.topic-ids": '{"t": "A"}'})
+    maintain(table)
+    roll_back(table, good)
+    assert read_progress(table)[:3] == ({"t": {"0": 10}}, good, {"t": "A"})
+
+
+@pytest.mark.parametrize("text", ["{", '{"snapshot": 1}', '{"snapshot": null, "sequence": 1}'])
+def test_the_snapshot_of_kept_ends_is_checked(table, text):
+    with table.transaction() as transaction:
+        transaction.set_properties({"headrace.offsets-at": text})
+    with pytest.raises(TableUnusable, match=r"its property headrace\.offsets-at holds"):
+        read_progress(table)
 
 
 @pytest.mark.parametrize(

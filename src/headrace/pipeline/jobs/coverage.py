@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.pipeline.catalog import recorded_offsets, recorded_topic_ids
+from headrace.pipeline.catalog import Ancestry, kept_offsets, recorded_offsets, recorded_topic_ids
 from headrace.pipeline.planning import Offsets, larger, offset_of, walk
+from headrace.pipeline.publishing import java_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.position import TopicIds
@@ -63,16 +64,26 @@ def read_pinned_table(spark: Any, table: TableName) -> PinnedTable:
     # A snapshot is read with the columns that it was written with: leave out dropped ones.
     shown = spark.table(name).columns
     frame = frame.select(*(column for column in frame.columns if column in shown))
-    current = spark.table(f"{name}.history").where("is_current_ancestor").select("snapshot_id")
-    snapshots = spark.table(f"{name}.snapshots").join(current, "snapshot_id", "left_semi")
-    summaries = snapshots.orderBy("committed_at").select("summary").collect()
-    properties = {row.key: row.value for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-    archived_to: Offsets = {}
-    topic_ids: TopicIds = {}
-    for recorded in (properties, *(row.summary for row in summaries)):
+    found = java_table(spark, table)
+    snapshots = list(_current_and_ancestors(found))
+    properties = dict(found.properties())
+    ancestry = Ancestry.of((one.snapshotId(), one.sequenceNumber()) for one in snapshots)
+    archived_to = kept_offsets(properties, ancestry)
+    topic_ids = recorded_topic_ids(properties)
+    for one in reversed(snapshots):
+        recorded = dict(one.summary())
         archived_to = larger(archived_to, recorded_offsets(recorded))
         topic_ids |= recorded_topic_ids(recorded)
     return PinnedTable(frame, archived_to, topic_ids)
+
+
+def _current_and_ancestors(table: Any) -> Iterator[Any]:
+    """The snapshots that the table consists of, the newest first, as far as they exist."""
+    each = table.currentSnapshot()
+    while each is not None:
+        yield each
+        parent = each.parentId()
+        each = None if parent is None else table.snapshot(parent)
 
 
 def look_outside(topic: str, table: PinnedTable, ends: Ends, topic_ids: TopicIds) -> Outside:

@@ -16,12 +16,12 @@ from typing import Any
 
 from headrace.pipeline.catalog import (
     MAINTAINED,
-    OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     TableName,
     lease,
     load_table,
     loaded,
+    offsets_properties,
     open_catalog,
     read_progress,
 )
@@ -108,13 +108,14 @@ def _compact(
 
 
 def _keep_offsets(spark: Any, warehouse: Warehouse, table: TableName) -> None:
-    progress = read_progress(loaded(open_catalog(warehouse), table))
-    offsets = json.dumps(progress.offsets, sort_keys=True)
-    topic_ids = json.dumps(progress.topic_ids, sort_keys=True)
-    spark.sql(
-        f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES "
-        f"('{OFFSETS_PROPERTY}'='{offsets}', '{TOPIC_IDS_PROPERTY}'='{topic_ids}')"
-    )
+    found = loaded(open_catalog(warehouse), table)
+    progress = read_progress(found)
+    kept = {
+        **offsets_properties(found, progress.offsets),
+        TOPIC_IDS_PROPERTY: json.dumps(progress.topic_ids, sort_keys=True),
+    }
+    pairs = ", ".join(f"'{name}'='{value}'" for name, value in kept.items())
+    spark.sql(f"ALTER TABLE {table.in_spark} SET TBLPROPERTIES ({pairs})")
 
 
 def _expire(spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse) -> int:
