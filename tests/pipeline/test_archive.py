@@ -120,7 +120,7 @@ def test_of_two_writers_of_the_same_offsets_the_table_takes_one(config, spark, s
     for first in (0, 60):
         progress = orphan._progress()
         end = orphan._latest()
-        start = orphan._start(progress, end)
+        start, _ = orphan._start(progress, end)
         assert run_archive(config, spark=spark).record_count == 60
         with pytest.raises(TableMoved):
             orphan._commit(progress, start, end)
@@ -131,7 +131,7 @@ def test_of_two_writers_of_the_same_offsets_the_table_takes_one(config, spark, s
         config.warehouse, config.table, files_min=2, keep_snapshots=None, orphan_age_hours=None
     )
     assert run_maintain(compaction, spark=spark).files_rewritten == 6
-    orphan._commit(progress, orphan._start(progress, end), end)
+    orphan._commit(progress, orphan._start(progress, end)[0], end)
     assert prove(config, spark) == 180
 
 

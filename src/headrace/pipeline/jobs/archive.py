@@ -306,14 +306,14 @@ class _Archive:
             looked_ms = _wall_ms()
             target = self._latest() if pinned is None else pinned
             progress = self._group.looked_again(progress, self._progress)
-            start = self._start(progress, target)
-            self._group.commit(progress, start, target)
+            start, written = self._start(progress, target)
+            self._group.commit(progress, start, written)
             self._complete_at_ms = self._freshness.reached(start)
             self._freshness.looked(target.offsets, looked_ms)
             backlog = total(start, target.offsets)
             if should_stop() or (pinned is not None and not backlog):
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
-                self._group.finish(progress, start, target)
+                self._group.finish(progress, start, written)
                 return ArchiveReport(
                     self._table.in_spark, self._rounds, self._records, elapsed_ms, start
                 )
@@ -393,12 +393,13 @@ class _Archive:
         found = self._cluster.subscription_of(self._config.topics, None)
         return StreamPosition(self._cluster.latest(found.partitions), found.topic_ids)
 
-    def _start(self, progress: Progress, target: StreamPosition) -> Offsets:
-        """Where each partition resumes: after the table's last offset, else at its log start.
+    def _start(self, progress: Progress, target: StreamPosition) -> tuple[Offsets, StreamPosition]:
+        """Where each partition resumes: after the table's last offset, else at its log start; and
+        where its log ends, at least up to the target.
 
-        Raises RecordsLost if the log starts after the table's end, or ends before it. Raises
-        TopicRecreated regardless of `fail_on_data_loss`, because offsets of two topics of one name
-        would mix in the table.
+        Raises RecordsLost if the log starts after the table's end, or ends before it; brokers are
+        told before. Raises TopicRecreated regardless of `fail_on_data_loss`, because offsets of two
+        topics of one name would mix in the table.
         """
         for topic in recreated_topics(progress.topic_ids, target.topic_ids):
             raise recreated(
@@ -414,22 +415,17 @@ class _Archive:
             if offset_of(progress.offsets, topic, partition, 0) > high
         ]
         # Archived with read_uncommitted before: wait for the open transactions.
-        written = larger(target.offsets, self._cluster.high_watermarks(build(beyond)))
-        entries = []
-        for topic, partition, high in walk(written):
-            low = offset_of(first, topic, partition, 0)
-            stands = offset_of(progress.offsets, topic, partition, low)
-            if (stands < low or stands > high) and self._config.fail_on_data_loss:
-                raise RecordsLost(
-                    f"{topic}-{partition}: the table ends at offset {stands}, but the log"
-                    f" holds {low} to {high}. Retention deleted records before they were"
-                    " archived, or the log was truncated, or the topic recreated. Archive"
-                    " into a new table, or set fail_on_data_loss to false.",
-                    topic=topic,
-                    partition=partition,
-                )
-            entries.append((topic, partition, max(low, stands)))
-        return build(entries)
+        ends = larger(target.offsets, self._cluster.high_watermarks(build(beyond)))
+        written = StreamPosition(ends, target.topic_ids)
+        start = larger(first, progress.offsets)
+        start = build([(t, p, offset_of(start, t, p, 0)) for t, p, _ in walk(ends)])
+        if self._config.fail_on_data_loss:
+            try:
+                _check_complete(progress.offsets, first, ends)
+            except RecordsLost:
+                self._group.finish(progress, start, written)
+                raise
+        return start, written
 
     def _commit(self, progress: Progress, start: Offsets, end: StreamPosition) -> None:
         """Write [start, end) and record both, in one snapshot. Raises TableMoved."""
@@ -488,6 +484,22 @@ class _Archive:
             .options(**pinned_values(self._config.values, self._config.topics))
             .load()
         )
+
+
+def _check_complete(reached: Offsets, first: Offsets, ends: Offsets) -> None:
+    """Raise RecordsLost if a log starts after the table's end, or ends before it."""
+    for topic, partition, high in walk(ends):
+        low = offset_of(first, topic, partition, 0)
+        stands = offset_of(reached, topic, partition, low)
+        if stands < low or stands > high:
+            raise RecordsLost(
+                f"{topic}-{partition}: the table ends at offset {stands}, but the log holds {low}"
+                f" to {high}. Retention deleted records before they were archived, or the log was"
+                " truncated, or the topic recreated. Archive into a new table, or set"
+                " fail_on_data_loss to false.",
+                topic=topic,
+                partition=partition,
+            )
 
 
 def _wall_ms() -> int:

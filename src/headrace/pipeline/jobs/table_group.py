@@ -40,6 +40,8 @@ class TableGroup:
         self._table = table.in_spark
         self._mode = mode
         self._committed: Progress | None = None
+        self._truncated: set[tuple[str, int]] = set()
+        """Partitions whose log ended before the table when that was committed."""
         self._committed_at_s = monotonic()
         self._pending: Future[Any] | None = None
         self._reported = ""
@@ -55,25 +57,34 @@ class TableGroup:
             self._committed_at_s = monotonic()
             return progress
 
-    def commit(self, progress: Progress, start: Offsets, target: StreamPosition) -> None:
+    def commit(self, progress: Progress, start: Offsets, written: StreamPosition) -> None:
         """Commit what was read from the table, unless that was done, or another commit runs.
 
-        `start`, `target`: where the archive goes on, and where the topics end."""
-        if progress is self._committed or not self._is_free():
+        `start`, `written`: where the archive goes on, and where the logs end, with records of open
+        transactions. Of a log that ends before the table no mark is committed: its next records
+        have offsets of ones that are in the table."""
+        truncated = {
+            (topic, partition)
+            for topic, partition, end in walk(written.offsets)
+            if offset_of(progress.offsets, topic, partition, -1) > end
+        }
+        is_known = progress is self._committed and truncated == self._truncated
+        if is_known or not self._is_free():
             return
         self._committed, self._committed_at_s = progress, monotonic()
+        self._truncated = truncated
         offsets = []
-        for topic, partition, end in walk(target.offsets):
-            topic_id = target.topic_ids.get(topic)
+        for topic, partition, end in walk(written.offsets):
+            topic_id = written.topic_ids.get(topic)
+            if topic_id is None:
+                continue  # of a broker without ids
             reached = offset_of(progress.offsets, topic, partition, -1)
-            if topic_id is None or reached > end:
-                continue  # of a broker without ids; or the log lost its end, and goes on before it
-            metadata = ""
-            if progress.snapshot_id is not None and reached >= 0:
+            metadata, at = "", min(end, offset_of(start, topic, partition, 0))
+            if progress.snapshot_id is not None and 0 <= reached <= end:
+                at = reached
                 metadata = TableMark(
                     self._table, progress.table_uuid, progress.snapshot_id, self._mode, topic_id
                 ).encode()
-            at = reached if metadata else offset_of(start, topic, partition, 0)
             offsets.append((topic, partition, at, metadata))
         if not offsets:
             return
@@ -82,10 +93,10 @@ class TableGroup:
         except Exception as error:  # noqa: BLE001 - the archive goes on
             self._report(str(error))
 
-    def finish(self, progress: Progress, start: Offsets, target: StreamPosition) -> None:
+    def finish(self, progress: Progress, start: Offsets, written: StreamPosition) -> None:
         """Commit for the last time: wait for a commit that runs, and for this one."""
         for _ in range(2):
-            self.commit(progress, start, target)
+            self.commit(progress, start, written)
             if self._pending is not None:
                 wait([self._pending], FINISH_S)
             if not self._is_free():
