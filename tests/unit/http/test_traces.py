@@ -14,6 +14,7 @@ from tests.unit.http.http_rig import Web, on_the_web
 from tests.unit.http.test_search import create, message, send
 
 from headrace.broker.services.search import Search
+from headrace.broker.services.table_marks import MARKS_MAX
 from headrace.broker.services.trace import Trace, Tracer
 from headrace.broker.shares import journal_records
 from headrace.broker.shares.delivery_history import read_history
@@ -221,6 +222,25 @@ async def test_a_trace_says_in_which_tables_a_message_is(web: Web) -> None:
     )
     assert steps(await trace(web, partition=0, offset=0)) == steps(told)
     assert steps(await trace(web, message_id="id-2")) == [("stored", None)]
+
+
+@on_the_web
+async def test_a_trace_says_that_there_are_more_tables_than_it_shows(web: Web) -> None:
+    await create(web)
+    await send(web, message(1))
+    topic = web.node.topics.get("orders")
+    topic_id = urlsafe_b64encode(topic.id.bytes).decode().rstrip("=")
+    for number in range(MARKS_MAX + 1):
+        mark = TableMark(f"headrace.shop.t{number}", "uuid", 1, "append", topic_id)
+        offset = OffsetToCommit("orders", 0, 1, metadata=mark.encode())
+        commit = CommitCommand(f"headrace-table.{mark.table}", NO_GENERATION, "", None, [offset])
+        await web.node.services.groups.commit(commit)
+        if number < MARKS_MAX - 1:
+            continue
+        told = await trace(web, message_id="id-1")
+        assert steps(told) == [("stored", None), *[("in_table", None)] * MARKS_MAX]
+        is_said = any("more than 1,000 marks" in one for one in told["unknown"])
+        assert is_said == (number == MARKS_MAX)
 
 
 @on_the_web

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
 
 MARKS_MAX: Final = 1_000
-"""Of one broker: a partition that is in more tables is not shown with all."""
+"""Of one broker: if there are more, a trace shows so many and says so."""
 
 
 class TableMarks:
@@ -42,7 +42,14 @@ class TableMarks:
         numbers = sorted({number for number, _ in places})
         answers = await self._calls.ask_brokers("groups.table_marks", [topic.name, numbers])
         found, failed = split(answers)
-        for group, number, end, metadata, at_ms in (row for rows in found.values() for row in rows):
+        for broker, rows in found.items():
+            if len(rows) > MARKS_MAX:
+                trace.unknown.append(
+                    f"further tables: broker {broker} coordinates the groups of more than"
+                    f" {MARKS_MAX:,} marks of these partitions"
+                )
+        marks = (row for rows in found.values() for row in rows[:MARKS_MAX])
+        for group, number, end, metadata, at_ms in marks:
             mark = TableMark.decode_or_none(metadata)
             if mark is None or mark.topic_id != _as_text(topic):
                 continue
@@ -70,7 +77,7 @@ class TableMarks:
             for group_id, one in self._groups.loaded_offsets(is_table_group)
             if one.topic == name and one.partition in wanted
         )
-        return [*islice(marks, MARKS_MAX)]
+        return [*islice(marks, MARKS_MAX + 1)]  # one more says that there are more
 
 
 def _as_text(topic: Topic) -> str:
