@@ -385,7 +385,9 @@ class LedgerChain:
 
         def change(link: LedgerLink) -> LedgerLink:
             assert link.local_deleted_ms is not None, "the object is the only copy"
-            return replace(link, tabled_ms=now_ms, object_kept_until_ms=None)
+            return replace(
+                link, tabled_ms=now_ms, object_kept_until_ms=None, object_kept_wait_ms=None
+            )
 
         return await self._change({ledger}, change, lambda: None)
 
@@ -393,15 +395,17 @@ class LedgerChain:
         """Record that the table cannot replace a ledger's object; returns the time before which
         that is not to be tried again, None if the ledger was trimmed.
 
-        The wait is as long as the object has been the only copy, so it doubles each time.
+        The first wait is OBJECT_KEPT_MS_MIN, also after one that an earlier version stored without
+        its length; each is twice as long as the one before, up to OBJECT_KEPT_MS_MAX.
         """
         until_ms = 0
 
         def change(link: LedgerLink) -> LedgerLink:
             nonlocal until_ms
-            waited_ms = now_ms - (link.local_deleted_ms or now_ms)
-            until_ms = now_ms + min(max(waited_ms, OBJECT_KEPT_MS_MIN), OBJECT_KEPT_MS_MAX)
-            return replace(link, object_kept_until_ms=until_ms)
+            doubled_ms = 2 * (link.object_kept_wait_ms or 0)
+            wait_ms = min(max(doubled_ms, OBJECT_KEPT_MS_MIN), OBJECT_KEPT_MS_MAX)
+            until_ms = now_ms + wait_ms
+            return replace(link, object_kept_until_ms=until_ms, object_kept_wait_ms=wait_ms)
 
         return until_ms if await self._change({ledger}, change) else None
 

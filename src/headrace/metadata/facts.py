@@ -231,6 +231,8 @@ class LedgerLink:
     """When its recipe, which takes the records from the topic's table, replaced its object."""
     object_kept_until_ms: int | None = None
     """The table could not replace its object; the time before which that is not tried again."""
+    object_kept_wait_ms: int | None = None
+    """The wait until then; the next one is twice as long."""
 
     @property
     def is_sealed(self) -> bool:
@@ -252,6 +254,7 @@ class LedgerLink:
             reader.integer_or_none("local_deleted_ms", 0),
             tabled_ms=reader.integer_or_none("tabled_ms", 0),
             object_kept_until_ms=reader.integer_or_none("object_kept_until_ms", 0),
+            object_kept_wait_ms=reader.integer_or_none("object_kept_wait_ms", 0),
             unknown=reader.rest(),
         )
         if link.end_offset is not None and link.end_offset < link.base_offset:
