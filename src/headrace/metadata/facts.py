@@ -28,7 +28,6 @@ newer one added. A change that older brokers must not ignore increments `v`.
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -39,6 +38,7 @@ from headrace.errors import DataCorrupt, FactMissing, MetadataUnavailable, Versi
 from headrace.metadata.endpoints import KAFKA, Endpoint
 from headrace.metadata.fact_json import FACT_VERSION, FactReader, Json, encode_fact, shown_fields
 from headrace.metadata.store import ABSENT, MetadataStore
+from headrace.records.identifiers import kafka_uuid
 
 if TYPE_CHECKING:
     from headrace.runtime.randomness import Randomness
@@ -465,7 +465,7 @@ async def ensure_cluster_id(store: MetadataStore, randomness: Randomness) -> str
                 key=CLUSTER_ID,
             )
         if text is None:
-            text = base64.urlsafe_b64encode(randomness.uuid().bytes).rstrip(b"=").decode()
+            text = kafka_uuid(randomness.uuid())
         try:
             await store.put(CLUSTER_ID, ClusterFact(text).encode(), ABSENT)
         except VersionConflict:

@@ -7,9 +7,9 @@ confluent_kafka is imported on first use.
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64encode
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from headrace.pipeline.errors import (
     PASSING_CODES,
@@ -20,6 +20,7 @@ from headrace.pipeline.errors import (
 )
 from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
+from headrace.records.identifiers import ZERO_UUID, kafka_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -303,8 +304,8 @@ def _id_or_none(topic_id: Any) -> str | None:
     if topic_id is None:
         return None
     halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
-    octets = b"".join((half & (1 << 64) - 1).to_bytes(8, "big") for half in halves)
-    return urlsafe_b64encode(octets).decode().rstrip("=") if any(octets) else None
+    found = UUID(bytes=b"".join((half & (1 << 64) - 1).to_bytes(8, "big") for half in halves))
+    return None if found == ZERO_UUID else kafka_uuid(found)
 
 
 def _offset_specs() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from typing import NamedTuple, NewType
 from uuid import UUID
 
@@ -29,6 +30,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def kafka_uuid(value: UUID) -> str:
+    """A UUID in Kafka's notation (base64url)."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def is_topic_name(name: str) -> bool:

@@ -24,6 +24,7 @@ from headrace.errors import (
     PolicyViolation,
 )
 from headrace.metadata.issued_facts import DELEGATION_TOKENS, IssuedFact, PrincipalFact
+from headrace.records.identifiers import kafka_uuid
 from headrace.runtime.scram import ScramCredential, new_credential, salt_text
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class DelegationTokens:
             raise PolicyViolation(f"a token has at most {RENEWERS_MAX} renewers: name fewer")
         if len(self.issued.of_owner(owner.type, owner.name)) >= TOKENS_OF_OWNER_MAX:
             raise PolicyViolation(f"{owner} has {TOKENS_OF_OWNER_MAX} tokens: expire some first")
-        id_ = base64.urlsafe_b64encode(self._randomness.uuid().bytes).decode().rstrip("=")
+        id_ = kafka_uuid(self._randomness.uuid())
         now_ms = self._clock.now_ms()
         longest_ms = self._lifetime_ms_max
         max_ms = now_ms + (longest_ms if lifetime_ms < 0 else min(lifetime_ms, longest_ms))

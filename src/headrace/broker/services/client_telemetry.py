@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -29,6 +28,7 @@ from headrace.errors import (
     TelemetryTooLarge,
 )
 from headrace.records.compression import CODEC_NAMES, GZIP, LZ4, SNAPPY, ZSTD, decompress
+from headrace.records.identifiers import kafka_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -279,8 +279,3 @@ def _too_large() -> TelemetryTooLarge:
     return TelemetryTooLarge(
         f"the metrics of a push exceed {BYTES_MAX} bytes: subscribe to fewer", limit=BYTES_MAX
     )
-
-
-def kafka_uuid(value: UUID) -> str:
-    """A UUID in Kafka's notation (base64url)."""
-    return urlsafe_b64encode(value.bytes).decode().rstrip("=")

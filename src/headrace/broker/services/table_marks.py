@@ -7,7 +7,6 @@ yet. A mark that is of another topic of this name says nothing.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from headrace.broker.services.owner_calls import checked, split
 from headrace.broker.services.search import LOG
 from headrace.broker.services.trace import Trace, TraceEvent
 from headrace.records.attributes import TIME_MS_MAX
+from headrace.records.identifiers import kafka_uuid
 from headrace.records.table_marks import TableMark, is_table_group
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TableMarks:
         marks = (row for rows in found.values() for row in rows[:MARKS_MAX])
         for group, number, end, metadata, at_ms in marks:
             mark = TableMark.decode_or_none(metadata)
-            if mark is None or mark.topic_id != _as_text(topic):
+            if mark is None or mark.topic_id != kafka_uuid(topic.id):
                 continue
             details = {
                 "group": group,
@@ -78,8 +78,3 @@ class TableMarks:
             if one.topic == name and one.partition in wanted
         )
         return [*islice(marks, MARKS_MAX + 1)]  # one more says that there are more
-
-
-def _as_text(topic: Topic) -> str:
-    """A topic's id, as Kafka's tools write it."""
-    return urlsafe_b64encode(topic.id.bytes).decode().rstrip("=")
