@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.errors import DataCorrupt, HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.runtime.disk import SystemDisk
 from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
@@ -235,11 +236,7 @@ def publish(partial: Path, target: Path) -> None:
         target.rmdir()
     partial.rename(target)
     for folder in (target, target.absolute().parent):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        SystemDisk().sync_folder(str(folder))
 
 
 def copy_file(source: Path, target: Path) -> list[Any]:

@@ -21,6 +21,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
+from headrace.runtime.disk import SystemDisk
 from headrace.runtime.new_certificates import Authority, Certified, Pem
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def write_new(
             )
         for name in present:
             (folder / f".{name}.new").replace(folder / name)
-        _sync(folder)
+        SystemDisk().sync_folder(str(folder))  # the names are as durable as the contents
     except OSError as error:
         raise CommandFailed(
             f"{folder} cannot be written ({error.strerror})",
@@ -290,12 +291,3 @@ def _write(path: Path, data: bytes, mode: int, target: Path) -> None:
         except OSError:
             path.unlink()
             raise
-
-
-def _sync(folder: Path) -> None:
-    """Make the names of files as durable as their contents. Raises OSError."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
