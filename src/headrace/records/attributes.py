@@ -404,12 +404,8 @@ def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequenc
     Raises BatchCorrupt on malformed records.
     """
     found: list[NamedSequence] = []
-    at = 0
     try:
-        for _ in range(header.record_count):
-            length, at = read_varint(payload, at)
-            headers, _ = read_record_headers(payload, at)
-            at += length
+        for headers in _headers_of(payload, header):
             try:
                 name = read_text(headers, PRODUCER)
                 sequence = read_integer(headers, SEQUENCE, SEQUENCE_MAX)
@@ -425,12 +421,18 @@ def named_sequences_of(payload: bytes, header: BatchHeader) -> list[NamedSequenc
 def lite_topics_of(payload: bytes, header: BatchHeader) -> list[tuple[int, str]]:
     """(index, lite topic) of the records that have a legal one, of a batch that can be decoded."""
     found: list[tuple[int, str]] = []
-    at = 0
-    for index in range(header.record_count):
-        length, at = read_varint(payload, at)
-        headers, _ = read_record_headers(payload, at)
-        at += length
+    for index, headers in enumerate(_headers_of(payload, header)):
         name = find_header(headers, LITE_TOPIC)
         if name is not None and is_lite_topic(name):
             found.append((index, name.decode()))
     return found
+
+
+def _headers_of(payload: bytes, header: BatchHeader) -> Iterator[Headers]:
+    """The headers of each record. Raises IndexError if the batch ends inside one."""
+    at = 0
+    for _ in range(header.record_count):
+        length, at = read_varint(payload, at)
+        headers, _ = read_record_headers(payload, at)
+        at += length
+        yield headers
