@@ -157,28 +157,31 @@ class LitePartitions:
     def check(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
         """Records (index in their batch, lite topic) are about to be appended. Raises
         LiteTopicsFull. Where nothing consumes, none takes memory, and nothing is checked."""
-        hosted, index = self._index_of(partition)
-        if hosted is None or hosted.lite is None or index is None:
+        found = self._known_of(partition)
+        if found is None:
             return
+        lite, index = found
         try:
-            hosted.lite.room.check(index, records, partition.config.lite_topics_max)
+            lite.room.check(index, records, partition.config.lite_topics_max)
         except LiteTopicsFull:
-            hosted.lite.learn()  # what has expired, for the next ones
+            lite.learn()  # what has expired, for the next ones
             raise
 
     def note(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
         """They were appended."""
-        hosted, index = self._index_of(partition)
-        if hosted is not None and hosted.lite is not None and index is not None:
-            hosted.lite.room.note(index, records)
+        found = self._known_of(partition)
+        if found is not None:
+            lite, index = found
+            lite.room.note(index, records)
 
-    def _index_of(self, partition: PartitionLog) -> tuple[Hosted | None, LiteIndex | None]:
+    def _known_of(self, partition: PartitionLog) -> tuple[LiteWaits, LiteIndex] | None:
+        """What is known of a partition whose lite topics are loaded here."""
         number = int(partition.name.rpartition("-")[2])
         hosted = self._host.of(partition.topic_id, number)
-        if hosted is None or not hosted.serves(partition):
-            return None, None
+        if hosted is None or hosted.lite is None or not hosted.serves(partition):
+            return None
         machine = hosted.shard.machine
-        return hosted, machine.index if isinstance(machine, LiteMachine) else None
+        return (hosted.lite, machine.index) if isinstance(machine, LiteMachine) else None
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -114,9 +114,11 @@ class LiteGroup:
 
     def is_ready(self, name: str) -> bool:
         """Whether a record of the lite topic, to which a client subscribes, could be delivered."""
-        if name in self.delivering or name in self.delayed:
-            return False
-        return self.count_left(name)[0] > 0
+        return self._is_free(name) and self.count_left(name)[0] > 0
+
+    def _is_free(self, name: str) -> bool:
+        """Whether neither a delivery nor a delay holds up the lite topic."""
+        return name not in self.delivering and name not in self.delayed
 
     def count_left(self, name: str) -> tuple[int, int]:
         """(how many records of the lite topic are the group's and unfinished, the first one)."""
@@ -171,7 +173,7 @@ class LiteGroup:
         subscribers = self.subscribers.get(name)
         if not subscribers:
             return
-        if count and name not in self.delivering and name not in self.delayed:
+        if count and self._is_free(name):
             for client in subscribers:
                 self.clients[client].ready[name] = None
                 self._ready.add((self.group_id, client))
@@ -224,8 +226,9 @@ class LiteGroup:
         for name in record.added:
             client.names[name] = record.stay
             self.subscribers.setdefault(name, {})[record.client] = None
-            self.backlog.set(name, *self.count_left(name))
-            if self.is_ready(name):
+            count, first = self.count_left(name)
+            self.backlog.set(name, count, first)
+            if count and self._is_free(name):
                 client.ready[name] = None
                 self._ready.add((self.group_id, record.client))
 
