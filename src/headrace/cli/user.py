@@ -242,9 +242,8 @@ def _set(
         try:
             place.set_password(name, password, chosen, iterations, sorted({*stored} - {*chosen}))
         except CommandFailed as error:
-            if (
-                generate and not error.is_refusal
-            ):  # the change may have been stored although no answer came
+            # The change may have been stored although no answer came.
+            if generate and not error.is_refusal:
                 click.echo(f"password, if it was set all the same: {password}", err=True)
             raise
     if as_json:

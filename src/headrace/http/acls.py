@@ -128,8 +128,8 @@ class AclOperations:
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:
-        call.body["name"] = name = _name(call.body, call)  # also for the audit log
-        access, acl = self._access(), _rule(call.body, name)
+        call.body["name"] = _name(call.body, call)  # also for the audit log
+        access, acl = self._access(), _rule(call.body)
         exists = bool(access.find(_exactly(acl)))
         if not call.is_dry_run:
             for error in await access.create([acl]):
@@ -173,10 +173,10 @@ def _name(given: Json, call: Call) -> str:
     return call.view.topic_key(name) if given.get("resource") == "topic" else name
 
 
-def _rule(given: Json, name: str) -> Acl:
+def _rule(given: Json) -> Acl:
     pattern_type = PATTERNS[given.get("pattern", "literal")]
     return Acl(
-        Pattern(RESOURCES[given["resource"]], name, pattern_type),
+        Pattern(RESOURCES[given["resource"]], given["name"], pattern_type),
         Entry(
             given["principal"],
             given.get("host", WILDCARD),

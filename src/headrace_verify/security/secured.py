@@ -71,10 +71,7 @@ class Secured:
         keys = abuse.broker.data_dir.parent / "secured-keys.json"
         keys.write_text(json.dumps({"keys": [KEY.as_dict(private=False)]}))
         options = [
-            *(
-                "--listener-security-protocol-map",
-                f"PLAINTEXT:SASL_PLAINTEXT,{TEAM}:SASL_PLAINTEXT",
-            ),
+            *("--listener-security-protocol-map", _PROTOCOLS),
             *("--listener-setting", f"listener.name.{TEAM.lower()}.headrace.tenant={VICTIM}"),
             *("--http-security-protocol", "SASL_PLAINTEXT"),
             *("--rocketmq", "127.0.0.1:0", "--rocketmq-security-protocol", "SASL_PLAINTEXT"),

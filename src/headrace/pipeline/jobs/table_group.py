@@ -80,7 +80,8 @@ class TableGroup:
                 continue  # of a broker without ids
             reached = offset_of(progress.offsets, topic, partition, -1)
             metadata, at = "", min(end, offset_of(start, topic, partition, 0))
-            if progress.snapshot_id is not None and 0 <= reached <= end:
+            is_before = reached >= 0 and (topic, partition) not in truncated
+            if progress.snapshot_id is not None and is_before:
                 at = reached
                 metadata = TableMark(
                     self._table, progress.table_uuid, progress.snapshot_id, self._mode, topic_id

@@ -143,7 +143,7 @@ class IcebergTables:
         """Tag the current snapshot, again if the table changed meanwhile, as in maintenance."""
         from pyiceberg.exceptions import CommitFailedException
 
-        for attempt in range(_ATTEMPTS):
+        for left in reversed(range(_ATTEMPTS)):
             table = self._table(place.topic)
             snapshot = None if table is None else table.current_snapshot()
             if snapshot is None:
@@ -156,11 +156,10 @@ class IcebergTables:
             change = table.manage_snapshots()
             try:
                 change.create_tag(snapshot.snapshot_id, tag.name, _FOREVER_MS).commit()
+                return tag
             except CommitFailedException:
-                if attempt == _ATTEMPTS - 1:
+                if not left:
                     raise
-                continue
-            return tag
         return None
 
     def _planned(
