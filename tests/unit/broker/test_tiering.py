@@ -258,7 +258,7 @@ async def test_what_the_table_cannot_replace_is_tried_again_later_and_later_also
             if b.tables.asked:
                 assert b.tables.asked == old
                 tried.append(hour)
-        assert tried == [1, 2, 4, 8, 16, 32]
+        assert tried == [1, 3, 7, 15, 31], "each wait is twice as long as the one before"
         assert b.node.tiering.tabling.why_kept(b.log.closed[0]) == TRIED
         b.clock.ms += 31 * DAY_MS
         await b.node.tiering.round()
