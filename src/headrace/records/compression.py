@@ -9,10 +9,15 @@ the codec's best ratio allows for the input. A batch holds one stream: data afte
 
 from __future__ import annotations
 
+import sys
 import zlib
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from headrace.errors import BatchCorrupt, BatchExpandsTooFar
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,9 +57,9 @@ def compress(codec: int, data: Buffer) -> bytes:
         compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
         return compressed
     assert codec == ZSTD, codec
-    import zstandard
-
-    return zstandard.ZstdCompressor().compress(data)
+    compressed = _zstd().compress(data)
+    assert isinstance(compressed, bytes)
+    return compressed
 
 
 def decompress(codec: int, data: Buffer, bytes_max: int) -> bytes:
@@ -93,6 +98,24 @@ def _garbage(codec: int, problem: object) -> BatchCorrupt:
     return BatchCorrupt(f"the batch is not valid {CODEC_NAMES[codec]}: {problem}", codec=codec)
 
 
+def _whole(codec: int, plain: bytes, is_whole: bool, bytes_max: int) -> bytes:
+    """What was decompressed, if that is all of one stream, within the limit."""
+    if len(plain) > bytes_max:
+        raise _too_large(codec, bytes_max)
+    if not is_whole:
+        raise _garbage(codec, "it is truncated, or followed by other data")
+    return plain
+
+
+def _zstd() -> ModuleType:
+    """The standard library's module (PEP 784), or the same for earlier versions of Python."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
 def _output_max(data: Buffer, ratio_max: int, bytes_max: int) -> int:
     """The most to decompress: one byte over the limit shows that it is exceeded."""
     return min(bytes_max + 1, len(data) * ratio_max + _SLACK_BYTES)
@@ -104,11 +127,7 @@ def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
         plain = stream.decompress(data, _output_max(data, _GZIP_RATIO_MAX, bytes_max))
     except zlib.error as error:
         raise _garbage(GZIP, error) from error
-    if len(plain) > bytes_max:
-        raise _too_large(GZIP, bytes_max)
-    if not stream.eof or stream.unused_data:
-        raise _garbage(GZIP, "it is truncated, or followed by other data")
-    return plain
+    return _whole(GZIP, plain, stream.eof and not stream.unused_data, bytes_max)
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -164,47 +183,14 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
         plain: bytes = stream.decompress(data, _output_max(data, _LZ4_RATIO_MAX, bytes_max))
     except (RuntimeError, EOFError) as error:
         raise _garbage(LZ4, error) from error
-    if len(plain) > bytes_max:
-        raise _too_large(LZ4, bytes_max)
-    if not stream.eof or stream.unused_data:
-        raise _garbage(LZ4, "it is truncated, or followed by other data")
-    return plain
+    return _whole(LZ4, plain, stream.eof and not stream.unused_data, bytes_max)
 
 
 def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
-    import zstandard
-
-    claimed = -1
+    zstd = _zstd()
+    stream = zstd.ZstdDecompressor()
     try:
-        claimed = zstandard.frame_content_size(data)  # -1 if the frame does not state it
-        if claimed > bytes_max:
-            raise _too_large(ZSTD, bytes_max)
-        plain = zstandard.ZstdDecompressor().decompress(
-            data,
-            max_output_size=_output_max(data, _ZSTD_RATIO_MAX, bytes_max),
-            allow_extra_data=False,
-        )
-        # The library does not check for data after a frame that states no size, or 0.
-        if claimed <= 0 and _zstd_frame_end(data, zstandard.frame_header_size(data)) != len(data):
-            raise _garbage(ZSTD, "it is truncated, or followed by other data")
-        return plain
-    except zstandard.ZstdError as error:
-        # A whole frame that states no size may just not fit: the library has one error for both.
-        is_cut_off = "did not decompress full frame" in str(error)
-        if is_cut_off and claimed < 0:
-            start = zstandard.frame_header_size(data)
-            if _zstd_frame_end(data, start) == len(data):
-                raise _too_large(ZSTD, bytes_max) from None
+        plain = stream.decompress(data, _output_max(data, _ZSTD_RATIO_MAX, bytes_max))
+    except zstd.ZstdError as error:
         raise _garbage(ZSTD, error) from error
-
-
-def _zstd_frame_end(data: Buffer, position: int) -> int:
-    """The end of the frame whose blocks start at `position` (RFC 8878, 3.1.1)."""
-    has_checksum = data[4] & 0x04
-    while position + 3 <= len(data):
-        block = int.from_bytes(data[position : position + 3], "little")
-        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
-        position += 3 + (1 if kind == 1 else size)  # kind 1: a run of one byte
-        if is_last:
-            return position + (4 if has_checksum else 0)
-    return -1
+    return _whole(ZSTD, plain, stream.eof and not stream.unused_data, bytes_max)
