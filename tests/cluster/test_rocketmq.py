@@ -100,6 +100,22 @@ class Asking:
 
         return call(sent(), metadata=self._metadata, timeout=LIMIT_S)
 
+    def received(self, topic: str, group: dict) -> list[str]:
+        """The messages of one receive, which waits for a second."""
+        call = self._channel.unary_stream(
+            f"/{wire.SERVICE}/ReceiveMessage", None, wire.response_of("ReceiveMessage").FromString
+        )
+        request = wire.request_of("ReceiveMessage")(
+            group=group,
+            message_queue={"topic": {"name": topic}},
+            batch_size=32,
+            invisible_duration={"seconds": 60},
+            long_polling_timeout={"seconds": 1},
+        )
+        parts = list(call(request.SerializeToString(), metadata=self._metadata, timeout=30))
+        assert parts[0].status.code in {codes.OK, codes.MESSAGE_NOT_FOUND}, parts[0]
+        return [part.message.body.decode() for part in parts if part.HasField("message")]
+
     def owners(self, topic: str) -> dict[int, str]:
         """Partition -> the address of its owner."""
         response = self.ask("QueryRoute", topic={"name": topic})
@@ -157,6 +173,42 @@ def test_a_check_back_finds_a_producer_that_is_at_another_broker(brokers):
                     )
                     assert ended.status.code == codes.OK, ended
             stream.cancel()
+
+
+def test_lite_topics_of_a_broker_that_is_killed_are_delivered_by_the_next_owner(brokers):
+    """Though the client, which subscribed at the broker that was killed, does not repeat it."""
+    topic = spread(brokers, "lite")
+    group = {"group": {"name": f"lite-of-{topic}"}, "topic": {"name": topic}}
+    names = [f"n{number}" for number in range(4 * PARTITIONS)]
+    two, one = (Asking(address(brokers.by_id[number]), "lite@1") for number in (2, 1))
+    with one:
+        with two:
+            for asking in (one, two):
+                beat = asking.ask("Heartbeat", client_type=wire.LITE_SIMPLE_CONSUMER)
+                assert beat.status.code == codes.OK
+            sync = group | {"action": 2, "lite_topic_set": names}
+
+            def is_synced() -> bool:  # the journals of a new topic may still find their owners
+                return two.ask("SyncLiteSubscription", **sync).status.code == codes.OK
+
+            wait_until(is_synced, LIMIT_S)
+        brokers.by_id[2].kill()
+        wait_until(lambda: 2 not in brokers.leaders(topic).values(), LIMIT_S)
+        for name in names:
+            system = {"message_type": wire.LITE, "lite_topic": name}
+            system["message_id"] = f"01{next(_numbers):032X}"
+            message = {"topic": group["topic"], "body": name.encode(), "system_properties": system}
+            sent = one.ask("SendMessage", messages=[message])
+            assert sent.status.code == codes.OK, sent
+        found: set[str] = set()
+
+        def are_all_received() -> bool:
+            found.update(one.received(topic, group["group"]))
+            return found == {*names}
+
+        wait_until(are_all_received, LIMIT_S)
+    brokers.add(2)
+    wait_until(lambda: 2 in brokers.leaders(topic).values(), LIMIT_S)
 
 
 # --- the official clients ----------------------------------------------------------------------

@@ -551,7 +551,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         reads=reads,
         stored_reads=StoredReads(node.tasks, node.clock),
         queues=QueueService(owners, node.shares, configs, groups, *shared[1:], node.tasks),
-        lite_subscriptions=LiteSubscriptions(calls, node.shares.lite),
+        lite_subscriptions=LiteSubscriptions(calls, node.shares.lite, node.clock, broker_id),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         search=search,
         journals=journals,

@@ -475,3 +475,17 @@ async def test_a_client_that_is_displaced_while_it_subscribes_is_not_counted_as_
     assert await one.sync("b") == codes.OK
     assert subscriptions(rocket, "one") == {(PARENT, GROUP): {"b"}}
     assert subscriptions(rocket, "two") == {(PARENT, GROUP): {"a"}}
+
+
+@on_rocketmq
+async def test_what_a_client_subscribes_to_outlives_a_reload_of_the_partitions_state(rocket):
+    await rocket.create(PARENT, "lite")
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a", "b") == codes.OK
+    assert await one.sync("b", action=REMOVE) == codes.OK
+    hosted = rocket.node.shares.lite._host.get(rocket.node.topics.get(PARENT), 0)
+    hosted.shard._drop(CoordinatorLoading("the log accepts nothing"))
+    for name in "ab":
+        await send(rocket, name, name)
+    assert await one.take(wait_ms=30_000) == ["a"]
+    assert await one.take() == []

@@ -7,7 +7,7 @@ import functools
 
 from tests.kit.cluster import Cluster
 from tests.unit.rocketmq.rocketmq_rig import Rocket
-from tests.unit.rocketmq.test_lite import PARENT, SET, Lite, send
+from tests.unit.rocketmq.test_lite import GROUP, LEAVE, PARENT, REMOVE, SET, Lite, send
 from tests.waiting import until
 
 from headrace.rocketmq import codes
@@ -77,9 +77,51 @@ async def test_any_broker_takes_subscriptions_and_receives_and_a_takeover_keeps_
         await send(one, name, f"{name} third")
     taken: dict[str, list[str]] = {name: [] for name in NAMES}
     while any(len(bodies) < 2 for bodies in taken.values()):
-        # Owners that take over know no subscriptions, until clients repeat them.
-        assert await consumer.sync(*NAMES, action=SET) == codes.OK
         for body in await consumer.take(wait_ms=1_000):
             name, _, which = body.partition(" ")
             taken[name].append(which)
     assert taken == {name: ["second", "third"] for name in NAMES}
+
+
+@with_three_brokers
+async def test_a_new_owner_delivers_at_once_even_if_the_broker_that_died_knew_the_client(cluster):
+    """The client repeats what it subscribes to every 30 s, here never."""
+    one, two, three = cluster.rockets.values()
+    gone = await Lite.open(two, "consumer")
+    assert await gone.sync(*NAMES[:10]) == codes.OK
+    assert await gone.sync(*NAMES[10:], "removed") == codes.OK
+    assert await gone.sync("removed", action=REMOVE) == codes.OK
+    consumer = await Lite.open(three, "consumer")
+    waiting = asyncio.create_task(consumer.take(wait_ms=60_000))
+    await cluster.kill(2)
+    await until(cluster.are_settled)
+    for name in (*NAMES, "removed"):
+        await send(one, name, name)
+    found = await waiting
+    while len(found) < len(NAMES):
+        found += await consumer.take(wait_ms=60_000)
+    assert sorted(found) == sorted(NAMES)
+    assert await consumer.take() == [], "it does not subscribe to the other one any more"
+
+
+@with_three_brokers
+async def test_a_partition_that_moves_keeps_what_clients_subscribe_to_and_what_they_ended(cluster):
+    one, two, _three = cluster.rockets.values()
+    stays, moved, left = [await Lite.open(one, name) for name in ("stays", "moved", "left")]
+    assert await left.sync(*NAMES, action=SET) == codes.OK
+    await one.set_group(GROUP, **{"headrace.share.subscription": "exclusive"})
+    assert await left.sync(action=LEAVE) == codes.OK
+    assert await moved.sync(*NAMES[:12], action=SET) == codes.OK
+    moved = await Lite.open(two, "moved")
+    assert await moved.sync(*NAMES[12:], action=SET) == codes.OK
+    assert await stays.sync(NAMES[12]) == codes.OK
+    await cluster.kill(3)
+    await until(cluster.are_settled)
+    for name in NAMES:
+        await send(one, name, name)
+    assert await stays.take(wait_ms=60_000) == [NAMES[12]]
+    found = []
+    while len(found) < len(NAMES[13:]):
+        found += await moved.take(wait_ms=60_000)
+    assert sorted(found) == sorted(NAMES[13:])
+    assert [await left.take(), await moved.take(), await stays.take()] == [[], [], []]

@@ -102,9 +102,19 @@ class OwnerCalls:
         missing = BrokerUnreachable(f"broker {broker_id} omitted its result")
         return decoded(answer.get(-1, missing))
 
-    async def ask_brokers(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
-        """The result of each live broker, or its HeadraceError."""
-        return await self._ask_each([broker.id for broker in self._brokers()], name, asked, time_s)
+    async def ask_brokers(
+        self, name: str, asked: Any, time_s: float = 0, limit_s: float | None = None
+    ) -> dict[int, Any]:
+        """The result of each live broker, or its HeadraceError. `limit_s`: for how long it is
+        awaited, if not as long as calls are in general."""
+        brokers = [broker.id for broker in self._brokers()]
+        return await self._ask_each(brokers, name, asked, time_s, limit_s)
+
+    async def ask_next(self, name: str, asked: Any, limit_s: float) -> dict[int, Any]:
+        """The same, of the live broker after this one, if there is another one."""
+        others = sorted(broker.id for broker in self._brokers() if broker.id != self._broker_id)
+        after = [one for one in others if one > self._broker_id]
+        return await self._ask_each((after or others)[:1], name, asked, 0, limit_s)
 
     async def ask_others(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
         """The same, of all live brokers but this one."""
@@ -112,13 +122,22 @@ class OwnerCalls:
         return await self._ask_each(others, name, asked, time_s)
 
     async def _ask_each(
-        self, brokers: Sequence[int], name: str, asked: Any, time_s: float
+        self,
+        brokers: Sequence[int],
+        name: str,
+        asked: Any,
+        time_s: float,
+        limit_s: float | None = None,
     ) -> dict[int, Any]:
         found: dict[int, Any] = {}
 
         async def ask(broker_id: int) -> None:
             try:
-                found[broker_id] = await self.ask_broker(name, broker_id, asked, time_s)
+                async with asyncio.timeout(limit_s):
+                    found[broker_id] = await self.ask_broker(name, broker_id, asked, time_s)
+            except TimeoutError:
+                text = f"broker {broker_id} has not answered within {limit_s} s: try again"
+                found[broker_id] = BrokerUnreachable(text)
             except HeadraceError as error:
                 found[broker_id] = error
 

@@ -6,9 +6,10 @@ of the partition (`coordination.shares.lite_machine`) has a journal of its own.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
@@ -31,7 +32,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from uuid import UUID
 
     from headrace.broker.shares.held_batches import HeldBatches
@@ -68,9 +69,15 @@ class LitePartitions:
         self._terms = terms
         self._begin = begin
         self._give_up = give_up
+        self._restore: Callable[[Topic, int], Coroutine[Any, Any, None]] | None = None
         self._host = CompanionHost(
             environment, topics, CompanionKind.LITE, self._make, is_standalone=is_standalone
         )
+
+    def restore_by(self, restore: Callable[[Topic, int], Coroutine[Any, Any, None]]) -> None:
+        """`restore(topic, number)` subscribes clients again where a machine knows none, because
+        this broker has just begun to serve the partition, or has loaded it anew."""
+        self._restore = restore
 
     async def watched(self, topic: Topic, number: int) -> Hosted:
         """See SharePartitions.watched."""
@@ -86,6 +93,7 @@ class LitePartitions:
         await self._begin(group_id, topic.id, len(topic.partitions))
         hosted = await self._host.open(topic, number)
         await self._configure(hosted, topic, group_id, begins=True)
+        self._restore_once(hosted, topic, number)
         return hosted
 
     async def begun(self, topic: Topic, number: int, group_id: str) -> Hosted:
@@ -122,11 +130,33 @@ class LitePartitions:
         opens = self.begin if begins else self.begun
         try:
             hosted = await opens(topic, number, command.group_id)
+            restoring = self._restore_once(hosted, topic, number)
+            if restoring is not None:  # or it would undo what the client wants now
+                await asyncio.wait([restoring])
             return (await hosted.ask(command)).displaced
         except GroupUnknown:  # it was deleted, with its subscriptions
             if begins:
                 raise
             return []
+
+    def _restore_once(self, hosted: Hosted, topic: Topic, number: int) -> asyncio.Task[None] | None:
+        """Begin it, unless that was done; what is doing it. Receives do not wait for it: their
+        clients are woken."""
+        waits, machine, restore = hosted.lite, hosted.shard.machine, self._restore
+        assert waits is not None
+        if machine is not None and waits.restored is not machine and restore is not None:
+            waits.restored = machine
+            waits.restoring = self._environment.tasks.start(
+                restore(topic, number), f"subscriptions to lite topics of {topic.name}-{number}"
+            )
+        return waits.restoring
+
+    async def restore(
+        self, topic: Topic, number: int, command: LiteSyncCommand
+    ) -> list[tuple[str, str]]:
+        """As `sync`, of a client that has not asked again."""
+        hosted = await self.begun(topic, number, command.group_id)
+        return (await hosted.ask(command)).displaced
 
     async def describe(
         self, topic: Topic, number: int, group_ids: Sequence[str] | None = None

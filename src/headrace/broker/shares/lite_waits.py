@@ -41,6 +41,10 @@ class LiteWaits:
         self.room = LiteRoom(data.name)
         self.catching_up = asyncio.Lock()
         """Of the receive that reads on for all."""
+        self.restored: object = None
+        """The machine in which clients have been subscribed again."""
+        self.restoring: asyncio.Task[None] | None = None
+        """What does it."""
         self.skipped_count = 0
         """Records that it read whose header is not the name of a lite topic."""
         self._is_learning = False
