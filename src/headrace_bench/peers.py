@@ -12,7 +12,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.dev_cluster.ports import free_port
 from headrace_bench.kafka_parts import java, kafka_classpath
 
 if TYPE_CHECKING:
@@ -85,12 +85,6 @@ def rss_bytes(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
-
-
-def free_port() -> int:
-    """Return an unused loopback port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def raise_file_limit(wanted: int) -> int:

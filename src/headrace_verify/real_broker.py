@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.dev_cluster.ports import free_ports
 from headrace.errors import Fatal
 from headrace.runtime.clock import SystemClock
 from headrace_verify.verdicts import NotRun
@@ -101,6 +102,7 @@ class RealBroker:
             "--log-level",
             self.log_level,
         ]
+        self._choose_ports()
         command += ["--data-dir", str(self.data_dir), "--http", self._http]
         host, port = self.address
         first, more = f"{host}:{port}", f",{self._listener}://{host}:0"
@@ -136,6 +138,15 @@ class RealBroker:
         self.address, self._http = self.addresses[0], ready["http"].partition(",")[0]
         self.rocketmq_addresses = addresses_in(ready.get("rocketmq", ""))
         return (clock.now_ns() - begun_ns) / 1e9
+
+    def _choose_ports(self) -> None:
+        """Ports that it finds free again when it is started anew; each worker has its own."""
+        options = [*self._options]
+        count = int(options[options.index("--workers") + 1]) if "--workers" in options else 1
+        (host, port), (http_host, http_port) = self.address, self.http_address
+        if host == http_host == "127.0.0.1" and (port, http_port) == (0, 0):
+            first = free_ports(2 * count)
+            self.listen(host, first, first + count)
 
     @property
     def pid(self) -> int | None:

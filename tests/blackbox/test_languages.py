@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import wait_until
 
-from headrace_bench.peers import free_port
+from headrace.dev_cluster.ports import free_port
 from headrace_verify.blackbox import queue_part
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client, Crew, find_program

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 from tests.cluster.brokers import Brokers, Load
-from tests.integration.broker import free_ports
 from tests.integration.browser import NEEDS_CHROMIUM, chromium
 from tests.integration.clients import create_topic
 from tests.integration.test_console import ask
@@ -33,6 +32,7 @@ from tests.waiting import wait_until
 
 from headrace.cli.dashboard_panels import DASHBOARDS
 from headrace.cli.dashboards import dashboard_json
+from headrace.dev_cluster.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 from tests.cluster.brokers import Brokers
 from tests.integration.clients import create_topic
-from tests.integration.test_acls import free_port
 
 from headrace.cli.session import CliSession
 from headrace.cli.web import http_address
+from headrace.dev_cluster.ports import free_port
 
 PARTITIONS = 6
 LIMIT_S = 120

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.cluster.brokers import Brokers
-from tests.integration.broker import free_ports
 from tests.integration.foreign import go_module, go_tests
 from tests.waiting import wait_until
+
+from headrace.dev_cluster.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

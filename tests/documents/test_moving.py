@@ -21,9 +21,9 @@ from tests.documents.commands import ROOT, blocks
 from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 
+from headrace.dev_cluster.ports import free_port
 from headrace_bench.kafka_parts import java
 from headrace_bench.parts import PartMissing, peers_folder
-from headrace_bench.peers import free_port
 from headrace_bench.systems import rabbitmq
 from headrace_verify.blackbox.languages.rocketmq import NotInstalled, find_python
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from headrace.dev_cluster.ports import free_ports
 from headrace.inspection.check import check
 from headrace.inspection.findings import Severity
 
@@ -194,19 +194,6 @@ class Broker:
         connection = socket.create_connection(self.address, 60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row, below those that the system gives to others."""
-    for first in random.sample(range(12_000, 32_000, count), 1_000):
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no ports in a row are free")
 
 
 def bytes_below(folder: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -36,6 +35,7 @@ from tests.waiting import wait_until
 
 from headrace.cli.main import cli
 from headrace.cli.produce import Delivery
+from headrace.dev_cluster.ports import free_port
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import GROUP
 
@@ -75,11 +75,6 @@ def run(*arguments: str) -> Any:
     done = CliRunner().invoke(cli, ["--bootstrap", ADDRESSES[0], *arguments, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @functools.cache

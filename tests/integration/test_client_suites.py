@@ -24,12 +24,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from tests.integration.broker import Broker, free_ports
+from tests.integration.broker import Broker
 from tests.integration.certificates import Certificates
 from tests.integration.client_suites.token_server import TokenServer
 from tests.integration.foreign import HERE, go_module, go_tests, run
 from tests.integration.test_sasl import AUDIENCE, ISSUER, KEY, headrace
 
+from headrace.dev_cluster.ports import free_ports
 from headrace_bench.kafka_parts import java, kafka_classpath
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -27,6 +26,7 @@ from tests.integration.java import _classpath
 from tests.integration.raw import Raw, error_codes
 from tests.integration.test_transactions import fresh, read_all, read_pairs
 
+from headrace.dev_cluster.ports import free_port
 from headrace.java.jars import Jar, ensure_jars
 from headrace_bench.kafka_parts import KAFKA_VERSION, java
 
@@ -103,12 +103,6 @@ class App:
             assert self.process.poll() is None, f"it ended:\n{log}"
             assert time.monotonic() < deadline, f"not in time: {what}\n{log}"
             time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -18,10 +18,12 @@ import urllib.error
 import urllib.request
 
 import pytest
-from tests.integration.broker import Broker, free_ports
+from tests.integration.broker import Broker
 from tests.integration.certificates import LOOPBACK, Certificates
 from tests.integration.clients import round_trip
 from tests.waiting import wait_until
+
+from headrace.dev_cluster.ports import free_ports
 
 TIMEOUT_S = 60
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]

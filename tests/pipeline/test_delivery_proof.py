@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.broker import Broker, free_ports
+from tests.integration.broker import Broker
 
 from headrace.cli.main import cli
+from headrace.dev_cluster.ports import free_ports
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.certificate import verify

@@ -15,9 +15,9 @@ import subprocess
 from typing import IO, TYPE_CHECKING, Self
 
 from headrace.dev_cluster.parts import Parts, find_parts
+from headrace.dev_cluster.ports import free_ports
 from headrace.dev_cluster.processes import Family, ProcessNotReady, ServerProcess
 from headrace.dev_cluster.settings import (
-    LOOPBACK,
     ClusterOptions,
     Member,
     of_bookie,
@@ -25,18 +25,13 @@ from headrace.dev_cluster.settings import (
     write_settings,
 )
 from headrace.errors import FolderInUse, Rejected
-from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 READY_TIMEOUT_S = 300.0
 _PROBE_TIMEOUT_S = 1.0
-# Below the range of ephemeral ports, so that no outgoing connection takes the port of a server that
-# is down for a moment.
-_PORTS = range(18_000, 32_000)
-_ATTEMPTS_MAX = 200
 
 _ZOOKEEPER_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -237,7 +232,7 @@ class DevCluster:
             names += [name, f"{name} peers", f"{name} elections"] if count > 1 else [name]
         for name in names:
             if name not in ports:
-                ports[name] = _free_port(ports.values())
+                ports[name] = free_ports(1, ports.values())
         path.write_text(json.dumps({"zookeepers": count, "by_name": ports}))
         return ports
 
@@ -339,23 +334,6 @@ def _lock(folder: Path) -> IO[str]:
             f"{folder} belongs to a running cluster: stop it, or choose another folder"
         ) from None
     return stream
-
-
-def _free_port(taken: Collection[int]) -> int:
-    """Return a free port."""
-    randomness = SystemRandomness()
-    for _ in range(_ATTEMPTS_MAX):
-        port = _PORTS[randomness.below(len(_PORTS))]
-        if port in taken:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-            return port
-    raise ProcessNotReady(f"no free port was found in {_PORTS.start}-{_PORTS.stop - 1}")
 
 
 def _loopback_interface() -> str:

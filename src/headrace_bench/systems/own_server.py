@@ -10,7 +10,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from headrace_bench.peers import free_port
+from headrace.dev_cluster.ports import free_port
 from headrace_bench.processes import Processes
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.dev_cluster.ports import free_port
 from headrace_bench import parts
 from headrace_bench.kafka_parts import java
-from headrace_bench.peers import free_port
 from headrace_bench.processes import SystemFailed
 from headrace_bench.systems.own_server import OwnServer
 from headrace_bench.systems.system import Latency, System, read_again

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from headrace.dev_cluster.ports import free_port
 from headrace_bench.hdr import HdrHistogram
-from headrace_bench.peers import Headrace, free_port
+from headrace_bench.peers import Headrace
 from headrace_bench.processes import SystemFailed, usage_of
 from headrace_bench.rocketmq import BATCH, IN_FLIGHT, POLL_S, QUEUES, group_of
 from headrace_bench.systems import paced, rocketmq

@@ -39,7 +39,7 @@ def make_target(plan: Plan, folder: Path, network: Network) -> Cluster:
     if target == WORKERS:
         from headrace_verify.blackbox.workers import Workers
 
-        return Workers(folder / "broker", own_network, plan.seed, bug)
+        return Workers(folder / "broker", own_network, bug)
     if target == CLUSTER:
         from headrace_verify.blackbox.real_cluster import SMALL, WHOLE, RealCluster
 

@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.dev_cluster.ports import free_ports
 from headrace.errors import Fatal
 from headrace_verify.blackbox.fabric import CLIENTS, Edge
 from headrace_verify.blackbox.fake_clock import WHY_NO_CLOCK, FakeClock
 from headrace_verify.blackbox.forwarder import FORWARDER_PORT, LOOPBACK, Forwarder
 from headrace_verify.blackbox.nodes import RETRY_S, BrokerNode, Deadline
 from headrace_verify.real_broker import HAS_ROCKETMQ, RealBroker
-from headrace_verify.rng import seeded
 from headrace_verify.self_proof import spoiled_launch
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 WORKERS = 3
 MACHINE = "machine"
-_PORTS = range(18_000, 32_000)
 _PROBE_S = 1.0
 _ENDED = re.compile(r"worker (\d+) ended with code (-?\d+): starting")
 _ASKED_FOR = {0, -9, -15}
@@ -45,16 +44,16 @@ class Workers:
     liveness_s = 30.0
     """The supervisor waits up to 5 s before it restarts one that dies repeatedly."""
 
-    def __init__(
-        self, folder: Path, fabric: Fabric | None, seed: int, bug: str | None = None
-    ) -> None:
+    def __init__(self, folder: Path, fabric: Fabric | None, bug: str | None = None) -> None:
         self._folder = folder
         launch = tuple(RealBroker.command())
         if bug is not None:
             launch = spoiled_launch("blackbox", bug)
         self.links: list[Breakable] = []
         if fabric is None:
-            self._host, kafka, http, rocketmq = LOOPBACK, *_free_ports(seed)
+            first = free_ports(3 * WORKERS)
+            self._host, kafka = LOOPBACK, first
+            http, rocketmq = first + WORKERS, first + 2 * WORKERS
         else:
             self._host, kafka, http, rocketmq = fabric.add(MACHINE), 9092, 9180, 8081
             launch = (*fabric.launch(MACHINE), *launch)
@@ -231,21 +230,3 @@ def worker_pid(supervisor: int, number: int) -> int | None:
         except OSError:
             continue  # it has exited meanwhile
     return None
-
-
-def _free_ports(seed: int) -> tuple[int, int, int]:
-    """Three base ports with as many consecutive free ports as there are workers."""
-    rng = seeded(f"{seed} {os.getpid()}")
-    while True:
-        first = rng.choice(_PORTS)
-        probes: list[socket.socket] = []
-        try:
-            for port in range(first, first + 3 * WORKERS):
-                probe = socket.create_server(("127.0.0.1", port))
-                probes.append(probe)
-        except OSError:
-            continue
-        finally:
-            for probe in probes:
-                probe.close()
-        return first, first + WORKERS, first + 2 * WORKERS
