@@ -82,7 +82,7 @@ class LiteConsumers:
         client.is_lite = True  # its settings may not have come yet
         self.check_group(client, group_id)
         where, named, name = (topic.name, group_id), frozenset(names), lite_client(caller.key)
-        _add(client, where, action, named)
+        new = _add(client, where, action, named)
         self._by_name[name] = client
         client.stay = client.stay or self._services.queues.new_member()
         # What the client itself ends is ended, whichever broker it subscribed at.
@@ -90,6 +90,7 @@ class LiteConsumers:
         try:
             await self._services.lite_subscriptions.sync(topic, group_id, name, action, names, stay)
         except QuotaExceeded as error:
+            _store(client, where, client.lite.get(where, NONE) - new)  # owners undo it, too
             raise Refused(codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
         _remove(client, where, action, named)
 
@@ -147,12 +148,14 @@ class LiteConsumers:
                 client.telemetry.send(command.SerializeToString())
 
 
-def _add(client: Client, where: tuple[str, str], action: int, names: frozenset[str]) -> None:
+def _add(
+    client: Client, where: tuple[str, str], action: int, names: frozenset[str]
+) -> frozenset[str]:
     """Count what a request adds, before the owners do it, as others of the client may come
-    meanwhile. Where it fails they may have done a part of it: that counts until the client repeats
-    its lite topics. Raises Refused."""
+    meanwhile; returns it. Where it fails they may have done a part of it: that counts until the
+    client repeats its lite topics. Raises Refused."""
     if action not in {ADD, SET}:
-        return
+        return NONE
     before = client.lite.get(where, NONE)
     after = before | names if action == ADD else names
     count = sum(map(len, client.lite.values())) - len(before) + len(after)
@@ -162,6 +165,7 @@ def _add(client: Client, where: tuple[str, str], action: int, names: frozenset[s
     if count > SUBSCRIPTIONS_MAX or held > 2 * SUBSCRIPTIONS_MAX:
         raise _too_many(max(count, held))
     _store(client, where, before | names)
+    return names - before
 
 
 def _remove(client: Client, where: tuple[str, str], action: int, names: frozenset[str]) -> None:

@@ -11,8 +11,16 @@ from tests.unit.rocketmq.test_lanes import Telemetry
 
 from headrace.broker.services import configurations
 from headrace.broker.services.configurations import ConfigChange
+from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.shares.share_receive import ReceiveRequest
-from headrace.errors import CoordinatorLoading, GroupKindMismatch, PartitionsInvalid, QuotaExceeded
+from headrace.broker.topics import topic_checks
+from headrace.coordination.shares import lite_decisions
+from headrace.errors import (
+    ConfigInvalid,
+    CoordinatorLoading,
+    GroupKindMismatch,
+    PartitionsInvalid,
+)
 from headrace.metadata.facts import CompanionKind
 from headrace.records.attributes import LITE_TOPIC
 from headrace.records.codec import Record, encode_batch
@@ -369,7 +377,9 @@ async def test_what_compaction_or_retention_removed_is_passed_over(rocket):
     node = rocket.node
     topic = node.topics.get(PARENT)
     compact = ConfigChange("cleanup.policy", configurations.SET, "compact")
-    await node.services.configurations.change_topic(PARENT, [compact])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_checks, "check_lite", lambda *_configs: None)  # as an earlier version
+        await node.services.configurations.change_topic(PARENT, [compact])
     one = await Lite.open(rocket, "one")
     assert await one.sync("a", "b") == codes.OK
     await send(rocket, "a", *(f"a{number}" for number in range(50)))
@@ -445,7 +455,7 @@ async def test_what_owners_do_not_confirm_does_not_grow_however_often_a_client_r
     assert await one.sync("a") == codes.OK
 
     async def fail(*_arguments):
-        raise QuotaExceeded("the owner refuses")
+        raise CoordinatorLoading("the owner cannot say")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rocket.node.services.lite_subscriptions, "sync", fail)
@@ -489,3 +499,66 @@ async def test_what_a_client_subscribes_to_outlives_a_reload_of_the_partitions_s
         await send(rocket, name, name)
     assert await one.take(wait_ms=30_000) == ["a"]
     assert await one.take() == []
+
+
+@on_rocketmq
+async def test_a_request_that_an_owner_refuses_adds_nothing_anywhere(rocket):
+    await rocket.create(PARENT, "lite", 2)
+    one = await Lite.open(rocket, "one")
+    assert await one.sync("a") == codes.OK
+    names = [f"n{number}" for number in range(8)]
+    with pytest.MonkeyPatch.context() as patch:
+        # There is room for them in neither, or in one partition only.
+        for most in range(1, len(names) + 2):
+            patch.setattr(lite_decisions, "SUBSCRIPTIONS_MAX", most)
+            if await one.sync(*names) == codes.OK:
+                break
+            assert subscriptions(rocket, "one") == {(PARENT, GROUP): {"a"}}
+            for number in range(2):
+                topic = rocket.node.topics.get(PARENT)
+                hosted = rocket.node.shares.lite._host.get(topic, number)
+                group = hosted.shard.machine.groups.get(GROUP)
+                assert group is None or not {*group.subscribers} - {"a"}
+        else:
+            pytest.fail("all are refused")
+    assert most > 1
+    assert subscriptions(rocket, "one") == {(PARENT, GROUP): {"a", *names}}
+
+
+@on_rocketmq
+async def test_a_topic_of_lite_topics_is_not_compacted_whichever_comes_first(rocket):
+    topics, configs = rocket.node.services.topics, rocket.node.services.configurations
+    lite_type = {"headrace.message.type": "lite"}
+    compacted = {"cleanup.policy": "compact,delete"}
+    with pytest.raises(ConfigInvalid, match="keeps one message of each lite topic"):
+        await topics.create(NewTopic("both", 1, -1, lite_type | compacted))
+    for name, first, then in (("one", lite_type, compacted), ("two", compacted, lite_type)):
+        await topics.create(NewTopic(name, 1, -1, first))
+        ((key, value),) = then.items()
+        change = ConfigChange(key, configurations.SET, value)
+        with pytest.raises(ConfigInvalid, match="keeps one message of each lite topic"):
+            await configs.change_topic(name, [change])
+    await rocket.create("neither", "lite")
+
+
+@on_rocketmq
+async def test_a_trace_shows_the_state_of_a_message_in_each_group_of_its_lite_topic(rocket):
+    await rocket.create(PARENT, "lite")
+    one = await Lite.open(rocket, "one")
+    await Lite.open(rocket, "other", "another group")
+    assert await one.sync("a") == codes.OK
+    await send(rocket, "a", "a0", "a1", "a2")
+    await send(rocket, "b", "b0")
+    taken = await one.receive(batch_size=2)
+    await rocket.acknowledge(PARENT, GROUP, taken[0])
+
+    async def states(offset):
+        topic = rocket.node.topics.get(PARENT)
+        trace = await rocket.node.services.search.trace_by_offset(topic, 0, offset, 5_000)
+        (message,) = trace.messages
+        return [(state.group_id, state.state, state.deliveries) for state in message.groups]
+
+    assert await states(0) == [(GROUP, "finished", 0)]
+    assert await states(1) == [(GROUP, "acquired", 1)]
+    assert await states(2) == [(GROUP, "waiting", 0)]
+    assert await states(3) == [], "no group has to do with b"

@@ -25,7 +25,7 @@ from headrace.errors import GroupUnknown, HeadraceError, QuotaExceeded
 from headrace.records.partitioner import partition_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.lite_partitions import LitePartitions
@@ -85,16 +85,8 @@ class LiteSubscriptions:
             parts.setdefault(partition_of_key(name.encode(), count), []).append(name)
         change = [group_id, client, action, [*parts.items()], stay]
         new = self._keep(topic, change)
-        _, *answers = await asyncio.gather(
-            self._copy(topic, change),
-            *(
-                self._calls.ask_partition(
-                    "lite.sync", topic, number, [group_id, client, action, some, stay]
-                )
-                for number, some in parts.items()
-            ),
-            return_exceptions=True,
-        )
+        asking = self._ask(topic, group_id, client, action, parts, stay)
+        answers, _ = await asyncio.gather(asking, self._copy(topic, change))
         displaced: list[Displaced] = []
         failures: list[BaseException] = []
         for answer in answers:
@@ -108,7 +100,28 @@ class LiteSubscriptions:
                 undone = [group_id, client, REMOVE, [*new.items()], stay]
                 self._keep(topic, undone)
                 await self._copy(topic, undone)
+                parts = {number: some for number, some in new.items() if some}
+                # Those whose partitions had room for them.
+                await self._ask(topic, group_id, client, REMOVE, parts, stay)
             raise failures[0]
+
+    async def _ask(
+        self,
+        topic: Topic,
+        group_id: str,
+        client: str,
+        action: int,
+        parts: Mapping[int, Sequence[str]],
+        stay: str,
+    ) -> list[Any]:
+        """What the owners answer, or the errors."""
+        asking = [
+            self._calls.ask_partition(
+                "lite.sync", topic, number, [group_id, client, action, some, stay]
+            )
+            for number, some in parts.items()
+        ]
+        return await asyncio.gather(*asking, return_exceptions=True)
 
     async def _tell(self, displaced: Sequence[Displaced]) -> None:
         if displaced:

@@ -359,8 +359,8 @@ class Search:
                 wanted.setdefault((one.topic, one.partition), []).append(index)
         for (name, number), indexes in wanted.items():
             topic = self._topics.get(name)
-            offsets = [page.found[index].record.offset for index in indexes]
-            states = await self._shares.states(topic, number, offsets)
+            records = [page.found[index].record for index in indexes]
+            states = await self._shares.states(topic, number, records)
             for index, groups in zip(indexes, states, strict=True):
                 page.found[index] = page.found[index]._replace(groups=groups)
 

@@ -159,7 +159,7 @@ class Tracer:
                 "the log or a marker, or the record was compacted, its transaction aborted, or its "
                 "batch cannot be decoded"
             )
-        (groups,) = await self._shares.states(topic, number, [offset])
+        (groups,) = await self._shares.states(topic, number, [record])
         trace.messages.append(FoundMessage(LOG, topic.name, number, record, -1, groups))
         await self._add_events(topic, trace, deadline_s)
 

@@ -25,11 +25,17 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareTickCommand,
 )
-from headrace.coordination.shares.lite_commands import ADD, SET, OpenLiteCommand
+from headrace.coordination.shares.lite_commands import (
+    ADD,
+    SET,
+    LiteStatesCommand,
+    OpenLiteCommand,
+)
 from headrace.coordination.shares.lite_machine import LiteMachine
 from headrace.errors import GroupUnknown, HeadraceError, LiteTopicsFull
 from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
+from headrace.records.attributes import LITE_TOPIC, find_header
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -41,11 +47,12 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_receive import Received, ReceiveRequest
     from headrace.broker.topics.topic import Topic
     from headrace.broker.topics.topics import Topics
-    from headrace.coordination.shares.commands import DeadLetter, ShareCommand
+    from headrace.coordination.shares.commands import DeadLetter, DeliveryState, ShareCommand
     from headrace.coordination.shares.lite_commands import LiteSyncCommand
     from headrace.coordination.shares.lite_index import LiteIndex
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
+    from headrace.records.codec import Record
 
 SESSION_MS = 120_000
 """Clients repeat what they subscribe to every 30 s; what is not repeated for so long ends."""
@@ -168,6 +175,17 @@ class LitePartitions:
         await hosted.ask(ShareLoadedCommand())  # once its machine is loaded
         await catch_up(hosted, self._environment.clock.now_ms())
         return _describe(hosted, group_ids)
+
+    async def states(
+        self, topic: Topic, number: int, records: Sequence[Record]
+    ) -> list[list[DeliveryState]]:
+        """See SharePartitions.states: in the groups that have to do with the lite topic of each."""
+        hosted = await self._host.open_if_begun(topic, number)
+        if hosted is None:
+            return [[] for _ in records]
+        names = [(find_header(one.headers, LITE_TOPIC) or b"").decode("latin1") for one in records]
+        offsets = [one.offset for one in records]
+        return (await hosted.ask(LiteStatesCommand([*zip(offsets, names, strict=True)]))).states
 
     def describe_loaded(self, topic: Topic, number: int) -> list[ShareDescription]:
         """As `describe`, of what is in memory: records that have arrived while no client waits

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
+    from headrace.records.codec import Record
 
 
 class SharePartitions:
@@ -214,16 +215,18 @@ class SharePartitions:
         return [*lite, *machine.describe(DescribeCommand()).groups]
 
     async def states(
-        self, topic: Topic, number: int, offsets: Sequence[int]
+        self, topic: Topic, number: int, records: Sequence[Record]
     ) -> list[list[DeliveryState]]:
-        """The states of the records at `offsets` in each group that has begun on the partition.
+        """The states of some records in each group that has begun on the partition.
 
         Raises TopicUnknown, NotOwner, StorageUnavailable, CoordinatorLoading.
         """
+        lite = await self.lite.states(topic, number, records)
         hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
-            return [[] for _ in offsets]
-        return (await hosted.ask(StatesCommand(offsets))).states
+            return lite
+        plain = (await hosted.ask(StatesCommand([one.offset for one in records]))).states
+        return [one + others for one, others in zip(lite, plain, strict=True)]
 
     async def ask(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
         """The reply to a command on groups that have begun. Raises RecordStateInvalid,

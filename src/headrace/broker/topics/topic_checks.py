@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import ACL
-from headrace.broker.topics.overrides import is_remote, log_config, replaces_objects
-from headrace.broker.topics.topic_config import ONE_COPY, QUORUM, check_config
+from headrace.broker.topics.overrides import is_remote, log_config, message_type, replaces_objects
+from headrace.broker.topics.topic_config import LITE, ONE_COPY, QUORUM, check_config
 from headrace.errors import (
     ConfigInvalid,
     PartitionsInvalid,
@@ -87,6 +87,7 @@ class TopicChecks:
         tier = self._environment.tier
         has_tables = tier is not None and tier.tables is not None
         check_tiering(configs, before, has_objects=tier is not None, has_tables=has_tables)
+        check_lite(configs, before)
         check_quorum(configs, before, is_replicated=self._environment.is_shared)
 
     def check_partition_count(self, count: int) -> None:
@@ -95,6 +96,21 @@ class TopicChecks:
             raise PartitionsInvalid(
                 f"{count} partitions are not possible: use 1 to {self._config.partition_count_max}"
             )
+
+
+def check_lite(configs: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Raise ConfigInvalid if compaction would delete messages of lite topics, whose names are the
+    keys of their records."""
+
+    def is_compacted(values: Mapping[str, str]) -> bool:
+        return message_type(values) == LITE and "compact" in values.get("cleanup.policy", "")
+
+    if is_compacted(configs) and not is_compacted(before):
+        raise ConfigInvalid(
+            "headrace.message.type=lite is not possible with cleanup.policy=compact: compaction"
+            " keeps one message of each lite topic and deletes the others; use"
+            " cleanup.policy=delete, or another message type"
+        )
 
 
 def check_table_replacing(configs: Mapping[str, str], *, has_tables: bool) -> None:

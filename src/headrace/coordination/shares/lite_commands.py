@@ -20,6 +20,7 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareReply,
     ShareTickCommand,
+    StatesReply,
 )
 
 if TYPE_CHECKING:
@@ -178,6 +179,17 @@ class LiteAcquireCommand:
         return AcquireReply(error)
 
 
+@dataclass(slots=True)
+class LiteStatesCommand:
+    """The state of records (offset, lite topic) in every group; changes nothing."""
+
+    places: Sequence[tuple[int, str]]
+
+    def refused(self, error: HeadraceError) -> StatesReply:
+        """The reply that carries `error`."""
+        return StatesReply(error)
+
+
 LiteGroupCommand = (
     LiteSyncCommand
     | LitePeekCommand
@@ -194,7 +206,8 @@ LiteCommand = (
     | LearnLiteCommand
     | ForgetLiteCommand
     | LiteCaughtUpCommand
+    | LiteStatesCommand
     | ShareTickCommand
     | ShareLoadedCommand
 )
-AnyLiteReply = ShareReply | LiteSyncReply | LitePeekReply | AcquireReply | SettleReply
+AnyLiteReply = ShareReply | LiteSyncReply | LitePeekReply | AcquireReply | SettleReply | StatesReply

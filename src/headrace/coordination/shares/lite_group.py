@@ -12,9 +12,11 @@ from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from headrace.coordination.shares.commands import DeliveryState
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.lite_backlog import LiteBacklog
 from headrace.coordination.shares.lite_records import Progress
+from headrace.coordination.shares.window import ACQUIRED, ARCHIVING, AVAILABLE, STATE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
@@ -126,6 +128,24 @@ class LiteGroup:
         if progress is not None:
             return self._index.left(name, progress.position, progress.finished)
         return self._index.left(name, 0, ()) if name in self.subscribers else (0, -1)
+
+    def has(self, name: str) -> bool:
+        """Whether the lite topic is one of the group's."""
+        return name in self.progress or name in self.delivering or name in self.subscribers
+
+    def state(self, name: str, offset: int, has_expired: bool) -> DeliveryState:
+        """The state of a record of a lite topic."""
+        position, finished, counts, at_ms = self.progress.get(name, BEGINNING)
+        held = self.delivering.get(name, {}).get(offset)
+        if held is not None:
+            word = STATE_NAMES[ACQUIRED if held.member else ARCHIVING]
+            until_ms = held.until_ms if held.member else 0
+            return DeliveryState(self.group_id, word, held.deliveries, held.member, until_ms)
+        if has_expired or offset < position or offset in finished:
+            return DeliveryState(self.group_id, "finished", 0, "", 0)
+        count = dict(counts).get(offset, 0)
+        word = STATE_NAMES[AVAILABLE] if count else "waiting"
+        return DeliveryState(self.group_id, word, count, "", at_ms)
 
     def is_orphan(self, name: str) -> bool:
         """Whether the group's progress in the lite topic is no longer of use."""

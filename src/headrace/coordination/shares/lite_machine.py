@@ -16,6 +16,7 @@ from headrace.coordination.kit.machine import Decision, PlainJournal
 from headrace.coordination.shares.commands import (
     DeadLetter,
     DeadLetteredCommand,
+    DeliveryState,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     RepeatCommand,
@@ -23,6 +24,7 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareReply,
     ShareTickCommand,
+    StatesReply,
 )
 from headrace.coordination.shares.lite_commands import (
     ForgetLiteCommand,
@@ -34,6 +36,7 @@ from headrace.coordination.shares.lite_commands import (
     LitePeekCommand,
     LitePeekReply,
     LiteRow,
+    LiteStatesCommand,
     LiteSyncCommand,
     OpenLiteCommand,
 )
@@ -142,6 +145,8 @@ class LiteMachine(PlainJournal[LiteRecord]):
                     return Decision([], ShareReply())
                 records = self._decide_caught_up(log_start_offset, now_ms)
                 return Decision([*records], ShareReply())
+            case LiteStatesCommand(places):
+                return Decision([], StatesReply(None, [self._states(*one) for one in places]))
             case ShareTickCommand():
                 return self._decide_tick(now_ms)
             case ShareLoadedCommand():
@@ -244,6 +249,11 @@ class LiteMachine(PlainJournal[LiteRecord]):
                 yield LiteKept(name, now_ms)
                 continue
             yield LiteExpired(name, self.index.last(name) + 1)
+
+    def _states(self, offset: int, name: str) -> list[DeliveryState]:
+        has_expired = offset < self._expired.get(name, 0)
+        groups = [self.groups[group_id] for group_id in sorted(self.groups)]
+        return [group.state(name, offset, has_expired) for group in groups if group.has(name)]
 
     def next_deadline_ms(self) -> int | None:
         """See Machine."""
