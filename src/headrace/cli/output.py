@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Cell = str | int | float | bool | None
 _OF_TOPICS = frozenset({"topic", "origin", "dead letter", "sent to"})
 """Columns of which each cell begins with the name of a topic."""
+GAP = 2
+"""Columns of the terminal between two of a table."""
+LAST_COLUMN_MIN = 20
+"""A longer text in the last column is folded to this width before rows become blocks."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -83,17 +87,46 @@ def print_table(
 
 
 def _draw(columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str) -> None:
+    """Draw a table, or where it would break values, a block of named values for each row."""
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in texts:
-        table.add_row(*(Text(text) for text in row))
-    Console().print(table)
+    console = Console(highlight=False)
+    cells = [
+        max((cell_len(row[index]) for row in texts), default=0) for index in range(len(columns))
+    ]
+    whole = [max(pair) for pair in zip(cells, map(len, columns), strict=True)]
+    if not numeric[-1]:
+        cells[-1] = min(cells[-1], LAST_COLUMN_MIN)
+    words = [max(map(len, name.split()), default=0) for name in columns]
+    widths = [max(pair) for pair in zip(cells, words, strict=True)]
+    spare = console.width - sum(widths) - GAP * (len(columns) - 1)
+    if spare < 0:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP, 0, 0))
+        for number, row in enumerate(texts):
+            if number:
+                table.add_row()
+            for name, text in zip(columns, row, strict=True):
+                table.add_row(Text(name, style="bold"), Text(text, overflow="fold"))
+    else:
+        table = Table(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0)
+        )
+        for index, name in enumerate(columns):
+            more = min(spare, whole[index] - widths[index])
+            spare -= more
+            table.add_column(
+                name, justify="right" if numeric[index] else "left", overflow="fold",
+                width=widths[index] + more,
+            )  # fmt: skip
+        for row in texts:
+            table.add_row(*(Text(text) for text in row))
+    if title:
+        console.print(Text(title, style="italic"))
+    console.print(table)
 
 
 def cell_text(cell: Cell) -> str:
