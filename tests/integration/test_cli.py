@@ -428,6 +428,7 @@ def test_a_topic_that_is_not_there_is_not_made_by_mistake(user):
     assert user.types("consume", "mistyped").code == 3
     assert user.types("topic", "list", "mistyped", "--json").json() == []
     assert user.types("produce", "wanted", "--create", stdin="x\n").code == 0
+    assert "did you mean 'wanted'?" in user.types("consume", "wantd").err
     assert user.types("consume", "wanted").lines() == ["x"]
 
 
@@ -437,6 +438,7 @@ def test_a_record_that_is_too_large_is_a_failure_in_words(user, topic):
     assert ran.code == 1
     assert json.loads(ran.out)["failed"] == 1
     assert "larger than the topic allows" in ran.err
+    assert f"topic alter {topic} --set max.message.bytes=" in ran.err
     assert "max.message.bytes" in ran.err
 
 

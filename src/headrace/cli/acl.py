@@ -173,9 +173,9 @@ def add(
 ) -> None:
     """Add rules, for one principal."""
     if principal is None or ":" not in principal:
-        raise CommandFailed(
-            "no principal specified; nothing was changed", "Add --principal User:NAME", USAGE
-        )
+        what = "no principal specified" if principal is None else f"{principal!r} has no type"
+        step = f"Add --principal User:{principal or 'NAME'}"
+        raise CommandFailed(f"{what}; nothing was changed", step, USAGE)
     permission = "DENY" if deny else "ALLOW"
     bindings = [
         _binding(resource, prefix=prefix, entry=(principal, host or "*", one, permission))

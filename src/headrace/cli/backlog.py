@@ -83,7 +83,7 @@ def list_(session: CliSession, /, groups: tuple[str, ...], is_all: bool, as_json
     types = {one.group: one.type for one in list_groups(session)}
     for group in groups:
         if group not in types:
-            raise no_group(group)
+            raise no_group(group, types)
     lags = [lag for group in groups or types for lag in _lags(session, group, types[group])]
     shown = [lag for lag in lags if is_all or lag.lag != 0]
     if as_json:

@@ -31,7 +31,7 @@ from headrace.cli.setting_options import BY_OPTION, SettingOption
 from headrace.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 SERVE_TABLE = SERVE
 CLUSTER_TABLE = CLUSTER
@@ -99,7 +99,7 @@ def read_file(
             raise CommandFailed(_outside(path, name, cluster_names))
         known = cluster_names if name == CLUSTER_TABLE else own if name == table else None
         if known is None:
-            _check_name(path, f"[{name}]", name, [SERVE_TABLE, CLUSTER_TABLE])
+            _check_name(path, f"[{name}]", name, [SERVE_TABLE, CLUSTER_TABLE], aliases=())
             continue  # for other commands
         for written, value in _settings_of(section, options):
             if written.startswith(PREFIX) and name == SERVE_TABLE == table:
@@ -139,9 +139,11 @@ def _outside(path: Path, name: str, cluster_names: Sequence[str]) -> str:
     return f"{path}: {name} is outside a table: put [{table}] on a line above it"
 
 
-def _check_name(path: Path, shown: str, name: str, known: Sequence[str]) -> None:
+def _check_name(
+    path: Path, shown: str, name: str, known: Sequence[str], aliases: Iterable[str] = _OPTION_OF
+) -> None:
     if name not in known:
-        names = {one.lower(): one for one in (*_OPTION_OF, *known)}
+        names = {one.lower(): one for one in (*aliases, *known)}
         plain = name.lower().replace("_", "-")
         near = difflib.get_close_matches(plain, names, 3, NEAR)
         near += [one for one in names if plain in one and one not in near][: 3 - len(near)]

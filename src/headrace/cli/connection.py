@@ -57,7 +57,7 @@ def _options(*, is_behind: bool) -> list[click.Option]:
     return [
         click.Option(
             ["--bootstrap", "-b"],
-            metavar="HOST:PORT[,...]",
+            metavar="HOST[:PORT][,...]",
             default=None,
             envvar=None if is_behind else "HEADRACE_BOOTSTRAP",
             show_envvar=not is_behind,

@@ -34,7 +34,7 @@ def context() -> None:
     " --user alice"
 )
 @click.argument("name")
-@click.option("--bootstrap", required=True, metavar="HOST:PORT[,...]", help="Its brokers.")
+@click.option("--bootstrap", required=True, metavar="HOST[:PORT][,...]", help="Its brokers.")
 @click.option("--http", metavar="HOST:PORT", help="An HTTP address, if none is registered.")
 @click.option("--tls", is_flag=True, help="Encrypt, and trust the operating system's CAs.")
 @click.option("--ca", type=_FILE, help="CA certificates of the brokers (PEM).")

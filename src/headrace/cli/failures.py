@@ -6,12 +6,15 @@ are documented in `headrace --help`: do not change, scripts rely on them.
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.cli.client import KafkaError
 
 OK = 0
@@ -22,6 +25,8 @@ UNREACHABLE = 4
 CONFLICT = 5
 UNKNOWN = 6
 INTERRUPTED = 130
+ALIKE = 0.75
+"""How similar a name must be to be suggested: `order` finds `orders`."""
 
 EXIT_CODES = """\b
 Exit codes:
@@ -205,17 +210,24 @@ def _is_redundant(said: str, cause: str) -> bool:
     return said.startswith(("Broker: ", "Local: ")) or words <= set(cause.split())
 
 
-def no_topic(name: str) -> CommandFailed:
-    """The error for a topic that does not exist."""
+def no_topic(name: str, known: Iterable[str] = ()) -> CommandFailed:
+    """The error for a topic that does not exist; `known` are those that do."""
     return CommandFailed(
-        f"no topic {name!r} on this broker",
+        f"no topic {name!r} on this broker{_alike(name, known)}",
         f"List topics with headrace topic list, or create it: headrace topic create {name}",
         NOT_FOUND,
     )
 
 
-def no_group(name: str) -> CommandFailed:
-    """The error for a group that does not exist."""
+def no_group(name: str, known: Iterable[str] = ()) -> CommandFailed:
+    """The error for a group that does not exist; `known` are those that do."""
     return CommandFailed(
-        f"no group {name!r} on this broker", "See what there is: headrace group list", NOT_FOUND
+        f"no group {name!r} on this broker{_alike(name, known)}",
+        "See what there is: headrace group list",
+        NOT_FOUND,
     )
+
+
+def _alike(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, ALIKE)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -123,7 +123,7 @@ def _describe_consumer_group(
     lags = group_lag(session, name, members_by_partition(described))
     state = state_of(described)
     if state == "Dead" and not lags:
-        raise no_group(name)
+        raise no_group(name, [one.group for one in list_groups(session)])
     return {
         "group": name,
         "state": state,

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 Kind = Literal["earliest", "latest", "offset", "last", "time"]
-POSITION_WORDS = "earliest, latest, OFFSET, -N (the last N), a time, or an age (15m)"
+POSITION_WORDS = (
+    "earliest, latest, OFFSET, -N (the last N), a time (2026-01-31T10:00, or with Z: UTC), or an"
+    " age (15m)"
+)
 
 _WORDS: dict[str, Kind] = {
     "earliest": "earliest",
@@ -70,8 +73,8 @@ def parse_position(text: str, now_ms: int) -> PositionSpec:
         return PositionSpec("offset", int(text))
     if re.fullmatch(r"-\d+", text, re.ASCII):
         return PositionSpec("last", int(text[1:]))
-    if _DURATION.match(text):
-        return PositionSpec("time", now_ms - parse_duration_ms(text))
+    if _DURATION.match(text.removeprefix("-")):  # -15m: as journalctl has it
+        return PositionSpec("time", now_ms - parse_duration_ms(text.removeprefix("-")))
     try:
         return PositionSpec("time", parse_time_ms(text))
     except ValueError:

@@ -222,7 +222,9 @@ def _failure(session: CliSession, topic: str, delivery: Delivery) -> CommandFail
                 f"{doing}: the disk is full: {', '.join(full)}",
                 "Delete topics, shorten their retention or enlarge the disk, then send again",
             )
-    return refusal(session, error, doing, topic, delivery.first_headers)
+    failure = refusal(session, error, doing, topic, delivery.first_headers)
+    failure.next_step = failure.next_step.replace("TOPIC", topic)
+    return failure
 
 
 def _check_topic(session: CliSession, topic: str, create: bool) -> None:

@@ -6,8 +6,10 @@ its errors reach the user as CommandFailed.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from headrace.runtime.access import Access
 
 Answer = TypeVar("Answer")
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+KAFKA_PORT = 9092
+DEFAULT_BOOTSTRAP = f"127.0.0.1:{KAFKA_PORT}"
+_ADDRESS = re.compile(r"(?P<host>\[[^\]\s]+\]|[^:/\[\]\s]+)(:(?P<port>\d{1,5}))?")
 
 CONNECT_TIMEOUT_S = 3.0  # a broker that does not accept within this time is down
 
@@ -206,9 +210,16 @@ class CliSession:
                 found[name] = self.answer(futures[name], f"topic {name!r}")
             except CommandFailed as failure:
                 if failure.exit_code == NOT_FOUND:
-                    raise no_topic(name) from None
+                    raise self.no_topic(name) from None
                 raise
         return found
+
+    def no_topic(self, name: str) -> CommandFailed:
+        """The error for a topic that does not exist, with the name of one that is alike."""
+        known: list[str] = []
+        with suppress(CommandFailed):  # what is missing is said in any case
+            known = [*self.cluster_metadata().topics]
+        return no_topic(name, known)
 
     def identify(self) -> str:
         """The id of the cluster that `bootstrap` names. Raises CommandFailed."""
@@ -248,14 +259,13 @@ class CliSession:
         return chosen
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split `HOST:PORT`. Raises CommandFailed (usage)."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not host:
-        raise CommandFailed(
-            f"{address!r} is not HOST:PORT", "For example --bootstrap 127.0.0.1:9092", USAGE
-        )
-    return host.strip("[]"), int(port)
+def host_and_port(address: str, default_port: int = KAFKA_PORT) -> tuple[str, int]:
+    """Split `HOST[:PORT]`. Raises CommandFailed (usage)."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        example = f"For example 127.0.0.1:{default_port} or [::1]:{default_port}, without a scheme"
+        raise CommandFailed(f"{address!r} is not HOST:PORT; nothing was sent", example, USAGE)
+    return found["host"].strip("[]"), int(found["port"] or default_port)
 
 
 def _made(kind: Any, config: dict[str, Any]) -> Client:

@@ -18,7 +18,7 @@ import click
 from headrace.cli.failures import CommandFailed
 from headrace.cli.group_listing import GroupListed, list_groups
 from headrace.cli.lag import progress
-from headrace.cli.output import cell_text, duration_text, iso_time
+from headrace.cli.output import cell_text, counted, duration_text, iso_time
 from headrace.cli.parameters import number_option
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_names import is_internal, matching
@@ -186,8 +186,9 @@ def _screen(facts: dict[str, Any]) -> RenderableType:
 
     rows = max((shutil.get_terminal_size().lines - HEAD_LINES - 4) // 2, 1)
     title = (
-        f"{facts['time']}  {facts['brokers']} brokers, {len(facts['topics'])} topics,"
-        f" {len(facts['groups'])} groups  (Ctrl-C stops)"
+        f"{facts['time']}  {counted(facts['brokers'], 'broker')},"
+        f" {counted(len(facts['topics']), 'topic')},"
+        f" {counted(len(facts['groups']), 'group')}  (Ctrl-C stops)"
     )
     topics = [
         (row["topic"], row["partitions"], row["written_per_s"], row["end_offsets"])
@@ -207,7 +208,7 @@ def _screen(facts: dict[str, Any]) -> RenderableType:
 def _forecast(row: dict[str, Any]) -> str | None:
     if row["read_per_s"] is None:
         return None
-    return "not at this rate" if row["empty_in_s"] is None else duration_text(row["empty_in_s"])
+    return "never" if row["empty_in_s"] is None else duration_text(row["empty_in_s"])
 
 
 def _table(columns: tuple[str, ...], rows: list[Any], rows_max: int) -> RenderableType:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka_admin
-from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_topic
+from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
 from headrace.cli.pairs import name_and_value
 from headrace.cli.parameters import TOPIC_NAME
@@ -370,4 +370,4 @@ def delete(
             if row["deleted"]:
                 click.echo(f"deleted {written(str(row['topic']))}")
     if missing:
-        raise no_topic(missing)
+        raise session.no_topic(missing)

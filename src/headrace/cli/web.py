@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HTTPS: Final = "https://"
+HTTP_PORT: Final = 9180
 HTTP_PROTOCOL: Final = "headrace.http.security.protocol"
 CLUSTER_PATH: Final = "/v1/cluster"
 PAGE_ITEMS_MAX: Final = 1_000
@@ -130,7 +131,7 @@ def is_on_loopback(address: str) -> bool:
 
 def _place(address: str) -> tuple[str, int]:
     """Raises CommandFailed (usage)."""
-    return host_and_port(address.removeprefix(HTTPS).removeprefix("http://"))
+    return host_and_port(address.removeprefix(HTTPS).removeprefix("http://"), HTTP_PORT)
 
 
 class Web:

@@ -28,7 +28,7 @@ def test_a_group_without_lag_is_not_slow():
 
 def test_a_group_without_members_is_not_consumed():
     looks = [look(at, {0: (0, 10)}, members=[], state="Empty") for at in (0, 10)]
-    assert kinds(*looks)[0] == "no_members"
+    assert kinds(*looks) == ["no_members"]
 
 
 def test_a_group_that_rebalances_says_so():

@@ -89,6 +89,7 @@ def test_values_of_every_kind_are_taken_and_checked_as_on_the_command_line(run):
         ("[cluster]\nquorum = ['a']", r"quorum in .cluster. is .*expected three numbers"),
         ("[cluster]\nquorum = [1, 2, 3]", r"quorum in .cluster. is .*no number may exceed"),
         ("[cluster]\nbroker-id = 1979-05-27", r"broker-id in .cluster. is .*a date"),
+        ("[broker]\nkafka = 'h:1'", r"unknown .broker.*: known are cluster, serve$"),
         ("[serve", "cannot be read as TOML"),
     ],
 )

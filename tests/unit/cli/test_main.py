@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli import failures, main
 from headrace.cli.output import cell_text, counted, duration_text, iso_time, print_table, size_text
-from headrace.cli.session import CliSession
+from headrace.cli.session import CliSession, host_and_port
 
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:
@@ -112,7 +112,8 @@ def test_the_help_documents_the_exit_codes(capsys):
         ("group", "reset", "g"),
         ("group", "reset", "g", "--to", "latest", "--shift-by", "1"),
         ("-X", "noequals", "info"),
-        ("-b", "nohost", "info"),
+        ("-b", "host:port", "info"),
+        ("-b", "http://127.0.0.1:9092", "info"),
         ("completion", "tcsh"),
     ],
     ids=" ".join,
@@ -129,6 +130,42 @@ def test_an_address_without_a_listener_is_reported_with_the_next_step(capsys):
     assert (code, out) == (failures.UNREACHABLE, "")
     assert "cannot connect to 127.0.0.1:1 (Connection refused): nothing was sent" in err
     assert "headrace serve" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kafka.example:19092", ("kafka.example", 19092)),
+        ("kafka.example", ("kafka.example", 9092)),
+        ("[::1]:1", ("::1", 1)),
+        ("[::1]", ("::1", 9092)),
+    ],
+)
+def test_the_port_of_a_broker_may_be_left_out(text, expected):
+    assert host_and_port(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "a b:1", "::1", "h:", "SSL://h:9092", "h:1/x"])
+def test_what_is_not_an_address_is_answered_by_examples(text):
+    with pytest.raises(failures.CommandFailed, match="is not HOST:PORT") as refused:
+        host_and_port(text)
+    assert refused.value.exit_code == failures.USAGE
+    assert "127.0.0.1:9092" in refused.value.next_step
+
+
+def test_a_misspelt_topic_or_group_is_answered_by_the_right_one():
+    assert "did you mean 'orders'?" in failures.no_topic("order", ["nums", "orders"]).message
+    assert "did you mean 'billing'?" in failures.no_group("biling", ["billing"]).message
+    assert "did you mean" not in failures.no_topic("order", ["nums"]).message
+
+
+def test_a_principal_without_a_type_is_answered_by_one_that_has_it(capsys):
+    code, _, err = run(
+        "acl", "add", "--principal", "bob", "--operation", "read", "--topic", "t", capsys=capsys
+    )
+    assert code == failures.USAGE
+    assert "'bob' has no type" in err
+    assert "--principal User:bob" in err
 
 
 def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):

@@ -29,6 +29,7 @@ NOW_MS = 1_700_000_000_000
         ("42", PositionSpec("offset", 42)),
         ("-10", PositionSpec("last", 10)),
         ("15m", PositionSpec("time", NOW_MS - 900_000)),
+        ("-15m", PositionSpec("time", NOW_MS - 900_000)),
         ("1h30m", PositionSpec("time", NOW_MS - 5_400_000)),
         ("@1500", PositionSpec("time", 1500)),
         ("2013-01-31T12:00:00Z", PositionSpec("time", 1_359_633_600_000)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rich.console import Console
+
 from headrace.cli.group_listing import GroupListed
 from headrace.cli.positions import Partition
-from headrace.cli.top import Sample, facts_of
+from headrace.cli.top import Sample, _screen, facts_of
 
 A, B = Partition("a", 0), Partition("b", 0)
 READER = GroupListed("reader", "Stable", "consumer")
@@ -34,6 +36,17 @@ def test_rates_and_the_time_until_a_group_has_read_everything():
     assert group["empty_in_s"] is None, "it is written faster than it is read"
     (group,) = facts_of(before, sample(3.0, 100, 7, reader={A: 100}))["groups"]
     assert (group["lag"], group["empty_in_s"]) == (0, 0.0)
+
+
+def test_a_screen_of_80_columns_cuts_no_word(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    facts = facts_of(sample(1.0, 0, 7, reader={A: 0}), sample(3.0, 5, 7, reader={A: 0}))
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(_screen(facts))
+    assert "1 broker, 2 topics, 1 group " in shown.get()
+    assert "never" in shown.get()
+    assert "\u2026" not in shown.get()
 
 
 def test_recreated_topics_and_reset_groups_have_no_negative_rate():

@@ -133,7 +133,9 @@ def diagnose(before: Look, now: Look) -> list[Finding]:
     if now.lag == 0:
         return [_finding("no_lag", {"lag": 0})]
     found = [*_membership(now), *_deliveries(before, now), *_places(before, now)]
-    found.append(_pace(now, produced, consumed))
+    pace = _pace(now, produced, consumed)
+    if not (found and found[0].kind == "no_members" and pace.kind == "stopped"):  # one fact
+        found.append(pace)
     return found
 
 
