@@ -3,9 +3,9 @@
     python scripts/console_vendor.py
 
 writes `src/headrace/console/static/vendor/`: Preact, its hooks, signals and htm as one ES module,
-uPlot, and their licences. (uPlot's style sheet is part of `console.css`.) The files are checked in: neither users nor
-developers need npm; whoever changes a version here does. `npm pack` fetches each package, and its
-sha512 is verified before anything of it is used.
+uPlot, and their licences. (uPlot's style sheet is part of `console.css`.) The files are checked in:
+neither users nor developers need npm; whoever changes a version here does. `npm pack` fetches each
+package, and its sha512 is verified before anything of it is used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def fetch(name: str, folder: Path) -> None:
     """Put a package into `folder/node_modules`. Exits unless its hash is the pinned one."""
     version, sha512 = PACKAGES[name]
     command = ["npm", "pack", "--silent", "--ignore-scripts", f"{name}@{version}"]
-    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    done = subprocess.run(  # noqa: S603
+        command, cwd=folder, check=True, capture_output=True, text=True
+    )
     data = (folder / done.stdout.strip().splitlines()[-1]).read_bytes()
     found = base64.b64encode(hashlib.sha512(data).digest()).decode()
     if found != sha512:
@@ -98,7 +100,7 @@ def main() -> None:
             command = ["npx", "--yes", f"esbuild@{ESBUILD}", source, "--bundle", "--minify"]
             command += ["--format=esm", "--target=es2022", "--legal-comments=none"]
             command += [f"--outfile={OUT / target}"]
-            subprocess.run(command, cwd=folder, check=True)
+            subprocess.run(command, cwd=folder, check=True)  # noqa: S603
         (OUT / "LICENCES.txt").write_text(licences(folder))
 
 

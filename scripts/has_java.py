@@ -13,7 +13,9 @@ if found:
     candidates.append(found)
 for java in candidates:
     try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20)
+        run = subprocess.run(  # noqa: S603
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         continue
     version = re.search(r'version "(\d+)', run.stderr + run.stdout)

@@ -135,14 +135,14 @@ def try_out(own: str, made: Path, bill: Path, tools: Path) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="headrace-release-") as text:
         folder = Path(text)
-        begun = time.monotonic()
+        begun = time.monotonic()  # noqa: TID251
         run(own, "-m", "venv", folder / "venv")
         python = folder / "venv" / "bin" / "python"
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
         run(*pip, "install", "--quiet", made)
         headrace = folder / "venv" / "bin" / "headrace"
         _first_message(headrace, folder, is_compiled=made.suffix == ".whl")
-        took_s = time.monotonic() - begun
+        took_s = time.monotonic() - begun  # noqa: TID251
         listed = run(*pip, "list", "--format=freeze", "--exclude", "pip", "--exclude", "setuptools")
         count = len(listed.splitlines())
         site = next((folder / "venv" / "lib").iterdir()) / "site-packages"
