@@ -442,6 +442,15 @@ def test_a_record_that_is_too_large_is_a_failure_in_words(user, topic):
     assert "max.message.bytes" in ran.err
 
 
+def test_a_malformed_attribute_is_named_with_what_is_allowed(user, topic):
+    setting = "headrace.message.attributes=read"
+    assert user.types("topic", "alter", topic, "--set", setting).code == 0
+    ran = user.types("produce", topic, "-H", "headrace-delay=soon", stdin="x\n")
+    assert ran.code == 1
+    assert "header headrace-delay holds 'soon': set it to a number from 0 to" in ran.err
+    assert "compact" not in ran.err
+
+
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic_in_words(user, topic):
     assert user.types("topic", "alter", topic, "--set", "cleanup.policy=compact").code == 0
     ran = user.types("produce", topic, stdin="no key\n")

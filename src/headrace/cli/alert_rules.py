@@ -42,20 +42,23 @@ RULES: Final = (
     Rule("HeadraceSyncSlow",
          "histogram_quantile(0.99, sum by (instance, le)"
          " (rate(headrace_storage_sync_duration_seconds_bucket[5m]))) > 0.5", "10m", "warning",
-         "Syncs of {{ $labels.instance }} take {{ $value }} s, and acknowledgements wait."),
+         "Syncs of {{ $labels.instance }} take {{ $value | humanizeDuration }}, and"
+         " acknowledgements wait."),
     Rule("HeadraceLoopSlow",
          "histogram_quantile(0.99, sum by (instance, le)"
          " (rate(headrace_loop_lag_seconds_bucket[5m]))) > 0.25", "10m", "warning",
-         "The event loop of {{ $labels.instance }} lags by {{ $value }} s: it is overloaded."),
+         "The event loop of {{ $labels.instance }} lags by {{ $value | humanizeDuration }}:"
+         " it is overloaded."),
     Rule("HeadraceErrors",
          "sum by (instance, api, error) (rate(headrace_request_errors_total{error=~"
          '"UNKNOWN_SERVER_ERROR|KAFKA_STORAGE_ERROR|CORRUPT_MESSAGE|POLICY_VIOLATION"}[5m])) > 0',
          "5m", "warning", "{{ $labels.api }} requests fail with {{ $labels.error }}."),
     Rule("HeadraceGroupLag", "headrace_group_lag_seconds > 600", "10m", "warning",
-         "Group {{ $labels.group }} is {{ $value }} s behind in {{ $labels.topic }}."),
+         "Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind in"
+         " {{ $labels.topic }}."),
     Rule("HeadraceQueueOld", "headrace_queue_oldest_seconds > 600", "10m", "warning",
          "The oldest message of {{ $labels.group }} in {{ $labels.topic }} has waited"
-         " {{ $value }} s."),
+         " {{ $value | humanizeDuration }}."),
     Rule("HeadraceDeadLettersFail", "increase(headrace_dead_letters_failed_total[10m]) > 0", "5m",
          "warning", "Records cannot be copied to dead letter topics on {{ $labels.instance }}."),
     Rule("HeadraceDeliveriesLate", "headrace_delayed_next_due_seconds < -60 and"
@@ -63,7 +66,7 @@ RULES: Final = (
          "Delayed records of {{ $labels.instance }} are late."),
     Rule("HeadraceLoginsFail",
          'sum by (instance) (rate(headrace_logins_total{outcome="failure"}[5m])) > 1', "5m",
-         "warning", "{{ $value }} logins per second fail on {{ $labels.instance }}."),
+         "warning", "{{ $value | humanize }} logins per second fail on {{ $labels.instance }}."),
     Rule("HeadraceCertificateExpires", "headrace_certificate_expires_seconds < 14 * 24 * 3600",
          "1h", "warning", "The certificate of listener {{ $labels.listener }}"
          "{{ with $labels.server_name }} for {{ . }}{{ end }} expires soon."),
@@ -87,15 +90,15 @@ def anchor(rule: Rule) -> str:
     return rule.name.lower()
 
 
-def rules_file() -> str:
-    """The rules as Prometheus reads them: JSON, which is YAML."""
+def rules_file(runbook: str = RUNBOOK) -> str:
+    """The rules as Prometheus reads them: JSON, which is YAML. `runbook`: where its page is."""
     rules = [
         {
             "alert": rule.name,
             "expr": rule.expression,
             "for": rule.for_,
             "labels": {"severity": rule.severity},
-            "annotations": {"summary": rule.summary, "runbook_url": f"{RUNBOOK}#{anchor(rule)}"},
+            "annotations": {"summary": rule.summary, "runbook_url": f"{runbook}#{anchor(rule)}"},
         }
         for rule in RULES
     ]

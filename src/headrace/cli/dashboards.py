@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.alert_rules import rules_file
+from headrace.cli.alert_rules import RUNBOOK, rules_file
 from headrace.cli.dashboard_panels import DASHBOARDS
 from headrace.cli.failures import CONFLICT, CommandFailed
 from headrace.cli.output import say
@@ -33,13 +33,20 @@ def dashboards() -> None:
 @dashboards.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Overwrite files of an earlier export.")
-def export(folder: Path, force: bool) -> None:
+@click.option(
+    "--runbook",
+    metavar="URL",
+    default=RUNBOOK,
+    show_default=True,
+    help="Where the runbook's page is, for the links of alerts.",
+)
+def export(folder: Path, force: bool, runbook: str) -> None:
     """Write dashboards (JSON) and alert rules (YAML) to DIR.
 
     Import the dashboards in Grafana, or provision DIR; add the rules to `rule_files` of Prometheus.
     """
     files = {f"headrace-{one.name}.json": dashboard_json(one) for one in DASHBOARDS}
-    files[RULES] = rules_file()
+    files[RULES] = rules_file(runbook)
     there = [name for name in files if (folder / name).exists()]
     if there and not force:
         raise CommandFailed(

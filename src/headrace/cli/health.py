@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from headrace.cli.failures import FAILED, UNREACHABLE, CommandFailed
-from headrace.cli.output import AS_JSON, counted, print_json
+from headrace.cli.output import AS_JSON, print_json
 from headrace.cli.web import HTTP as HTTP_OPTION
 from headrace.cli.web import Web, http_address, is_on_loopback, nearest, web_address
 from headrace.metadata.endpoints import HTTP
@@ -66,7 +66,7 @@ def health(session: CliSession, live: bool, is_cluster: bool, as_json: bool) -> 
         is_silent = all(not one["alive"] for one in found)
         failed = sum(not one["ok"] for one in found)
         raise CommandFailed(
-            f"not healthy: {failed} of {counted(len(found), 'broker')}",
+            f"{failed} of {len(found)} brokers are not healthy",
             "" if as_json else "Follow the next step of each problem above",
             UNREACHABLE if is_silent else FAILED,
         )

@@ -25,14 +25,20 @@ def refusal(
         return from_kafka(error, doing)
     # Imported late: it takes longer to load than the rest of a command, for few failures.
     from headrace.errors import RecordInvalid
-    from headrace.records.attributes import READING, SETTING, check_unread
+    from headrace.records.attributes import READING, SETTING, check_read, check_unread
 
-    if _setting(session, topic, SETTING) not in {None, *READING}:
-        try:
+    value = _setting(session, topic, SETTING)
+    is_read = value in READING
+    try:
+        if is_read:
+            check_read(headers)
+        elif value is not None:
             check_unread(headers, topic, time_ns() // 1_000_000)
-        except RecordInvalid as reason:
-            step = f"headrace topic alter {topic} --set {SETTING}=read"
-            return CommandFailed(f"{doing}: {reason}", step)
+    except RecordInvalid as reason:
+        step = f"headrace topic alter {topic} --set {SETTING}=read"
+        return CommandFailed(
+            f"{doing}: {reason}", "Correct the header, then send again" if is_read else step
+        )
     return from_kafka(error, doing)
 
 

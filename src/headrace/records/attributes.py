@@ -89,7 +89,8 @@ def find_header(headers: Headers, name: str) -> bytes | None:
 
 
 def _invalid(name: str, value: bytes, allowed: str) -> RecordInvalid:
-    shown = repr(value[:SHOWN_MAX]) + ("..." if len(value) > SHOWN_MAX else "")
+    shown = repr(value[:SHOWN_MAX].decode("utf-8", "backslashreplace"))
+    shown += "..." if len(value) > SHOWN_MAX else ""
     return RecordInvalid(f"header {name} holds {shown}: set it to {allowed}", header=name)
 
 
@@ -216,6 +217,11 @@ EFFECTIVE: Final = RESERVED - {TAG, KEYS, MESSAGE_ID}
 """Those that change how a message is stored or delivered, so that it would be another message where
 they are not read. Tags, keys and message ids are found and filtered by on every topic."""
 _BY_BYTES: Final = {name.encode(): name for name in RESERVED}
+
+
+def check_read(headers: Headers) -> None:
+    """Raises RecordInvalid if a record for a topic that reads attributes has a malformed one."""
+    _checked({name: value for name, value in headers if value is not None and name in RESERVED})
 
 
 def check_unread(headers: Headers, topic: str, now_ms: int) -> None:

@@ -139,6 +139,7 @@ async def test_topics_follow_a_new_default_unless_they_override_it_or_are_intern
         ("headrace.open.to.network", "true", "cannot be changed while"),
         ("no.such.setting", "1", "unknown configuration"),
         ("flush.ms", "1000", "unknown configuration"),
+        ("log.level", "info", "did you mean headrace.log.level?"),
     ],
 )
 async def test_invalid_settings_are_refused_and_nothing_is_stored(name, value, message):

@@ -86,6 +86,36 @@ def test_promtool_reads_all_expressions(tmp_path) -> None:
     assert f"{len(RULES)} rules found" in done.stdout
 
 
+def test_an_alert_names_a_duration_as_people_do_and_its_page_as_told(tmp_path) -> None:
+    promtool = tool("promtool")
+    page = "https://docs.example/RUNBOOK.html"
+    (tmp_path / "alerts.yml").write_text(rules_file(page))
+    labels = {"group": "billing", "topic": "orders"}
+    expected = {
+        "exp_labels": {**labels, "severity": "warning"},
+        "exp_annotations": {
+            "summary": "Group billing is 16m 40s behind in orders.",
+            "runbook_url": f"{page}#headracegrouplag",
+        },
+    }
+    series = {
+        "series": 'headrace_group_lag_seconds{group="billing",topic="orders"}',
+        "values": "1000.0000000001x30",
+    }
+    alert = {"eval_time": "20m", "alertname": "HeadraceGroupLag", "exp_alerts": [expected]}
+    test = {"interval": "1m", "input_series": [series], "alert_rule_test": [alert]}
+    cases = tmp_path / "cases.yml"
+    cases.write_text(json.dumps({"rule_files": ["alerts.yml"], "tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(cases)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
     for board in DASHBOARDS:
         found = json.loads(dashboard_json(board))

@@ -109,7 +109,7 @@ def test_a_malformed_attribute_is_refused_with_its_record_and_what_is_allowed(na
     with pytest.raises(RecordInvalid) as caught:
         _scan([[], [(name, value)]])
     message = str(caught.value)
-    assert message.startswith(f"record 1 of the batch: header {name} holds b'")
+    assert message.startswith(f"record 1 of the batch: header {name} holds '")
     assert allowed in message
     assert len(message) < 300
     assert [index for index, _ in caught.value.fields["record_errors"]] == [1]

@@ -436,7 +436,8 @@ DEFINITIONS: Mapping[str, ConfigDefinition] = {
 def likely(name: str, known: Collection[str]) -> str:
     """What a user meant by the name of a setting that there is not, as a question, or where all are
     listed."""
-    near = difflib.get_close_matches(name[:100], known, 1, 0.8)
+    ours = f"headrace.{name}"
+    near = [ours] if ours in known else difflib.get_close_matches(name[:100], known, 1, 0.8)
     return f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists all settings"
 
 
