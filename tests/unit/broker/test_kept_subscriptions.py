@@ -87,7 +87,7 @@ def test_the_client_that_was_heard_of_last_comes_last():
 
 
 def test_names_are_bounded(monkeypatch):
-    monkeypatch.setattr(kept_subscriptions, "NAMES_MAX", 3)
+    monkeypatch.setattr(kept_subscriptions, "NAMES_MAX", 5)
     kept = Kept()
     kept.change(ADD, "a", "b")
     kept.change(ADD, "a", "b", client="d")
@@ -95,6 +95,14 @@ def test_names_are_bounded(monkeypatch):
     kept.change(SET, "a")
     kept.change(SET, "a", "b", client="d")
     assert kept.names() == {("c", "a"), ("d", "a", "b")}
+
+
+def test_clients_without_names_are_bounded_too(monkeypatch):
+    monkeypatch.setattr(kept_subscriptions, "NAMES_MAX", 5)
+    kept = Kept()
+    for number in range(10):
+        kept.change(LEAVE, client=f"c{number}", stay="")
+    assert len(kept.told()) == 5
 
 
 @pytest.mark.parametrize("action", [SET, ADD])

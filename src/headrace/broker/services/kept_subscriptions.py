@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from headrace.broker.services.lite_subscriptions import Displaced
 
 NAMES_MAX: Final = 1_000_000
-"""Of all clients, with the copies. Clients repeat what is not remembered."""
+"""Of all clients, with the copies; a client counts as one more. Clients repeat what is not
+remembered."""
 
 
 class Subscriber(NamedTuple):
@@ -54,7 +55,7 @@ class _Kept:
 
     @property
     def count(self) -> int:
-        return sum(map(len, self.parts.values()))
+        return 1 + sum(map(len, self.parts.values()))
 
 
 class KeptSubscriptions:
@@ -63,6 +64,7 @@ class KeptSubscriptions:
     def __init__(self) -> None:
         self._kept: OrderedDict[Subscriber, _Kept] = OrderedDict()
         """The one that was not repeated for the longest time first."""
+        self._origins: set[int] = set()
         self._names = 0
 
     def change(
@@ -86,10 +88,13 @@ class KeptSubscriptions:
         is_same = former is not None and (former.topic_id, former.stay) == (topic_id, stay)
         if former is not None and not is_same:
             self._drop(who)
-        kept = self._kept.setdefault(who, _Kept(topic_id, stay))
+        # The new end of its session puts it last.
+        kept = self._kept.pop(who, None)
+        if kept is None:
+            kept = _Kept(topic_id, stay)
+        else:
+            self._names -= kept.count
         kept.until_ms = now_ms + session_ms
-        self._kept.move_to_end(who)
-        self._names -= kept.count
         # A client that leaves of its own accord is remembered, too, without any name: what an
         # earlier broker of it remembers is outdated.
         before = {} if action == LEAVE else kept.parts
@@ -104,19 +109,18 @@ class KeptSubscriptions:
                 some = dict.fromkeys(names)
                 kept.parts[number] = some if action == SET else had | some
                 new[number] = [name for name in some if name not in had]
-        if self._names + kept.count > NAMES_MAX:
-            kept.parts = {}
-        self._names += kept.count
+        if self._names + kept.count <= NAMES_MAX:
+            self._kept[who] = kept
+            self._origins.add(who.origin)
+            self._names += kept.count
         return new
 
     def displaced(self, displaced: Iterable[Displaced]) -> None:
         """These clients do not subscribe to these lite topics any more."""
-        lost: dict[tuple[str, ...], set[str]] = {}
-        for *client, name in displaced:
-            lost.setdefault(tuple(client), set()).add(name)
-        for who, kept in self._kept.items():
-            for name in lost.get(who[1:], ()):
-                for some in kept.parts.values():
+        for topic, group_id, client, name in displaced:
+            for origin in self._origins:
+                kept = self._kept.get(Subscriber(origin, topic, group_id, client))
+                for some in () if kept is None else kept.parts.values():
                     if name in some:
                         del some[name]
                         self._names -= 1
