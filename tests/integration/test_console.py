@@ -21,6 +21,8 @@ from tests.integration.browser import (
 from tests.integration.clients import Confluent, Rec, create_topic
 from tests.waiting import wait_until
 
+from headrace.http.operations import TOPIC
+
 pytestmark = NEEDS_CHROMIUM
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 CONTROL = "\u202egnp.exe\u202c \x00\x1b[31m\u200b end"
@@ -387,6 +389,29 @@ def test_the_forms_of_an_action_do_what_it_does(browser, console_broker, form):
     else:
         run(shown, console_broker)
     assert name in names(console_broker)
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "opens"),
+    [
+        ("dead-letters", "Another topic", False),
+        ("queues", "Topic", False),
+        ("topics", "Name", True),
+    ],
+)
+def test_the_fields_of_topics_take_the_names_that_the_api_takes(browser, path, label, opens):
+    tried = ["orders", "acme/orders", "\u00abacme\u00bborders", "a" * 249, "acme/" + "o" * 249]
+    tried += ["a" * 250, "acme/", "/orders", "a/b/c", "Acme/orders", "or ders", "\u00aborders"]
+    with browser.page(path) as page:
+        if opens:
+            page.get_by_role("button", name="Create a topic").click()
+        field = page.get_by_label(label, exact=opens).last
+        taken = []
+        for name in tried:
+            field.fill(name)
+            if field.evaluate("input => input.checkValidity() && input.value") == name:
+                taken.append(name)
+    assert taken == [name for name in tried if re.fullmatch(TOPIC["pattern"], name)]
 
 
 def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):

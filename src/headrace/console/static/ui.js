@@ -5,6 +5,10 @@ import { t } from "./words.js";
 
 const RETRY_MS = 5_000;
 
+// Of an input for a topic's name, as the API takes it: operators write acme/orders of a tenant's.
+const TENANT = "[a-z0-9][a-z0-9\\-]{0,31}";
+export const TOPIC_NAME = { pattern: `(\u00ab${TENANT}\u00bb|${TENANT}/)?[a-zA-Z0-9._\\-]{1,249}`, maxlength: 283, spellcheck: false, autocomplete: "off" };
+
 export function Title({ text, children }) {
   return html`<div class="title"><h1 tabindex="-1">${text}</h1><div class="tools">${children}</div></div>`;
 }

@@ -5,7 +5,7 @@ import { useAction } from "../action.js";
 import { count, line, time, topicText, visible } from "../format.js";
 import { LETTERS_MAX, redriveAction } from "../redrive.js";
 import { go, link, setQuery } from "../route.js";
-import { Empty, Field, Forms, Loaded, More, Select, Table, Title } from "../ui.js";
+import { Empty, Field, Forms, Loaded, More, Select, Table, Title, TOPIC_NAME } from "../ui.js";
 import { t } from "../words.js";
 import { Jobs } from "./jobs.js";
 import { Letter, Origin } from "./letter.js";
@@ -35,7 +35,7 @@ function List() {
           { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },
         ]} />`)}<//>
     <form class="filters" onSubmit=${open}>
-      <${Field} label=${t("Another topic (of Spring or Connect, too)")}><input name="topic" required pattern="[a-zA-Z0-9._\\-]+" /><//>
+      <${Field} label=${t("Another topic (of Spring or Connect, too)")}><input name="topic" required ...${TOPIC_NAME} /><//>
       <button>${t("Open")}</button></form>`;
 }
 

@@ -4,7 +4,7 @@ import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { count, line, span, time, topicText, visible, weekday } from "../format.js";
 import { go, link } from "../route.js";
-import { Empty, Field, Figure, Loaded, Table, Title } from "../ui.js";
+import { Empty, Field, Figure, Loaded, Table, Title, TOPIC_NAME } from "../ui.js";
 import { t } from "../words.js";
 
 export const Page = ({ path, query }) => {
@@ -28,7 +28,7 @@ function List() {
           { name: t("State"), cell: (one) => one.state },
         ]} />`)}<//>
     <form class="filters" onSubmit=${open}>
-      <${Field} label=${t("Topic")}><input name="topic" required /><//>
+      <${Field} label=${t("Topic")}><input name="topic" required ...${TOPIC_NAME} /><//>
       <${Field} label=${t("Group")}><input name="group" /><//>
       <button>${t("Open")}</button></form>`;
 }

@@ -4,7 +4,7 @@ import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { atLeast, bytes, count, topicText, visible } from "../format.js";
 import { link, setQuery } from "../route.js";
-import { Empty, Field, Loaded, More, Select, Table, Title } from "../ui.js";
+import { Empty, Field, Loaded, More, Select, Table, Title, TOPIC_NAME } from "../ui.js";
 import { Topic } from "./topic.js";
 import { t } from "../words.js";
 
@@ -81,7 +81,7 @@ function Create({ start, after }) {
     });
   };
   return html`<form class="filters note" onSubmit=${submit}>
-    <${Field} label=${t("Name")}><input required pattern="[a-zA-Z0-9._\\-]+" maxlength="249" value=${name} onInput=${(event) => setName(event.target.value)} /><//>
+    <${Field} label=${t("Name")}><input required ...${TOPIC_NAME} value=${name} onInput=${(event) => setName(event.target.value)} /><//>
     <${Field} label=${t("Partitions")}><input type="number" min="1" max="10000" required value=${partitions} onInput=${(event) => setPartitions(event.target.value)} /><//>
     <button class="main">${t("Check")}</button>
   </form>`;
