@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -275,6 +276,41 @@ def test_a_key_is_shown_at_a_past_time_and_now_and_a_group_is_reset_to_that_time
         assert overflow_px(page) <= 0
     told = run(f"{command} --http {travelled.http}".partition(" --http")[0], travelled)
     assert [json.loads(one).get("state") for one in told.splitlines()] == ["paid"]
+
+
+def test_a_group_is_reset_to_what_it_had_committed_at_a_past_time(browser, travelled):
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": travelled.kafka, "group.id": "returner"})
+    times = []
+    for offset in (1, 3):
+        consumer.commit(offsets=[TopicPartition("travel", 0, offset)], asynchronous=False)
+        times.append(time.time_ns() // 1_000_000 + 2)
+        wait_until(lambda: time.time_ns() // 1_000_000 > times[-1] + 2)
+    consumer.close()
+    at_ms = times[0]
+    form = f"headrace group past travel --at @{at_ms} -g returner --json"
+    past = json.loads(run(form, travelled))
+    ((one,),) = [group["offsets"] for group in past["groups"]]
+    assert (one["state"], one["offset"]) == ("committed", 1)
+    told = run(f"headrace group past travel --at @{at_ms - 60_000} -g returner", travelled)
+    assert "none" in told
+    with browser.page(f"topics/travel/time?at={at_ms}") as page:
+        page.get_by_role("button", name="Reset returner to these offsets").wait_for()
+        row = page.get_by_role("region", name="What groups had").locator("tr", has_text="returner")
+        row.get_by_text("0: 1", exact=True).wait_for()
+        assert accessibility_violations(page) == []
+        row.get_by_role("button").click()
+        page.get_by_text("2 records are consumed again, 0 are skipped.").wait_for()
+        page.locator("dialog summary").click()
+        command = page.locator("dialog .forms pre").first.inner_text()
+        dry = json.loads(run(f"{command} --dry-run --json", travelled))["partitions"]
+        assert [(row["before"], row["after"], row["delta"]) for row in dry] == [(3, 1, -2)]
+        page.get_by_label("Type returner to confirm").fill("returner")
+        page.get_by_role("button", name="Reset", exact=True).click()
+        page.locator("dialog .note.good").wait_for()
+    offsets = ask(travelled, "GET", "/v1/groups/returner/offsets")["offsets"]
+    assert [one["offset"] for one in offsets] == [1]
 
 
 def test_the_slider_moves_by_keyboard_and_its_link_restores_it(browser, travelled):

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -68,6 +68,7 @@ from headrace.broker.services.lite_subscriptions import LiteSubscriptions
 from headrace.broker.services.message_search import MessageSearch
 from headrace.broker.services.message_timers import MessageTimers
 from headrace.broker.services.owner_calls import OwnerCalls
+from headrace.broker.services.past_group_offsets import PastGroupOffsets
 from headrace.broker.services.queue_owners import QueueOwners
 from headrace.broker.services.queue_service import QueueService
 from headrace.broker.services.reads import Reads
@@ -537,14 +538,12 @@ def _services_of(node: Node, machine: Machine) -> Services:
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
     ledgers = LedgerMap(calls, topics, node.replication, node.tiering)
-    search, journals, hot_keys = _searches_of(node, calls, ledgers)
     announce = GroupAnnouncements(calls, configs).announce
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
         topic_figures=TopicFigures(calls, topics, node.groups, node.shares, node.clock),
         lags=GroupLags(calls, topics, node.groups, node.shares, configs, node.clock),
-        hot_keys=hot_keys,
         cluster=cluster,
         appends=node.appends,
         sends=sends,
@@ -553,8 +552,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         queues=QueueService(owners, node.shares, configs, groups, *shared[1:], node.tasks),
         lite_subscriptions=LiteSubscriptions(calls, node.shares.lite, node.clock, broker_id),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
-        search=search,
-        journals=journals,
+        **_searches_of(node, calls, ledgers, groups),
         groups=groups,
         share_groups=share_groups,
         all_groups=all_groups,
@@ -591,15 +589,19 @@ def _services_of(node: Node, machine: Machine) -> Services:
 
 
 def _searches_of(
-    node: Node, calls: OwnerCalls, ledgers: LedgerMap
-) -> tuple[MessageSearch, JournalReads, HotKeys]:
+    node: Node, calls: OwnerCalls, ledgers: LedgerMap, groups: GroupAdministration
+) -> dict[str, Any]:
     """What reads many records for one answer, of which few run at a time."""
     configs, name = node.group_configs, "errors.deadletterqueue.topic.name"
     search = Search(node.topics, node.shares, node.timers, partial(configs.values, name))
     tracer = Tracer(node.topics, search, node.shares, node.timers, ledgers)
-    journals = JournalReads(calls, node.shares, search.running)
-    searches = MessageSearch(calls, search, tracer, TableMarks(calls, node.groups))
-    return searches, journals, HotKeys(calls, search.running)
+    open_ms_max = node.config.transaction_timeout_ms_max
+    return {
+        "search": MessageSearch(calls, search, tracer, TableMarks(calls, node.groups)),
+        "journals": JournalReads(calls, node.shares, search.running),
+        "hot_keys": HotKeys(calls, search.running),
+        "past_offsets": PastGroupOffsets(calls, node.topics, groups, search.running, open_ms_max),
+    }
 
 
 def _begin_rounds(node: Node) -> None:

@@ -17,6 +17,7 @@ from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
 from headrace.cli.group_copy import export, import_
 from headrace.cli.group_diagnosis import diagnose, history
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
+from headrace.cli.group_past import past
 from headrace.cli.group_reset import reset
 from headrace.cli.group_settings import DEAD_LETTER_TOPIC, DELIVERY_LIMIT
 from headrace.cli.group_settings import set_ as set_settings
@@ -51,6 +52,7 @@ def group() -> None:
       headrace group export billing > billing.json
       headrace group diagnose billing
       headrace group history billing
+      headrace group past orders --at 15m
       headrace group delete billing
     """
 
@@ -58,6 +60,7 @@ def group() -> None:
 group.add_command(reset)
 group.add_command(diagnose)
 group.add_command(history)
+group.add_command(past)
 group.add_command(export)
 group.add_command(import_)
 group.add_command(set_settings)

@@ -14,8 +14,9 @@ from headrace.cli.client import kafka
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE, STREAMS, type_of
+from headrace.cli.group_past import WHY, past_offsets
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
-from headrace.cli.output import AS_JSON, counted, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
@@ -23,11 +24,13 @@ from headrace.cli.positions import (
     Partition,
     PositionSpec,
     PositionType,
+    TimeType,
     log_bounds,
     resolve,
 )
 from headrace.cli.share_offsets import move_share_group
 from headrace.cli.streams_groups import streams_group
+from headrace.cli.web import HTTP
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -70,7 +73,15 @@ class OffsetChange(NamedTuple):
 @NUMBERS
 @click.option("--to", "target", type=PositionType(), metavar="POSITION", help=POSITION_WORDS)
 @click.option("--shift-by", type=int, metavar="N", help="Move by N records; backwards if negative.")
+@click.option(
+    "--as-of",
+    "as_of_ms",
+    type=TimeType(),
+    metavar="TIME",
+    help="To what GROUP had committed in TOPIC then, where that is known (headrace group past).",
+)
 @DRY_RUN
+@HTTP
 @AS_JSON
 @click.pass_obj
 def reset(session: CliSession, /, name: str, **options: Any) -> None:
@@ -86,11 +97,44 @@ def reset(session: CliSession, /, name: str, **options: Any) -> None:
       headrace group reset billing --to 2013-01-31T12:00
       headrace group reset billing --to 2h           # records of the last two hours
       headrace group reset billing --shift-by -100
+      headrace group reset billing --topic orders --as-of 15m --dry-run
     """
-    target, shift = options["target"], options["shift_by"]
-    if (target is None) == (shift is None):
-        raise click.UsageError("Specify either --to POSITION or --shift-by N.")
-    move_group(session, name, target, shift, options)
+    target, shift, as_of_ms = options["target"], options["shift_by"], options["as_of_ms"]
+    if [target, shift, as_of_ms].count(None) != 2:
+        raise click.UsageError("Specify one of --to POSITION, --shift-by N and --as-of TIME.")
+    if as_of_ms is not None:
+        _move_back(session, name, as_of_ms, options)
+    else:
+        move_group(session, name, target, shift, options)
+
+
+def _move_back(session: CliSession, name: str, at_ms: int, options: dict[str, Any]) -> None:
+    """Reset a group to what it had committed at a time. Raises CommandFailed."""
+    if not options["topics"]:
+        raise click.UsageError("--as-of needs --topic TOPIC.")
+    kind = type_of(session, name)
+    after: dict[Partition, int] = {}
+    for topic in options["topics"]:
+        for of in past_offsets(session, topic, at_ms, name)["groups"]:
+            for one in of["offsets"]:
+                place = Partition(topic, one["partition"])
+                if options["numbers"] and place.number not in options["numbers"]:
+                    continue
+                if one["offset"] is None:
+                    say(f"{topic}-{place.number} stays as it is: {WHY[one['state']]}")
+                else:
+                    after[place] = one["offset"]
+    if not after:
+        raise CommandFailed(
+            f"what group {name!r} had committed at that time is not known, or nothing",
+            f"See what is known: headrace group past {options['topics'][0]} --at TIME",
+            NOT_FOUND,
+        )
+    refuse_active(session, name)
+    bounds = log_bounds(session, sorted(after))
+    within = {p: min(max(after[p], b.earliest), b.latest) for p, b in bounds.items()}
+    moves = _changes(progress(session, name, kind), bounds, within)
+    apply_moves(session, name, kind, moves, options)
 
 
 def move_group(
@@ -204,6 +248,12 @@ def _moves(
             p: min(max(first_unread(committed.get(p), b) + shift, b.earliest), b.latest)
             for p, b in bounds.items()
         }
+    return _changes(committed, bounds, after)
+
+
+def _changes(
+    committed: dict[Partition, int], bounds: dict[Partition, Bounds], after: dict[Partition, int]
+) -> list[OffsetChange]:
     return [
         OffsetChange(p, committed.get(p), after[p], after[p] - first_unread(committed.get(p), b))
         for p, b in sorted(bounds.items())

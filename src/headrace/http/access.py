@@ -132,6 +132,9 @@ ACCESS: Final[Mapping[str, Access]] = {
     "getGroupOffsets": needs(
         _group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "offsets.topic")
     ),
+    "listPastOffsets": needs(
+        _topic(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "groups.group")
+    ),
     "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")),
     "diagnoseGroup": needs(_group(DESCRIBE)),
     "getGroupLag": needs(_group(DESCRIBE)),

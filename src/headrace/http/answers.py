@@ -309,6 +309,31 @@ ANSWERS: Final[dict[str, Any]] = {
             )
         ],
     },
+    "listPastOffsets": {
+        "topic": "orders",
+        "at_ms": AT_MS,
+        "groups": [
+            Part(
+                "PastOffsetsOfGroup",
+                {
+                    "group": "billing",
+                    "offsets": [
+                        Part(
+                            "PastOffset",
+                            {
+                                "partition": 0,
+                                "state": "committed",
+                                "offset": OrNull(41),
+                                "committed_ms": OrNull(AT_MS),
+                            },
+                        )
+                    ],
+                },
+            )
+        ],
+        "is_partial": False,
+        "failed?": FAILED,
+    },
     "moveGroup": {
         "group": "billing",
         "dry_run": False,

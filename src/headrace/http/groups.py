@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
 from headrace.broker.services.reads import AT_END, AT_NEXT, AT_START, AT_TIME, Start
+from headrace.coordination.groups.past_offsets import COMMITTED
 from headrace.errors import HeadraceError
 from headrace.http.operations import (
     DRY_RUN,
@@ -30,7 +31,7 @@ from headrace.http.operations import (
     page,
     text,
 )
-from headrace.http.partitions import failed_brokers
+from headrace.http.partitions import failed_brokers, failed_partitions
 from headrace.http.problems import Contradiction, details
 from headrace.http.topics import (
     config_change,
@@ -89,6 +90,10 @@ class GroupOperations:
                       "Set the offsets of a group without members, also by time, start or end.",
                       self._move, changing, fields(["offsets"], offsets=listing(
                           target, OFFSETS_MAX, 1))),
+            Operation("GET", "/v1/topics/{topic}/past-offsets", "listPastOffsets",
+                      "List the offsets that groups had committed in a topic at an earlier time.",
+                      self._past, {"topic": TOPIC, "group": GROUP,
+                                   "at_ms": integer(0, INT64_MAX, default=INT64_MAX)}),
             Operation("GET", f"{group}/config", "getGroupConfig", "Get all settings of a group.",
                       self._config, named),
             Operation("PATCH", f"{group}/config", "changeGroupConfig",
@@ -155,6 +160,30 @@ class GroupOperations:
             for one in offsets
         ]
         return {"group": group_id, "offsets": found}
+
+    async def _past(self, call: Call) -> Json:
+        topic = self._services.topics.get(call.path["topic"])
+        at_ms = min(call.query.get("at_ms", INT64_MAX), self._services.clock.now_ms())
+        asked = topic, at_ms, call.query.get("group", "")
+        found, is_cut, failed = await self._services.past_offsets.of(*asked)
+        groups: dict[str, list[Json]] = {}
+        for one in found:
+            is_known = one.state == COMMITTED
+            groups.setdefault(one.group, []).append(
+                {
+                    "partition": one.partition,
+                    "state": one.state,
+                    "offset": one.offset if is_known else None,
+                    "committed_ms": one.committed_ms if is_known else None,
+                }
+            )
+        return {
+            "topic": topic.name,
+            "at_ms": at_ms,
+            "groups": [{"group": one, "offsets": offsets} for one, offsets in groups.items()],
+            "is_partial": is_cut or bool(failed),
+            **failed_partitions(failed),
+        }
 
     async def _ages(self, offsets: Sequence[GroupOffset]) -> dict[Partition, int | None]:
         """The age of the first record that the group has not finished, in ms; 0 where it has

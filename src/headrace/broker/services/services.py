@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.message_search import MessageSearch
     from headrace.broker.services.message_timers import MessageTimers
     from headrace.broker.services.owner_calls import OwnerCalls
+    from headrace.broker.services.past_group_offsets import PastGroupOffsets
     from headrace.broker.services.queue_service import QueueService
     from headrace.broker.services.reads import Reads
     from headrace.broker.services.reassignments import Reassignments
@@ -73,6 +74,8 @@ class Services:
     lags: GroupLags
     """Of the whole cluster."""
     hot_keys: HotKeys
+    past_offsets: PastGroupOffsets
+    """Of groups, at an earlier time."""
     cluster: Cluster
     appends: Appends
     """Batches of this broker's partitions."""

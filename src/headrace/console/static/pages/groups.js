@@ -87,14 +87,14 @@ function Diagnosis({ name }) {
       <button onClick=${state.again}>${t("Look again")}</button>`}<//>`}`;
 }
 
-// `places`: the group's offsets in one topic, which all go to `target`; `to`: as the command says it.
+// `places`: the group's offsets in one topic, which all go to `target`, or each to its own; `to`: as the command says it.
 export function resetAction(name, places, target, to, after) {
   const { topic } = places[0];
   const moves = (answer) => html`<${Moves} before=${places} results=${answer.results} />`;
   return {
     title: t("Reset offsets"), verb: t("Reset"), method: "PUT", path: at("groups", name, "offsets"), hasDryRun: true, confirm: name,
-    body: { offsets: places.map((one) => ({ topic, partition: one.partition, ...target })) },
-    cli: words("headrace", "group", "reset", name, "--topic", topic, "--to", to),
+    body: { offsets: places.map((one) => ({ topic, partition: one.partition, ...(one.target ?? target) })) },
+    cli: words("headrace", "group", "reset", name, "--topic", topic, ...to),
     preview: moves, done: moves, after,
   };
 }
@@ -112,7 +112,7 @@ function Reset({ group, start, again }) {
     }[kind];
     const places = group.offsets.filter((one) => one.topic === topic);
     const to = kind === "offset" ? value : kind === "time" ? new Date(value).toISOString() : kind;
-    start(resetAction(group.group, places, target, to, again));
+    start(resetAction(group.group, places, target, ["--to", to], again));
   };
   if (topics.length === 0) return html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`;
   return html`${group.members.length > 0 && html`<${Refusal} problem=${{ message: t("The group has members."), nextStep: t("stop its consumers first") }} />`}

@@ -5,7 +5,7 @@ import { contents } from "../contents.js";
 import { count, time, visible } from "../format.js";
 import { lifeOf, placeOf } from "./life.js";
 import { resetAction } from "./groups.js";
-import { setQuery } from "../route.js";
+import { link, setQuery } from "../route.js";
 import { Code, Empty, Field, Loaded, Select, Table } from "../ui.js";
 import { t } from "../words.js";
 
@@ -47,6 +47,7 @@ function Moment({ topic, numbers, range, query, start }) {
     </div>
     <p role="status">${time(dragged ?? moment)}</p>
     <${Offsets} topic=${topic} numbers=${numbers} moment=${moment} query=${query} start=${start} />
+    <${Groups} topic=${topic} moment=${moment} start=${start} />
     <h2>${t("A key then and now")}</h2>
     <div class="filters"><${Field} label=${t("Key")}><input value=${query.key ?? ""} autocomplete="off" onChange=${(event) => setQuery({ key: event.target.value })} /><//></div>
     ${query.key && html`<${KeyState} topic=${topic.name} wanted=${query.key} moment=${moment} />`}`;
@@ -69,7 +70,7 @@ function Offsets({ topic, numbers, moment, query, start }) {
     return (await places).map((one) => ({ ...one, group: mine.find((other) => other.partition === one.partition)?.offset }));
   }, [topic.name, moment, query.group]);
   const reset = (rows) => start(resetAction(query.group, rows.filter((one) => one.group !== undefined).map((one) => ({ topic: topic.name, partition: one.partition, offset: one.group })),
-    { timestamp_ms: moment }, new Date(moment).toISOString(), offsets.again));
+    { timestamp_ms: moment }, ["--to", new Date(moment).toISOString()], offsets.again));
   return html`<div class="filters"><${Select} label=${t("Group")} value=${query.group ?? ""} onChange=${(group) => setQuery({ group })}
       options=${[["", "–"], ...(groups.data?.groups ?? []).map((one) => [one.group, visible(one.group, 100)])]} /></div>
     <${Loaded} state=${offsets}>${(rows) => {
@@ -88,6 +89,44 @@ function Offsets({ topic, numbers, moment, query, start }) {
           : html`<p>${t("From there, {again} records are consumed again and {skipped} are skipped.", { again: count(again), skipped: count(skipped) })}
               <button onClick=${() => reset(rows)}>${t("Reset the group to this moment")}</button></p>`)}`;
     }}<//>`;
+}
+
+// --- what groups had committed -------------------------------------------------------------------
+
+const UNKNOWN = {
+  trimmed: () => t("Unknown: a snapshot has replaced the commits of that time."),
+  in_transaction: () => t("Unknown: it may have been in a transaction that had not ended."),
+  too_large: () => t("Unknown: the log of offsets is too long to be read for this."),
+};
+
+function Groups({ topic, moment, start }) {
+  const path = at("topics", topic.name, "past-offsets");
+  const state = useData((signal) => get(path, { at_ms: moment }, signal), [topic.name, moment]);
+  const reset = async ({ group, offsets }) => {
+    const now = new Map((await get(at("groups", group, "offsets"))).offsets.filter((one) => one.topic === topic.name).map((one) => [one.partition, one.offset]));
+    const places = offsets.filter((one) => one.offset !== null)
+      .map((one) => ({ topic: topic.name, partition: one.partition, offset: now.get(one.partition), target: { offset: one.offset } }));
+    start(resetAction(group, places, {}, ["--as-of", new Date(moment).toISOString()], state.again));
+  };
+  return html`<h2>${t("What groups had committed then")}</h2>
+    <${Loaded} state=${state}>${({ groups, is_partial: isPartial }) => html`
+      ${isPartial && html`<div class="note bad">${t("There are more: a broker did not answer, or there are too many for one answer.")}</div>`}
+      ${groups.length === 0 ? html`<p class="quiet">${t("No group is known to have committed an offset in this topic.")}</p>`
+        : html`<${Table} label=${t("What groups had committed then")} rows=${groups.slice(0, GROUPS_MAX)} keyOf=${(one) => one.group} columns=${[
+          { name: t("Group"), cell: (one) => html`<a href=${link(["groups", one.group])}><bdi>${visible(one.group, 100)}</bdi></a>` },
+          { name: t("Offsets then, by partition"), cell: ({ offsets }) => html`<${Then} offsets=${offsets} />` },
+          { name: t("Reset"), cell: (one) => one.offsets.some(({ offset }) => offset !== null)
+            && html`<button aria-label=${t("Reset {group} to these offsets", { group: one.group })} onClick=${() => reset(one)}>${t("Reset to these")}</button>` },
+        ]} />`}`}<//>
+    <p class="quiet">${t("Share groups commit no offsets.")}</p>`;
+}
+
+// Known offsets, then why others are not known.
+function Then({ offsets }) {
+  const shown = offsets.filter((one) => one.state === "committed" || one.state === "none").map((one) => `${one.partition}: ${one.offset === null ? t("none") : count(one.offset)}`);
+  const reasons = [...new Set(offsets.map((one) => one.state).filter((one) => UNKNOWN[one]))];
+  const having = (reason) => offsets.filter((one) => one.state === reason).map((one) => one.partition).join(", ");
+  return html`${shown.join(" \u00b7 ")}${reasons.map((one) => html`<div class="quiet">${having(one)}: ${UNKNOWN[one]()}</div>`)}`;
 }
 
 // --- a key ---------------------------------------------------------------------------------------
