@@ -19,6 +19,7 @@ from typing import Any
 
 import pyte
 import pytest
+from tests.waiting import wait_until
 
 HEADRACE = str(Path(sys.executable).parent / "headrace")
 LIMIT_S = 120
@@ -323,6 +324,27 @@ def test_lines_go_in_and_come_out(user, topic):
     assert (counted["records"], counted["is_whole"]) == (10, True)
     assert "10 records with" in user.types("topic", "hot-keys", topic, "-p", "0", "-n", "10").out
     assert user.types("group", "history", "nobody", "--json").json()["points"] == []
+
+
+def test_the_last_hour_of_the_brokers_is_shown_as_lines(user, topic):
+    def shown(*more):
+        return user.types("cluster", "history", *more)
+
+    wait_until(lambda: shown("--here", "--json").json()["points"])
+    told = shown("--here").out
+    assert "records_in_per_s" in told
+    assert "LAST" in told
+    assert {"interval_ms", "points"} <= {*shown("--json").json()}
+
+
+def test_topics_of_dead_letters_are_listed_with_their_records(user, topic):
+    user.types("topic", "create", f"{topic}.dead")
+    setting = f"errors.deadletterqueue.topic.name={topic}.dead"
+    user.types("config", "set", setting, "--group", f"{topic}-workers")
+    user.types("produce", f"{topic}.dead", stdin="dead")
+    found = {one["name"]: one["records"] for one in user.types("dead", "topics", "--json").json()}
+    assert found[f"{topic}.dead"] == 1
+    assert f"{topic}.dead" in user.types("dead", "topics").out
 
 
 def test_keys_headers_and_times(user, topic):

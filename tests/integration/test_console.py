@@ -606,6 +606,9 @@ def test_clients_are_grouped_by_software_and_shown_with_their_quotas(browser, co
 
 def test_a_slow_group_is_explained_and_the_command_says_the_same(browser, console_broker):
     with browser.page("groups/billing/slow") as page:
+        looking = page.get_by_role("progressbar", name="Progress")
+        looking.wait_for()
+        wait_until(lambda: float(looking.get_attribute("value", timeout=5_000)) > 1_000)
         page.get_by_text("The group has no members").wait_for()
         page.get_by_text("start the group's consumers").wait_for()
         page.locator("details.foot summary").click()

@@ -17,6 +17,7 @@ import click
 
 from headrace.cli.cluster_admin import drain, move, status, verify
 from headrace.cli.cluster_backup import backup, restore
+from headrace.cli.cluster_history import history
 from headrace.cli.cluster_looks import brokers, lacking, moves
 from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
@@ -32,7 +33,11 @@ def cluster() -> None:
     """Manage a cluster on ZooKeeper and BookKeeper, or run a development cluster."""
 
 
-for _command in (*(status, brokers, moves, lacking, drain, move, verify, repair, backup, restore),):
+_COMMANDS = (
+    *(status, brokers, history, moves, lacking),
+    *(drain, move, verify, repair, backup, restore),
+)
+for _command in _COMMANDS:
     cluster.add_command(_command)
 
 

@@ -33,7 +33,7 @@ def brokers(session: CliSession, /, as_json: bool) -> None:
         *("connections", "problems", "copies missing", "to offload", "object storage"),
     ]
     print_table(titles, [_row(one) for one in answer["brokers"]])
-    _say_failed(answer)
+    say_failed(answer)
 
 
 def _row(one: dict[str, Any]) -> list[Cell]:
@@ -86,9 +86,10 @@ def lacking(session: CliSession, /, as_json: bool) -> None:
     print_table(names, rows, empty="no copies are missing")
     if answer["count"] > len(rows):
         click.echo(f"{answer['count']:,} ledgers in all", err=True)
-    _say_failed(answer)
+    say_failed(answer)
 
 
-def _say_failed(answer: dict[str, Any]) -> None:
+def say_failed(answer: dict[str, Any]) -> None:
+    """Name the brokers that an answer lacks."""
     for one in answer.get("failed", []):
         click.echo(f"broker {one['broker']}: {one['error']['detail']}", err=True)

@@ -71,12 +71,33 @@ def dead() -> None:
 
     \b
     Examples:
+      headrace dead topics
       headrace dead list orders.dead
       headrace dead show orders.dead --count 5
       headrace dead redrive orders.dead --dry-run
       headrace dead redrive orders.dead --rate 200 --results sent.jsonl
       headrace dead undo orders.dead sent.jsonl
     """
+
+
+@dead.command()
+@HTTP
+@AS_JSON
+@click.pass_obj
+def topics(session: CliSession, /, as_json: bool) -> None:
+    """List the topics that groups name for their dead letters."""
+    pages = [*Web(session).ask_pages("GET", path_of("dead-letters"), query={"limit": 1_000})]
+    found = [one for page in pages for one in page["topics"]]
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["topic", "records", "partitions"],
+        [[written(one["name"]), one["records"], one["partitions"]] for one in found],
+        empty="no group names a topic for dead letters: headrace group set --help",
+    )
+    for one in pages[-1].get("failed", []):
+        say(f"{written(one['topic'])}-{one['partition']} is not counted: {one['error']['detail']}")
 
 
 @dead.command("list")

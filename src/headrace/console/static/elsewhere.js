@@ -19,6 +19,7 @@ const rules = ({ principal, resource, name }) => [...given({ principal }, "princ
 const COMMANDS = [
   ["overview", () => ["health", "--cluster"]],
   ["events", () => ["top"]],
+  ["history", ({ all_brokers: all }) => ["cluster", "history", ...(all ? [] : ["--here"])]],
   ["brokers", () => ["cluster", "brokers"]],
   ["moves", () => ["cluster", "moves"]],
   ["ledgers/lacking", () => ["cluster", "lacking"]],
@@ -42,6 +43,8 @@ const COMMANDS = [
   ["groups/*/diagnosis", (group) => ["group", "diagnose", group]],
   ["groups/*/config", (group) => ["config", "list", `--group=${group}`, "--all"]],
   ["queues/*/*", (topic, group) => ["queue", "watch", topic, group]],
+  ["dead-letters", () => ["dead", "topics"]],
+  ["queues/*/*/parked", (topic, group) => ["backlog", "parked", group, topic]],
   ["dead-letters/*", (topic) => ["dead", "list", topic]],
   ["dead-letters/*/letters", (topic, query) => ["dead", "show", topic, ...shownLetters(query)]],
   ["acls", (query) => ["acl", "list", ...rules(query)]],

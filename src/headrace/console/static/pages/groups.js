@@ -1,5 +1,5 @@
 // Groups: the list, and one group: its lag and members, why it is slow, and its offsets reset.
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { count, visible } from "../format.js";
@@ -73,10 +73,23 @@ function Members({ group }) {
   ]} />`;
 }
 
+const LOOK_MS = 6_000;
+const STEP_MS = 250;
+
+function Looking() {
+  const [passed, setPassed] = useState(0);
+  useEffect(() => {
+    const begun = performance.now();
+    const timer = setInterval(() => setPassed(Math.min(performance.now() - begun, LOOK_MS)), STEP_MS);
+    return () => clearInterval(timer);
+  }, []);
+  return html`<p class="quiet"><span role="status">${t("Looking at the group for six seconds")} …</span> <progress aria-label=${t("Progress")} max=${LOOK_MS} value=${passed} /></p>`;
+}
+
 function Diagnosis({ name }) {
   const path = at("groups", name, "diagnosis");
   const state = useData((signal) => get(path, {}, signal), [name]);
-  return html`${state.isLoading && html`<p class="quiet" role="status">${t("Looking at the group for six seconds")} …</p>`}
+  return html`${state.isLoading && html`<${Looking} />`}
     ${!state.isLoading && html`<${Loaded} state=${state}>${({ findings, lag }) => html`
       <p class="quiet">${t("Lag")}: ${count(lag)}</p>
       ${findings.map((one) => [one, ...finding(one)]).map(([one, sentence, step], index) => html`<section class=${`note ${one.kind === "no_lag" || one.kind === "catching_up" ? "good" : index === 0 ? "bad" : ""}`}>
