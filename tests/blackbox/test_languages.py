@@ -185,7 +185,7 @@ class Queues:
         self.broker.kill()
 
 
-@pytest.mark.parametrize("language", ["python", "java"])
+@pytest.mark.parametrize("language", ["python", "java", "node"])
 def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(language, tmp_path):
     """Normal, ordered, delayed and half messages: nothing lost, early, out of order or twice
     decided."""

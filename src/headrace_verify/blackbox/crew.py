@@ -76,6 +76,7 @@ LANGUAGES = {
     "go": go.find_command,
     "rocketmq-python": rocketmq.find_command,
     "rocketmq-java": rocketmq.find_java_command,
+    "rocketmq-node": rocketmq.find_node_command,
 }
 
 

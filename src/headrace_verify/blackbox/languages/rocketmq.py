@@ -1,10 +1,10 @@
-"""RocketMQ's official clients for Python and Java: how they are started, and what they do.
+"""RocketMQ's official clients for Python, Java and Node.js: how they are started, and what they do.
 
 Invariants: Python's runs in a virtual environment of its own, with the versions and checksums of
-`rocketmq_client/requirements.lock`; Java's jars are pinned in `jars.txt` beside it. A client finds
-brokers by itself, and repeats what fails as it does for any application: a send may be stored
-twice, never lost once it has succeeded. The rest is as in `rocketmq_clients`, whose messages and
-decisions it sends.
+`rocketmq_client/requirements.lock`; Java's jars are pinned in `jars.txt` beside it, and Node.js's
+packages in `node/package-lock.json`. A client finds brokers by itself, and repeats what fails as it
+does for any application: a send may be stored twice, never lost once it has succeeded. The rest is
+as in `rocketmq_clients`, whose messages and decisions it sends.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).with_name("rocketmq_client")
 LOCK: Final = FOLDER / "requirements.lock"
+NODE: Final = FOLDER / "node"
 INSTALL_TIMEOUT_S = 900
 DELAY_S_MAX = 6
 RESTART_S = 0.3
@@ -72,25 +73,25 @@ def find_python(requirements: str) -> Path:
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            _run(sys.executable, "-m", "venv", str(partial))
+            _run("Python", sys.executable, "-m", "venv", str(partial))
             listed = partial / "requirements.lock"
             listed.write_text(requirements)
             install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(listed))
-            _run(str(partial / "bin" / "python"), *install)
+            _run("Python", str(partial / "bin" / "python"), *install)
             partial.replace(folder)
     return folder / "bin" / "python"
 
 
-def _run(*command: str) -> None:
+def _run(language: str, *command: str, at: Path | None = None) -> None:
     try:
         subprocess.run(  # noqa: S603 - our own command
-            command, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S
+            command, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S, cwd=at
         )
     except (OSError, subprocess.SubprocessError) as error:
         output = str(getattr(error, "stderr", "") or error).strip()[-300:]
         raise NotInstalled(
-            f"RocketMQ's client for Python could not be installed: {output}; check that the package"
-            " index can be reached, and try again."
+            f"RocketMQ's client for {language} could not be installed: {output}; check that the"
+            " package index can be reached, and try again."
         ) from error
 
 
@@ -103,6 +104,32 @@ def find_java_command() -> list[str]:
     """The command that starts Java's program. Raises as `java.find_command`."""
     logs = f"-Drocketmq.log.root={cache_folder() / 'logs'}"  # by default in the user's home
     return java.find_command(FOLDER / "RocketClient.java", logs)
+
+
+def find_node_command() -> list[str]:
+    """The command that starts Node.js's program; installs its packages if they are not cached.
+    Raises NotInstalled."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        raise NotInstalled(
+            "RocketMQ's client for Node.js needs Node.js with npm on the PATH: install them"
+            " (packages nodejs, npm)"
+        )
+    version = subprocess.check_output([node, "--version"])  # noqa: S603 - our own command
+    digest = hashlib.sha256(version + (NODE / "package-lock.json").read_bytes())
+    folder = cache_folder() / "node-clients" / f"rocketmq-{digest.hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(NODE / name, partial)
+            _run("Node.js", npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", at=partial)
+            partial.replace(folder)
+    return [node, str(NODE / "client.mjs"), str(folder)]
 
 
 def _start(context: Context) -> Child:
