@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -96,6 +96,21 @@ EXTRAS = {
 
 class _PipeClosedError(Exception):
     """The reader of the output has closed the pipe."""
+
+
+SYNONYMS: Final = {
+    "rm": ("delete", "remove", "revoke"),
+    "del": ("delete", "remove", "revoke"),
+    "delete": ("remove", "revoke"),
+    "remove": ("delete", "revoke"),
+    "ls": ("list",),
+    "show": ("describe", "list"),
+    "get": ("describe", "show", "list"),
+    "new": ("create", "add"),
+    "add": ("create",),
+    "create": ("add",),
+}
+"""What other tools call a command, and what it is called here, the likeliest first."""
 
 
 class LazyGroup(click.Group):
@@ -206,9 +221,24 @@ def _run(arguments: list[str] | None) -> int:
         click.echo(f"headrace: {error}", err=True)
         return FAILED
     except click.ClickException as failure:
-        failure.show()
+        _meant(failure).show()
         return failure.exit_code
     return result if isinstance(result, int) else OK
+
+
+def _meant(failure: click.ClickException) -> click.ClickException:
+    """The same failure; for a command's name that other tools have, with ours for it. By letters
+    alone, `topic rm` would be answered by `trim`."""
+    ctx = failure.ctx if isinstance(failure, click.NoSuchCommand) else None
+    if ctx is None or not isinstance(ctx.command, click.Group):
+        return failure
+    assert isinstance(failure, click.NoSuchCommand)
+    known = ctx.command.list_commands(ctx)
+    meant = [one for one in SYNONYMS.get(failure.command_name, ()) if one in known]
+    if not meant:
+        return failure
+    name = failure.command_name
+    return click.UsageError(f"No such command {name!r}. Did you mean {meant[0]!r}?", ctx)
 
 
 def _silence_stdout() -> None:

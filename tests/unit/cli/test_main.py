@@ -38,6 +38,23 @@ def test_a_misspelt_word_is_answered_by_the_right_one(misspelt, capsys):
     assert "Did you mean" in err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("topic rm", "delete"),
+        ("topic remove", "delete"),
+        ("context rm", "remove"),
+        ("user create", "add"),
+        ("context show", "list"),
+        ("group ls", "list"),
+    ],
+)
+def test_a_command_named_as_in_other_tools_is_answered_by_ours(typed, meant, capsys):
+    code, _, err = run(*typed.split(), capsys=capsys)
+    assert code == 2
+    assert f"Did you mean {meant!r}?" in err
+
+
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
 def test_every_command_has_help(path, capsys):
     code, out, err = run(*path, "--help", capsys=capsys)

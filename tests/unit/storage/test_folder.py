@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from headrace.errors import FolderInUse, FormatUnsupported, LedgerUnknown
+from headrace.errors import FolderInUse, FormatUnsupported, LedgerUnknown, StorageUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.files import FileLedgerStore
@@ -33,6 +33,13 @@ async def test_a_second_opener_is_refused_with_the_process_that_holds_the_folder
     await append(store, ledger, b"undisturbed")
     await store.close()
     await (await open_store(tmp_path / "data")).close()
+
+
+@pytest.mark.parametrize("place", ["file/data", "/proc/data"])
+async def test_a_folder_at_a_wrong_place_is_not_called_a_broken_disk(tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageUnavailable, match="choose a folder that the user"):
+        await open_store(tmp_path / place)
 
 
 async def test_a_newer_format_is_refused_and_left_alone(tmp_path):

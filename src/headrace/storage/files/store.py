@@ -8,6 +8,7 @@ Invariants: this class implements LedgerStore's contract on top of the folder. A
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -58,6 +59,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_THREADS: Final = 4
+_NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR})
+"""Errors of a folder that is at the wrong place or belongs to another user, on a sound disk."""
 
 
 class FileLedgerStore:
@@ -152,9 +155,11 @@ class FileLedgerStore:
                 maintenance.abandon()
             release()
             if isinstance(error, OSError):
+                step = "repair the disk or free space"
+                if error.errno in _NOT_OURS:
+                    step = "choose a folder that the user of this process can write to"
                 raise StorageUnavailable(
-                    f"opening {path} failed ({error}): repair the disk or free space, then start "
-                    "again",
+                    f"opening {path} failed ({error}): {step}, then start again",
                     path=path,
                     cause=str(error),
                 ) from error
