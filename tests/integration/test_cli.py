@@ -758,6 +758,23 @@ def test_a_bundle_for_a_bug_report_has_facts_and_no_secrets(user, topic, tmp_pat
     assert problems["about.json"] == ""
 
 
+def test_top_with_a_count_leaves_the_last_refresh_on_the_terminal(user, topic):
+    near, far = os.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**user.env, "TERM": "xterm-256color"}
+    command = [HEADRACE, "top", topic, "--count", "1"]
+    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=env) as child:
+        os.close(far)
+        drawn = b""
+        with suppress(OSError):  # EIO: the child has closed its side
+            while data := os.read(near, 65_536):
+                drawn += data
+        assert child.wait(LIMIT_S) == 0
+    os.close(near)
+    assert b"written/s" in drawn
+    assert b"\x1b[?1049h" not in drawn, "the screen that is gone when the command ends"
+
+
 def test_top_draws_rates_on_a_terminal_and_leaves_it_as_it_was(user, topic):
     assert user.types("produce", topic, "-p", "0", stdin="a\nb\n").code == 0
     assert user.types("consume", topic, "--group", "top", "-n", "1").code == 0

@@ -67,7 +67,7 @@ def top(session: CliSession, /, patterns: tuple[str, ...], **options: Any) -> No
     """
     with ExitStack() as stack:
         try:
-            show = _shown(stack, as_json=options["as_json"])
+            show = _shown(stack, as_json=options["as_json"], is_endless=options["count"] is None)
             for number, facts in enumerate(_refreshed(session, patterns, options["every"]), 1):
                 show(facts)
                 if number == options["count"]:
@@ -169,14 +169,15 @@ def _empty_in_s(lag: int, done: float | None, new: float | None) -> float | None
 # --- output ----------------------------------------------------------------------------------
 
 
-def _shown(stack: ExitStack, *, as_json: bool) -> Any:
-    """What shows the facts of a refresh: on a screen of its own, or as lines."""
+def _shown(stack: ExitStack, *, as_json: bool, is_endless: bool) -> Any:
+    """What shows the facts of a refresh: on a screen of its own, which is gone at the end; where
+    the end comes by itself, on the terminal, where the last refresh stays; or as lines."""
     if as_json or not sys.stdout.isatty():
         return lambda facts: click.echo(json.dumps(with_written_topics(facts)))
     from rich.console import Console
     from rich.live import Live
 
-    live = stack.enter_context(Live(console=Console(), screen=True, auto_refresh=False))
+    live = stack.enter_context(Live(console=Console(), screen=is_endless, auto_refresh=False))
     return lambda facts: live.update(_screen(facts), refresh=True)
 
 
