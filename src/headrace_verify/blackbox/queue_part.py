@@ -108,6 +108,7 @@ ROLES = (
     _role("rocketmq-ordered", "rocketmq-consumer", group="ordered"),
     *_library("python"),
     *_library("java"),
+    *_library("node"),
 )
 
 
