@@ -7,6 +7,7 @@ bytes, depth by the parser, lists and texts by the schemas.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
 """The header that names whose quotas a call is charged to; clients are not authenticated."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BODY_S_MAX: Final = 60.0
+"""A request holds one of the server's tasks while its body arrives."""
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
 Json = dict[str, Any]
 CREATED: Final = "201"
@@ -231,12 +234,8 @@ def _parse_token(token: str) -> str:
 # --- requests --------------------------------------------------------------------------------
 
 
-async def read_body(request: Request, *, is_required: bool, lines: str = "") -> Json:
-    """The request's JSON object; none stands for an empty one, unless it `is_required`.
-
-    NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid,
-    ClientDisconnect.
-    """
+async def _received(request: Request) -> bytearray:
+    """The bytes of the body. Raises RequestInvalid, ClientDisconnect."""
     parts = bytearray()
     has_more = True
     while has_more:
@@ -249,6 +248,23 @@ async def read_body(request: Request, *, is_required: bool, lines: str = "") -> 
             raise RequestInvalid(
                 f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
             )
+    return parts
+
+
+async def read_body(request: Request, *, is_required: bool, lines: str = "") -> Json:
+    """The request's JSON object; none stands for an empty one, unless it `is_required`.
+
+    NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid,
+    ClientDisconnect.
+    """
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            parts = await _received(request)
+    except TimeoutError:
+        raise RequestInvalid(
+            f"the body did not arrive within {BODY_S_MAX:.0f} s: send it faster, or in several"
+            " requests"
+        ) from None
     request.state.body_bytes = len(parts)
     if not parts and not is_required:
         return {}

@@ -7,11 +7,14 @@ import json
 
 import pytest
 import uvicorn
+from starlette.requests import Request
 from tests.unit.http.served_rig import client, served
 from uvicorn.server import ServerState
 
-from headrace.http import connection
+from headrace.errors import RequestInvalid
+from headrace.http import connection, operations
 from headrace.http.connection import BARREN_BYTES_MAX, SLICE_BYTES, HttpConnection
+from headrace.http.problems import problem
 
 HOST = b"Host: localhost\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -283,3 +286,22 @@ async def test_the_oldest_idle_connection_gives_way(monkeypatch):
             assert await first.rest() == b""
             second.send(get(b"/4"))
             assert await paths(second, 1) == ["/4"]
+
+
+def test_a_body_that_does_not_arrive_holds_no_task(monkeypatch):
+    monkeypatch.setattr(operations, "BODY_S_MAX", 0.05)
+
+    async def answer(scope, receive, send) -> None:
+        try:
+            await operations.read_body(Request(scope, receive), is_required=True)
+        except RequestInvalid as error:
+            await problem(400, str(error), "")(scope, receive, send)
+
+    async def test(one) -> None:
+        one.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 10\r\n\r\n{")
+        status, _headers, body = await one.response()
+        assert (status, b"did not arrive" in body) == (400, True)
+        with pytest.raises(asyncio.IncompleteReadError):  # the rest is not taken for a request
+            await one.response()
+
+    on_a_socket(answer, test)
