@@ -12,6 +12,7 @@ from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.coordination.shares.commands import ACCEPT, Settlement
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
     GROUP_ID_NOT_FOUND,
     INVALID_REQUEST,
     NON_EMPTY_GROUP,
@@ -71,13 +72,19 @@ async def alter(rig: BrokerHarness, name: str, number: int, offset: int) -> tupl
     return int(answer.error_code), errors
 
 
-async def join(
+async def heartbeat(
     rig: BrokerHarness, member_id: str = "m", epoch: int = 0, topic: str = "jobs"
-) -> None:
+) -> int:
     beat = {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch}
     beat |= {"subscribed_topic_names": (topic,) if epoch == 0 else None}
     answer = await rig.client().ask(apis.SHARE_GROUP_HEARTBEAT, 1, beat)
-    assert int(answer.error_code) == 0, answer.error_message
+    return int(answer.error_code)
+
+
+async def join(
+    rig: BrokerHarness, member_id: str = "m", epoch: int = 0, topic: str = "jobs"
+) -> None:
+    assert await heartbeat(rig, member_id, epoch, topic) == 0
 
 
 async def listed(rig: BrokerHarness, **filters: Any) -> list[tuple[str, str, str]]:
@@ -138,27 +145,30 @@ async def test_a_group_with_members_is_neither_moved_nor_deleted(rig: BrokerHarn
 
 
 @on_broker
-async def test_a_deletion_ends_when_a_member_joins(rig: BrokerHarness) -> None:
+async def test_nobody_joins_a_group_while_its_positions_change(rig: BrokerHarness) -> None:
     for name in ("jobs", "other"):
         await topic_with(rig, name, b"1")
         await consume(rig, name, 1)
-    administration = rig.node.share_group_administration
-    forget = administration.forget_here
+    administration, refused = rig.node.share_group_administration, []
 
-    async def forget_and_join(group_id: str, key: Any) -> None:
-        await forget(group_id, key)
-        administration.forget_here = forget  # type: ignore[method-assign]
-        await join(rig, topic="other")
+    def joined_first(change: Any) -> Any:
+        async def changed(*arguments: Any) -> None:
+            refused.append(await heartbeat(rig, epoch=0))
+            await change(*arguments)
 
-    administration.forget_here = forget_and_join  # type: ignore[method-assign]
-    request = {"group_id": GROUP, "topics": [{"topic_name": "jobs"}, {"topic_name": "other"}]}
+        return changed
+
+    for name in ("forget_here", "move_here"):
+        setattr(administration, name, joined_first(getattr(administration, name)))
+    assert await alter(rig, "jobs", 0, 0) == (0, [0])
+    request = {"group_id": GROUP, "topics": [{"topic_name": "jobs"}, {"topic_name": "unknown"}]}
     answer = await rig.client().ask(apis.DELETE_SHARE_GROUP_OFFSETS, 0, request)
-    assert [int(one.error_code) for one in answer.responses] == [0, NON_EMPTY_GROUP]
+    assert [int(one.error_code) for one in answer.responses] == [0, UNKNOWN_TOPIC_OR_PARTITION]
     assert await offsets(rig) == {("other", 0): (1, 0)}
-    await join(rig, epoch=-1)
-    administration.forget_here = forget_and_join  # type: ignore[method-assign]
-    assert await delete_group(rig) == NON_EMPTY_GROUP
-    assert await listed(rig) == [(GROUP, "Stable", "share")]
+    assert await delete_group(rig) == 0
+    assert {*refused} == {COORDINATOR_LOAD_IN_PROGRESS}
+    assert len(refused) == 5, "one partition moved; two, and two more, forgotten"
+    await join(rig)
 
 
 @on_broker

@@ -217,7 +217,12 @@ class ShareGroupAdministration:
 
         Raises NotCoordinator, GroupNotEmpty, GroupIdInvalid.
         """
-        self._groups.check_empty(group_id)
+        with self._groups.kept_empty(group_id):
+            return await self._move(group_id, starts, is_dry_run=is_dry_run)
+
+    async def _move(
+        self, group_id: str, starts: Mapping[tuple[str, int], int], *, is_dry_run: bool
+    ) -> Mapping[tuple[str, int], HeadraceError | None]:
         keys, failed = self._keys(starts)
         for one, start in starts.items():
             if start < 0:
@@ -251,29 +256,30 @@ class ShareGroupAdministration:
         """
         self._require_empty(group_id)
         results: dict[str, HeadraceError | None] = {}
-        for name in dict.fromkeys(topics):
-            try:
-                self._groups.check_empty(group_id)  # a member may have joined meanwhile
-                await self._delete_in(group_id, [self._topics.get(name)])
-                results[name] = None
-            except HeadraceError as error:
-                results[name] = error
+        with self._groups.kept_empty(group_id):
+            for name in dict.fromkeys(topics):
+                try:
+                    await self._delete_in(group_id, [self._topics.get(name)])
+                    results[name] = None
+                except HeadraceError as error:
+                    results[name] = error
         return results
 
     async def delete(self, group_id: str, *, is_dry_run: bool = False) -> None:
         """Delete the group and its positions; its settings stay, as in Kafka.
 
-        Raises NotCoordinator, GroupNotEmpty (also if a member joins meanwhile), GroupUnknown, and
-        errors of the partitions' owners; the group then still exists, perhaps without a part of its
-        positions, and repeating the request deletes it.
+        Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and errors of the partitions' owners;
+        the group then still exists, perhaps without a part of its positions, and repeating the
+        request deletes it. Nobody joins it meanwhile.
         """
         self._require_empty(group_id)
         if is_dry_run:
             return
-        known = [self._topics.by_id.get(one) for one in self._known.share_topics(group_id)]
-        await self._delete_in(group_id, [topic for topic in known if topic is not None])
-        self._groups.check_empty(group_id)
-        await self._known.end(group_id)
+        with self._groups.kept_empty(group_id):
+            known = [self._topics.by_id.get(one) for one in self._known.share_topics(group_id)]
+            await self._delete_in(group_id, [topic for topic in known if topic is not None])
+            self._groups.check_empty(group_id)  # this broker may have ceased to coordinate it
+            await self._known.end(group_id)
 
     async def _delete_in(self, group_id: str, topics: Sequence[Topic]) -> None:
         keys = [(topic.id, number) for topic in topics for number in range(len(topic.partitions))]

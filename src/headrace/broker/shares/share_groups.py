@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.group_config import group_value
@@ -22,10 +24,16 @@ from headrace.coordination.shares.membership import (
     ShareMembers,
     ShareMembership,
 )
-from headrace.errors import GroupIdInvalid, GroupNotEmpty, GroupUnknown, HeadraceError
+from headrace.errors import (
+    CoordinatorLoading,
+    GroupIdInvalid,
+    GroupNotEmpty,
+    GroupUnknown,
+    HeadraceError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.shares.share_partitions import SharePartitions
@@ -69,15 +77,21 @@ class ShareGroups:
         self._clock = clock
         self._tasks = tasks
         self._expiry: asyncio.Task[None] | None = None
+        self._kept_empty: Counter[str] = Counter()
 
     # --- members -----------------------------------------------------------------------------
 
     def heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
-        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, NotCoordinator, and
-        MetadataUnavailable if the group's settings cannot be decoded."""
+        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, NotCoordinator,
+        CoordinatorLoading while the group is kept empty, and MetadataUnavailable if its settings
+        cannot be decoded."""
         if not beat.group_id:
             raise GroupIdInvalid("a group id must not be empty")
         self._check_coordinator(beat.group_id)
+        if beat.group_id in self._kept_empty:
+            raise CoordinatorLoading(
+                f"positions of share group {beat.group_id!r} are being changed: try again"
+            )
         self._configs.check_readable(beat.group_id)
         overrides = self._configs.overrides(beat.group_id)
         session_ms = int(group_value(overrides, "share.session.timeout.ms"))
@@ -107,6 +121,20 @@ class ShareGroups:
         """Raises GroupNotEmpty, NotCoordinator."""
         if self.members_of(group_id).members:
             raise GroupNotEmpty(f"share group {group_id!r} has members: stop its consumers first")
+
+    @contextmanager
+    def kept_empty(self, group_id: str) -> Iterator[None]:
+        """Nobody joins the group meanwhile, so that a change of its positions is for all of them.
+
+        Raises GroupNotEmpty, NotCoordinator.
+        """
+        self.check_empty(group_id)
+        self._kept_empty[group_id] += 1
+        try:
+            yield
+        finally:
+            self._kept_empty[group_id] -= 1
+            self._kept_empty += Counter()  # forgets what is 0
 
     async def _expire_always(self) -> None:
         while True:
