@@ -108,13 +108,13 @@ def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(
 class Queues:
     """RocketMQ's official client at one broker, beside nothing else."""
 
-    def __init__(self, folder, command):
+    def __init__(self, folder, command, of_consumers):
         at = f"127.0.0.1:{free_port()}"  # the client returns to it after a restart
         self.broker = RealBroker(folder / "broker", ("--rocketmq", at))
         self.broker.start()
-        self._folder, self._command = folder, command
+        self._folder = folder
+        self._commands = {"producer": command, "consumer": of_consumers}
         options = {
-            "command": command,
             "part": QUEUES,
             "http": "{}:{}".format(*self.broker.http_address),
             "rocketmq": at,
@@ -137,9 +137,10 @@ class Queues:
 
     def _begin(self, role, topics, group=None):
         number = 1 if group is None else 2 + list(queue_part.GROUPS).index(group)
+        options = self._spec.options | {"command": self._commands[role]}
         spec = replace(
             self._spec, name=f"{role}-{number}", kind=f"rocketmq-library-{role}", number=number,
-            topics=dict(topics), rate_per_s=8, group=group,
+            topics=dict(topics), rate_per_s=8, group=group, options=options,
         )  # fmt: skip
         return Client(spec, self._folder)
 
@@ -185,14 +186,16 @@ class Queues:
         self.broker.kill()
 
 
-@pytest.mark.parametrize("language", ["python", "java", "node"])
+@pytest.mark.parametrize("language", ["python", "java", "node", "go"])
 def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(language, tmp_path):
     """Normal, ordered, delayed and half messages: nothing lost, early, out of order or twice
     decided."""
     pytest.importorskip("grpc")
     command = find_program(f"rocketmq-{language}")
     assert isinstance(command, list), command
-    run = Queues(tmp_path, command)
+    of_consumers = find_program("rocketmq-python") if language == "go" else command
+    assert isinstance(of_consumers, list), of_consumers
+    run = Queues(tmp_path, command, of_consumers)
     try:
         run.wait_for_more()
         for _ in range(2):

@@ -77,6 +77,7 @@ LANGUAGES = {
     "rocketmq-python": rocketmq.find_command,
     "rocketmq-java": rocketmq.find_java_command,
     "rocketmq-node": rocketmq.find_node_command,
+    "rocketmq-go": rocketmq.find_go_command,
 }
 
 

@@ -1,6 +1,6 @@
-"""A Go client, with franz-go: how it is built and started, and its settings.
+"""Programs in Go, and the client with franz-go: how they are built and started, and its settings.
 
-Invariants: its modules are pinned in `go_client/go.sum` and downloaded by Go. It is built into the
+Invariants: their modules are pinned in `go.sum` and downloaded by Go. A program is built into the
 cache once, and again when its source or the compiler changes.
 """
 
@@ -37,33 +37,35 @@ class NotBuilt(Retriable):
 
 
 def find_command() -> list[str]:
-    """The command that starts the program; builds it first if it is not cached.
+    """The command that starts the client with franz-go. Raises as `find_program`."""
+    return [str(find_program(_SOURCE, "kafka-client"))]
 
-    Raises GoMissing, NotBuilt.
-    """
+
+def find_program(source: Path, name: str) -> Path:
+    """The program of this name; builds it first if it is not cached. Raises GoMissing, NotBuilt."""
     go = shutil.which("go")
     if go is None:
         raise GoMissing("no Go compiler on the PATH: install one (package golang-go)")
-    digest = hashlib.sha256(_run([go, "version"]).encode())
-    for name in _FILES:
-        digest.update((_SOURCE / name).read_bytes())
+    digest = hashlib.sha256(_run(source, go, "version").encode())
+    for file in _FILES:
+        digest.update((source / file).read_bytes())
     folder = cache_folder() / "go-clients"
     folder.mkdir(parents=True, exist_ok=True)
-    program = folder / f"kafka-client-{digest.hexdigest()[:16]}"
+    program = folder / f"{name}-{digest.hexdigest()[:16]}"
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             partial = program.with_suffix(".partial")
-            _run([go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."])
+            _run(source, go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), ".")
             partial.replace(program)
-    return [str(program)]
+    return program
 
 
-def _run(command: list[str]) -> str:
+def _run(source: Path, *command: str) -> str:
     environment = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     try:
         done = subprocess.run(  # noqa: S603 - our own command
-            command, cwd=_SOURCE, env=environment, capture_output=True, text=True, check=False,
+            command, cwd=source, env=environment, capture_output=True, text=True, check=False,
             timeout=_BUILD_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,10 +1,11 @@
-"""RocketMQ's official clients for Python, Java and Node.js: how they are started, and what they do.
+"""RocketMQ's official clients for Python, Java, Node.js and Go: how they are started and used.
 
 Invariants: Python's runs in a virtual environment of its own, with the versions and checksums of
-`rocketmq_client/requirements.lock`; Java's jars are pinned in `jars.txt` beside it, and Node.js's
-packages in `node/package-lock.json`. A client finds brokers by itself, and repeats what fails as it
-does for any application: a send may be stored twice, never lost once it has succeeded. The rest is
-as in `rocketmq_clients`, whose messages and decisions it sends.
+`rocketmq_client/requirements.lock`; Java's jars are pinned in `jars.txt` beside it, Node.js's
+packages in `node/package-lock.json`, and Go's modules in `go/go.sum`. A client finds brokers by
+itself, and repeats what fails as it does for any application: a send may be stored twice, never
+lost once it has succeeded. The rest is as in `rocketmq_clients`, whose messages and decisions it
+sends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace.errors import Retriable
 from headrace.java.jars import cache_folder
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.context import Context, now_ns
-from headrace_verify.blackbox.languages import java
+from headrace_verify.blackbox.languages import go, java
 from headrace_verify.blackbox.languages.child import Child, command_of
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.queue_consumers import (
@@ -130,6 +131,13 @@ def find_node_command() -> list[str]:
             _run("Node.js", npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", at=partial)
             partial.replace(folder)
     return [node, str(NODE / "client.mjs"), str(folder)]
+
+
+def find_go_command() -> list[str]:
+    """The command that starts Go's program. Raises as `go.find_program`."""
+    # The library opens a log before the program can say where.
+    logs = f"rocketmq.client.logRoot={cache_folder() / 'logs'}"
+    return ["env", logs, str(go.find_program(FOLDER / "go", "rocketmq-client"))]
 
 
 def _start(context: Context) -> Child:
