@@ -2,12 +2,14 @@
 
 python login_flood.py HOST:PORT CONNECTIONS
 
-Each time from another address, since one that fails often has to wait. Prints "begun".
+Each time from another address, since one that fails often has to wait. Prints a dot for each login
+that was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from random import randrange
 
@@ -26,7 +28,8 @@ async def flood(host: str, port: int) -> None:
             own = f"127.{randrange(2, 255)}.{randrange(256)}.{randrange(1, 255)}"
             reader, writer = await asyncio.open_connection(host, port, local_addr=(own, 0))
             writer.write(framed(HANDSHAKE) + framed(AUTHENTICATE))
-            await reader.read()
+            if await reader.read():
+                os.write(1, b".")
             writer.close()
         except OSError:
             await asyncio.sleep(0.01)
@@ -34,10 +37,7 @@ async def flood(host: str, port: int) -> None:
 
 async def main() -> None:
     host, _, port = sys.argv[1].rpartition(":")
-    floods = [asyncio.ensure_future(flood(host, int(port))) for _ in range(int(sys.argv[2]))]
-    await asyncio.sleep(0.5)
-    print("begun", flush=True)
-    await asyncio.gather(*floods)
+    await asyncio.gather(*(flood(host, int(port)) for _ in range(int(sys.argv[2]))))
 
 
 asyncio.run(main())

@@ -452,37 +452,30 @@ def test_a_changed_password_ends_the_connections_and_the_new_one_serves_without_
     assert len(found) == len(set(found))
 
 
-def test_a_login_flood_delays_no_client_that_is_logged_in(secured):
-    """PLAIN costs the broker a password hash, also for a wrong password: 400 of them take a second,
-    for which a client would wait with each record if the event loop computed them."""
+def test_a_login_flood_stops_no_client_that_is_logged_in(secured, tmp_path):
+    """Records are acknowledged one after another while logins of 400 connections are refused. That
+    the event loop computes no password's hash is shown in tests/unit/http/test_logins.py."""
     topic = secured.create_topic("flooded")
     producer = Producer({**secured.settings(), "linger.ms": 0})
 
-    def round_trips(count: int) -> list[float]:
-        found = []
+    def produce(count: int) -> None:
         for _ in range(count):
-            begun_s = time.monotonic()
             producer.produce(topic, b"v")
             assert producer.flush(TIMEOUT_S) == 0
-            found.append(time.monotonic() - begun_s)
-        return sorted(found)
 
-    round_trips(20)
-    flood = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("login_flood.py")), secured.bootstrap, "400"],
-        stdout=subprocess.PIPE,
-    )
+    produce(20)
+    path = tmp_path / "refused"
+    command = [sys.executable, str(Path(__file__).with_name("login_flood.py"))]
+    with open(path, "wb") as out:
+        flood = subprocess.Popen([*command, secured.bootstrap, "400"], stdout=out)
     try:
-        assert flood.stdout is not None
-        assert flood.stdout.readline() == b"begun\n"
-        during = round_trips(200)
-        assert flood.poll() is None, "the flood ended before the measurement"
+        wait_until(lambda: path.stat().st_size, TIMEOUT_S)
+        produce(200)
+        refused = path.stat().st_size
+        wait_until(lambda: path.stat().st_size > refused, TIMEOUT_S)  # the flood has not ended
     finally:
         flood.kill()
         flood.wait()
-        assert flood.stdout is not None
-        flood.stdout.close()
-    assert during[100] < 0.5
 
 
 def test_brokers_know_each_other_where_clients_have_to_log_in(tmp_path):

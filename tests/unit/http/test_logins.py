@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,22 @@ def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
                 assert "the credentials are not valid" in answer
 
     asyncio.run(scenario())
+
+
+async def test_requests_are_served_while_a_password_waits_to_be_hashed():
+    """The event loop computes no password's hash: while their thread is busy, a login waits, and
+    whoever has logged in does not."""
+    free = threading.Event()
+    async with served() as address:
+        address.node.services.authentication.logins.threads.start(lambda: free.wait(60))
+        login = asyncio.create_task(get(address, "/v1/topics", basic("alice", "pä:ss")))
+        try:
+            for _ in range(20):
+                assert (await get(address, "/v1/topics", "Bearer good"))[0] == 200
+            assert not login.done()
+        finally:
+            free.set()
+        assert (await login)[0] == 200
 
 
 async def test_health_shows_unauthenticated_clients_only_whether_the_broker_is_ready():
