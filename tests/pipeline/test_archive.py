@@ -281,6 +281,43 @@ def test_a_log_that_ends_before_the_table_is_not_archived_into_it(config, spark,
         run_archive(config, spark=spark)
 
 
+def test_after_a_rollback_by_hand_no_record_is_lost_and_none_is_there_twice(
+    config, spark, send, topic, warehouse
+):
+    """Between two looks of a continuous archive, too, whose next round has no record to write."""
+    place = MaintainConfig(
+        warehouse.folder, config.table, files_min=2, keep_snapshots=None, orphan_age_hours=None
+    )
+    catalog = open_catalog(warehouse)
+    goods = []
+    for first in range(0, 120, 30):
+        send(topic, 30, first=first)
+        run_archive(config, spark=spark)
+        run_maintain(place, spark=spark)
+        goods.append(
+            catalog.load_table(TableName.parse(config.table).in_catalog).current_snapshot()
+        )
+    idle = _Archive(config, spark)
+    for good, has_rows in ((goods[2], False), (goods[0], True)):
+        progress = idle._progress()
+        spark.sql(f"CALL headrace.system.rollback_to_snapshot("
+                  f"'headrace.{config.table}', {good.snapshot_id})")  # fmt: skip
+        producer = Producer({"bootstrap.servers": config.bootstrap, "transactional.id": topic})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(topic, b"one more", partition=0)
+        assert producer.flush(60) == 0
+        producer.commit_transaction(60) if has_rows else producer.abort_transaction(60)
+        end = idle._latest()
+        with pytest.raises(TableMoved):
+            idle._commit(progress, idle._start(progress, end)[0], end)
+        reached = run_archive(config, spark=spark).offsets[topic]
+        assert prove(config, spark) == 120 + has_rows
+        assert spark.table(f"headrace.{config.table}").count() == 120 + has_rows
+        run_maintain(place, spark=spark)
+        assert idle._progress().offsets[topic] == reached
+
+
 def test_records_archived_uncommitted_wait_for_their_transaction(config, spark, topic):
     producer = Producer({"bootstrap.servers": config.bootstrap, "transactional.id": topic})
     producer.init_transactions(30)

@@ -18,7 +18,7 @@ from headrace.pipeline.catalog import (
 )
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid, TableMoved, TableUnusable
-from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive, run_archives
+from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive, run_archives
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
 from headrace.pipeline.publishing import Publisher
@@ -130,6 +130,31 @@ def test_a_merge_that_changes_nothing_is_progress_all_the_same(
         publisher._record_unchanged(end, {OFFSETS_PROPERTY: json.dumps(end)})
     reached = read_progress(catalog.load_table(place.in_catalog)).offsets
     assert (reached["one"], reached["another"], reached[topic]["0"]) == ({"0": 3}, {"0": 3}, 2)
+
+
+def test_a_merge_that_changes_nothing_is_no_progress_after_a_rollback(
+    spark, broker, topic, warehouse, table
+):
+    producer = Producer({"bootstrap.servers": broker})
+    config = ArchiveConfig(broker, topic, warehouse.folder, table, mode="upsert")
+    place, catalog = TableName.parse(table), open_catalog(warehouse)
+    for key in (b"a", b"b"):
+        producer.produce(topic, b"1", key, 0)
+        assert producer.flush(60) == 0
+        assert run_archive(config, spark=spark).record_count == 1
+        if key == b"a":
+            good = catalog.load_table(place.in_catalog).current_snapshot().snapshot_id
+    idle = _Archive(config, spark)
+    progress = idle._progress()
+    spark.sql(f"CALL headrace.system.rollback_to_snapshot('headrace.{table}', {good})")
+    producer.produce(topic, None, b"never-there", 0)
+    assert producer.flush(60) == 0
+    end = idle._latest()
+    with pytest.raises(TableMoved):
+        idle._commit(progress, idle._start(progress, end)[0], end)
+    assert run_archive(config, spark=spark).record_count == 2
+    rows = spark.table(f"headrace.{table}").collect()
+    assert sorted(bytes(row.key) for row in rows) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("deletes_later", [False, True])

@@ -250,8 +250,10 @@ def read_progress(table: Any) -> Progress:
     ids, the latest value wins. What a snapshot recorded that a rollback removed does not count.
     Raises TableUnusable if the table was altered so that they are not found.
     """
+    from pyiceberg.table.snapshots import ancestors_of
+
     check_layout(table)
-    snapshots = _current_and_ancestors(table)
+    snapshots = list(ancestors_of(table.current_snapshot(), table.metadata))
     ancestry = Ancestry.of((one.snapshot_id, one.sequence_number or 0) for one in snapshots)
     offsets = kept_offsets(table.properties, ancestry)
     topic_ids, uuid = recorded_topic_ids(table.properties), str(table.metadata.table_uuid)
@@ -267,16 +269,6 @@ def read_progress(table: Any) -> Progress:
             recorded_ids = recorded_topic_ids(summary) | recorded_ids
     ids = topic_ids | recorded_ids
     return Progress(offsets, snapshot.snapshot_id, ids, _record_bytes(snapshot.summary), uuid)
-
-
-def _current_and_ancestors(table: Any) -> list[Any]:
-    """The snapshots that the table consists of, the newest first, as far as they exist."""
-    found, each = [], table.current_snapshot()
-    while each is not None:
-        found.append(each)
-        parent = each.parent_snapshot_id
-        each = None if parent is None else table.metadata.snapshot_by_id(parent)
-    return found
 
 
 def _record_bytes(summary: Any) -> float | None:

@@ -98,4 +98,4 @@ class TableUnusable(Rejected):
 
 
 class TableMoved(Fenced):
-    """Another writer committed these offsets to the table during this round."""
+    """Another writer, or a rollback, changed the table during this round."""

@@ -70,7 +70,8 @@ class Publisher:
     ) -> None:
         """Append the rows of `frame`, which are those of [start, end), with snapshot properties.
 
-        Raises TableMoved if rows at or after `start` were added since the snapshot.
+        Raises TableMoved if rows at or after `start` were added since the snapshot, or if a
+        rollback removed it.
         """
         wap_id = f"headrace-{uuid4().hex}"
         self._spark.conf.set("spark.wap.id", wap_id)
@@ -183,7 +184,12 @@ class Publisher:
         jvm = self._spark._jvm  # noqa: SLF001 - pyspark has no public way
         table = self._java_table()
         files = list(table.snapshot(staged_id).addedDataFiles(table.io()))
-        # Without files an overwrite would be recorded as such, and nothing can conflict.
+        if not files and since_snapshot_id is not None:
+            # An append is not validated: its ends would hide what a rollback removed.
+            ancestors = jvm.org.apache.iceberg.util.SnapshotUtil
+            if not ancestors.isAncestorOf(table, since_snapshot_id):
+                raise self._overtaken()
+        # Without files an overwrite would be recorded as such, and no rows can conflict.
         update = table.newOverwrite() if files else table.newAppend()
         for file in files:
             update.addFile(file)
@@ -199,9 +205,7 @@ class Publisher:
             update.commit()
         except Py4JJavaError as error:
             if any(phrase in str(error) for phrase in _CONFLICTS):
-                raise TableMoved(
-                    f"{self._table.in_spark}: another writer committed these offsets."
-                ) from error
+                raise self._overtaken() from error
             raise
 
 

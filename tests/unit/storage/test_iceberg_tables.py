@@ -156,6 +156,21 @@ async def test_only_what_maintenance_said_is_settled(lake, tables):
         assert await tables.settled(TOPIC) == {}
 
 
+async def test_what_was_settled_is_not_after_a_rollback(lake, tables):
+    lake.append(0, 10)
+    good = lake.table.current_snapshot().snapshot_id
+    lake.append(10, 20)
+    lake.set("headrace.offsets", json.dumps({TOPIC: {"0": 20}}))
+    last = lake.table.current_snapshot()
+    at = {"snapshot": last.snapshot_id, "sequence": last.sequence_number}
+    lake.set("headrace.offsets-at", json.dumps(at))
+    assert await tables.settled(TOPIC) == {0: 20}
+    lake.table.manage_snapshots().rollback_to_snapshot(good).commit()
+    assert await tables.settled(TOPIC) == {}
+    lake.append(10, 12)
+    assert await tables.settled(TOPIC) == {}
+
+
 async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalog_has_none(
     lake, tables, tmp_path
 ):

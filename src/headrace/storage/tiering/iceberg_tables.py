@@ -33,6 +33,9 @@ CATALOG: Final = "headrace"
 NAMESPACE: Final = "headrace"
 SETTLED: Final = "headrace.offsets"
 """The table's property: the ends of the partitions when maintenance last ran."""
+SETTLED_AT: Final = "headrace.offsets-at"
+"""And the snapshot that was current then: after a rollback to an earlier one, rows up to these ends
+are written again, and not compacted yet."""
 _FOREVER_MS: Final = 2**63 - 1
 _ATTEMPTS: Final = 5
 _DIGESTS_MAX: Final = 256
@@ -115,6 +118,9 @@ class IcebergTables:
                 " headrace.table.replaces.objects=false"
             )
         try:
+            at = json.loads(table.properties.get(SETTLED_AT, "{}")).get("snapshot")
+            if at is not None and at not in _current_and_ancestors(table):
+                return {}
             offsets = json.loads(table.properties.get(SETTLED, "{}")).get(topic, {})
             return {int(partition): int(end) for partition, end in offsets.items()}
         except (ValueError, AttributeError, TypeError):  # altered by hand: nothing is settled
@@ -280,6 +286,12 @@ class IcebergTables:
                 f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
                 " the records; the next round tries again",
             ) from error
+
+
+def _current_and_ancestors(table: Any) -> set[int]:
+    from pyiceberg.table.snapshots import ancestors_of
+
+    return {one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)}
 
 
 def _local(path: str) -> Path:
