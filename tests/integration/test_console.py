@@ -477,6 +477,24 @@ def test_a_group_with_a_hostile_name_is_text_and_can_be_opened(browser, console_
         assert page.locator("main img, main script").count() == 0
 
 
+def test_the_lag_of_a_group_is_drawn_in_records_and_in_time(browser):
+    known = {"at_ms": 15_000, "lag_records": 1_200, "lag_ms": 90_000, "is_partial": False}
+    unknown = known | {"at_ms": 30_000, "lag_ms": None}
+    history = {"group": "billing", "interval_ms": 15_000, "lag_is_partial": False, "trend": None}
+
+    def answer(points):
+        return lambda route: route.fulfill(json=history | {"points": points})
+
+    for points, drawn, gaps in (([known], "1.5 min", 0), ([known, unknown], "\N{EN DASH}", 1)):
+        with browser.page() as page:
+            page.route("**/groups/billing/lag", answer(points))
+            page.goto(f"{browser.base}/#/groups/billing")
+            page.get_by_role("img", name="Lag over the last hour: Lag 1,200").wait_for()
+            name = f"Lag in time over the last hour: Lag in time {drawn}"
+            page.get_by_role("img", name=name).locator("canvas").wait_for()
+            assert page.get_by_text("The lag in time has gaps").count() == gaps
+
+
 def test_the_list_of_topics_shows_rates_and_the_group_with_most_lag(browser, console_broker):
     create_topic(console_broker.kafka, "rated")
     Confluent.produce(console_broker.kafka, "rated", [Rec(b"k", b"{}")] * 100)  # just now

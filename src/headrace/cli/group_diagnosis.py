@@ -6,7 +6,7 @@ is decided here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,18 +53,24 @@ def diagnose(session: CliSession, /, group: str, span_s: float, as_json: bool) -
 @AS_JSON
 @click.pass_obj
 def history(session: CliSession, /, group: str, as_json: bool) -> None:
-    """Show the lag of a group over the last hour, every 15 seconds, as its brokers sampled it."""
+    """Show the lag of a group over the last hour, every 15 seconds, as its brokers sampled it.
+
+    The lag in time is the age of the oldest record that waits: "-" where it was not in memory."""
     found = Web(session).ask("GET", path_of("groups", group, "lag"))
     if as_json:
         print_json(found)
         return
-    rows = [
-        [iso_time(one["at_ms"]), f"{'>=' if one['is_partial'] else ''}{one['lag_records']}"]
-        for one in found["points"]
-    ]
-    print_table(["time", "lag"], rows, empty="no lag was sampled yet: look again in a minute")
+    rows = [_row(one) for one in found["points"]]
+    empty = "no lag was sampled yet: look again in a minute"
+    print_table(["time", "lag", "lag in time"], rows, empty=empty)
     if found["trend"] is not None:
         rate, span_s = found["trend"]["records_per_s"], found["trend"]["span_ms"] // 1_000
         click.echo(f"{rate:+,.1f} records a second over the last {span_s} s")
     for one in found.get("failed", []):
         click.echo(f"broker {one['broker']}: {one['error']['detail']}", err=True)
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    bound = ">=" if one["is_partial"] else ""
+    age = "-" if one["lag_ms"] is None else f"{bound}{one['lag_ms'] / 1_000:.1f} s"
+    return [iso_time(one["at_ms"]), f"{bound}{one['lag_records']}", age]

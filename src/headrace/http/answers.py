@@ -366,7 +366,17 @@ ANSWERS: Final[dict[str, Any]] = {
     "getGroupLag": {
         "group": "billing",
         "interval_ms": 15_000,
-        "points": [Part("LagPoint", {"at_ms": AT_MS, "lag_records": 1_200, "is_partial": False})],
+        "points": [
+            Part(
+                "LagPoint",
+                {
+                    "at_ms": AT_MS,
+                    "lag_records": 1_200,
+                    "lag_ms": OrNull(1_200),
+                    "is_partial": False,
+                },
+            )
+        ],
         "lag_is_partial": False,
         "trend": OrNull(Part("LagTrend", {"records_per_s": -12.5, "span_ms": 300_000})),
         "failed?": FAILED_BROKERS,

@@ -69,7 +69,12 @@ class DiagnosisOperations:
             "group": group_id,
             "interval_ms": INTERVAL_MS,
             "points": [
-                {"at_ms": one.at_ms, "lag_records": one.records, "is_partial": one.is_partial}
+                {
+                    "at_ms": one.at_ms,
+                    "lag_records": one.records,
+                    "lag_ms": one.lag_ms,
+                    "is_partial": one.is_partial,
+                }
                 for one in points
             ],
             "lag_is_partial": bool(failed) or any(one.is_partial for one in points),

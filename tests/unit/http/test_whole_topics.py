@@ -16,6 +16,7 @@ from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.waiting import until
 
 from headrace.broker.services import group_figures, group_lags, hot_keys
+from headrace.broker.services.group_lags import Sample as Kept
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.errors import BrokerUnreachable, CoordinatorUnavailable
@@ -130,10 +131,21 @@ async def test_lags_that_are_cut_are_said_to_be_a_lower_bound(cluster):
         assert lags == (3, count > 3, False)
 
 
+def aged(now_ms, *ages_ms):
+    """A record of each age, in partition after partition."""
+    return [
+        {"value": "x", "partition": number, "timestamp_ms": now_ms - age_ms}
+        for number, age_ms in enumerate(ages_ms)
+    ]
+
+
 @with_brokers(3)
 async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
     webs = await webs_of(cluster)
-    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    now_ms = webs[0].node.clock.now_ms()
+    for web in webs:
+        cluster.patch.setattr(web.node.services.lags, "_clock", HandClock(now_ms))
+    await webs[0].send(*aged(now_ms, *range(60_000, 60_000 + COUNT)))
     await webs[0].node.services.groups.ensure_offsets_topic()
     await until(lambda: coordinator_of(cluster, "billing") is not None)
     histories = [web.node.services.lags for web in webs]
@@ -152,12 +164,13 @@ async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
                 for one in histories:
                     await one.take()
 
-    first = webs[0].node.clock.now_ms() // group_lags.INTERVAL_MS
+    first = now_ms // group_lags.INTERVAL_MS
     await sample(first, 0)
     await sample(first + 1, 1)
     for web in webs:
         answer = await web.ok("GET", "/v1/groups/billing/lag")
         assert [one["lag_records"] for one in answer["points"]] == [COUNT, 0]
+        assert [one["lag_ms"] for one in answer["points"]] == [60_000 + COUNT - 1, 0]
         assert answer["trend"] == {"records_per_s": -COUNT / 15, "span_ms": 15_000}
     await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
     for web in webs:
@@ -174,6 +187,39 @@ async def test_any_broker_shows_the_lag_of_a_group_over_the_last_hour(cluster):
     for one in histories:
         await one.take()  # no broker knows the ends of all partitions
     assert [one["lag_records"] for one in await shown()] == [COUNT, 0]
+
+
+@on_the_web
+async def test_an_age_that_is_not_in_memory_is_unknown_and_not_read(web):
+    await web.node.topics.create(TOPIC, 2)
+    lags = web.node.services.lags
+    now_ms = web.node.clock.now_ms()
+    lags._clock = HandClock(now_ms)
+    await web.ask("POST", f"{PATH}/records", {"records": aged(now_ms, 5_000, 7_000)})
+    groups = {"first": {0: 0}, "both": {0: 0, 1: 0}, "done": {0: 1, 1: 1}}
+    for group, committed in groups.items():
+        offsets = [OffsetToCommit(TOPIC, *place) for place in committed.items()]
+        commit = CommitCommand(group, NO_GENERATION, "", None, offsets)
+        await web.node.services.groups.commit(commit)
+
+    async def shown():
+        await lags.take()
+        answers = [await web.ask("GET", f"/v1/groups/{one}/lag") for one in groups]
+        points = [answer["points"][-1] for _, answer in answers]
+        return [(one["lag_records"], one["lag_ms"]) for one in points]
+
+    assert await shown() == [(1, 5_000), (2, 7_000), (0, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_figures, "AGES_MAX", 1)
+        assert await shown() == [(1, 5_000), (2, None), (0, 0)], "one is looked up"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(web.rig.store), "read_cached", lambda *_: None)
+        patch.setattr(type(web.rig.store), "read", None)  # whatever reads the disk fails
+        assert await shown() == [(1, None), (2, None), (0, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_figures.Ages, "of", None)
+        found, *_ = await lags.now()
+        assert [one.records for one in found] == [2, 1, 0], "the lag now needs no age"
 
 
 async def coordinated_by(cluster, web):
@@ -223,22 +269,26 @@ async def test_the_lag_of_a_share_group_is_a_lower_bound_without_one_of_its_brok
     await webs[0].node.group_configs.change("workers", lambda _: config)
     nodes = [web.node for web in webs]
     await until(lambda: all(node.group_configs.overrides("workers") == config for node in nodes))
-    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    now_ms, ages_ms = nodes[0].clock.now_ms(), range(60_000, 60_000 + COUNT)
+    await webs[0].send(*aged(now_ms, *ages_ms))
     queue = f"/v1/queues/{TOPIC}/workers/receive"
     await webs[0].ok("POST", queue, {"max": 1})
     await until(lambda: all(node.group_configs.share_topics("workers") for node in nodes))
     cluster.patch.setattr(group_lags.GroupLags, "_number", lambda _self: 100)
     for web in webs:
+        cluster.patch.setattr(web.node.services.lags, "_clock", HandClock(now_ms))
         await web.node.services.lags.take()
     shown, left = await webs[0].ok("GET", "/v1/overview"), owned_of(cluster, 1)
     assert shown["lags"] == [{"group": "workers", "records": COUNT, "is_partial": False}]
     history = await webs[0].ok("GET", "/v1/groups/workers/lag")
     (point,) = history["points"]
     assert (point["lag_records"], history["lag_is_partial"]) == (COUNT, False)
+    assert point["lag_ms"] == ages_ms[-1]
     await cluster.rigs[2].face.close()
     history = await webs[0].ok("GET", "/v1/groups/workers/lag")
     (point,) = history["points"]
     assert (point["lag_records"], point["is_partial"]) == (len(left), True)
+    assert point["lag_ms"] == ages_ms[max(left)]
     assert (history["lag_is_partial"], history["trend"]) == (True, None)
     webs[0].history.take()
     async with asyncio.timeout(60):
@@ -336,17 +386,18 @@ async def test_long_keys_that_compress_well_cost_little_memory_and_end_the_look(
 
 
 def test_samples_of_lag_keep_an_hour_and_the_groups_that_change():
-    samples = group_lags.LagSamples()
-    still = {f"still-{one}": 1 for one in range(group_lags.GROUPS_MAX - 1)}
-    samples.add(1_000, {"moving": 5} | still)
-    samples.add(1_001, {"moving": 6} | still)
-    assert samples.of("moving", 1_001) == {1_000: 5, 1_001: 6}
-    samples.add(1_002, {"moving": 7, "new": 9} | still)  # has the place of one that stands still
-    assert samples.of("new", 1_002) == {1_002: 9}
+    samples, unknown = group_lags.LagSamples(), group_lags.UNKNOWN
+    still = {f"still-{one}": Kept(1, 10 * one) for one in range(group_lags.GROUPS_MAX - 1)}
+    samples.add(1_000, {"moving": Kept(5, 40)} | still)
+    samples.add(1_001, {"moving": Kept(6, unknown)} | still)
+    assert samples.of("moving", 1_001) == {1_000: (5, 40), 1_001: (6, unknown)}
+    new = {"moving": Kept(7, 0), "new": Kept(9, 90)}
+    samples.add(1_002, new | still)  # has the place of one that stands still
+    assert samples.of("new", 1_002) == {1_002: (9, 90)}
     last = 1_000 + group_lags.SAMPLES_MAX
-    samples.add(last, {"new": 1})
-    assert samples.of("moving", last) == {1_001: 6, 1_002: 7}
-    assert samples.of("new", last + group_lags.SAMPLES_MAX - 1) == {last: 1}
+    samples.add(last, {"new": Kept(1, 10)})
+    assert samples.of("moving", last) == {1_001: (6, unknown), 1_002: (7, 0)}
+    assert samples.of("new", last + group_lags.SAMPLES_MAX - 1) == {last: (1, 10)}
 
 
 @with_brokers(3)

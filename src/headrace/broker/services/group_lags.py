@@ -1,6 +1,7 @@
 """The lag of each group, now and over the last hour, whichever brokers know parts of it.
 
-Invariants: knows no protocol; loads no log. Each broker samples what it knows: share groups on the
+Invariants: knows no protocol; loads no log, and reads no disk: the age of a record that is not in
+memory is unknown. Each broker samples what it knows: share groups on the
 partitions that it serves, and consumer groups that it coordinates, for which it asks the other
 brokers once where the partitions end. Memory is bounded by GROUPS_MAX. A lag in fewer partitions
 than the group has is a lower bound, and said to be one; of a consumer group it is not kept.
@@ -14,11 +15,11 @@ from collections import defaultdict
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.broker.services.group_figures import first_of, share_lags
+from headrace.broker.services.group_figures import Ages, first_of, share_lags
 from headrace.broker.services.owner_calls import checked, split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topics import Topics
     from headrace.errors import HeadraceError
+    from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
 
 INTERVAL_MS: Final = 15_000
 SAMPLES_MAX: Final = 3_600_000 // INTERVAL_MS
 GROUPS_MAX: Final = 500
-"""On one broker, with 2 KiB each."""
+"""On one broker, with 4 KiB each."""
 TREND_MS: Final = 300_000
 UNKNOWN: Final = -1
 OTHERS_S: Final = 6.0
@@ -46,6 +48,8 @@ class LagPoint(NamedTuple):
 
     at_ms: int
     records: int
+    lag_ms: int | None
+    """The age of the oldest record that waits, 0 where none does; None: not known."""
     is_partial: bool
     """It is a lower bound."""
 
@@ -67,11 +71,35 @@ class LagPart(NamedTuple):
     """Of a share group: those that are counted. Of a consumer group 0."""
     is_cut: bool = False
     """Of a consumer group: where some of its partitions end is not known."""
+    age_ms: int = 0
+    """Of the oldest record that waits, or UNKNOWN."""
 
     def plus(self, other: LagPart) -> LagPart:
-        """The sum, of two brokers."""
-        is_cut = self.is_cut or other.is_cut
-        return LagPart(self.records + other.records, self.partitions + other.partitions, is_cut)
+        """The sum, of two brokers or partitions."""
+        return LagPart(
+            self.records + other.records,
+            self.partitions + other.partitions,
+            self.is_cut or other.is_cut,
+            _oldest([self.age_ms, other.age_ms]),
+        )
+
+
+class Sample(NamedTuple):
+    """What one broker keeps of the lag of a group at one time."""
+
+    lag: int
+    """Records, and in the lower PARTITIONS_BITS partitions."""
+    age_ms: int = UNKNOWN
+    """As in `LagPart`."""
+
+
+class End(NamedTuple):
+    """Where a partition begins and ends, and how long records in it have waited."""
+
+    start: int
+    high_watermark: int
+    ages_ms: dict[int, int]
+    """By the offsets that were asked for; UNKNOWN: not in memory, or too many were."""
 
 
 class Trend(NamedTuple):
@@ -89,33 +117,36 @@ class LagSamples:
     def __init__(self) -> None:
         self._numbers = array("q", [UNKNOWN]) * SAMPLES_MAX
         """Of the sample at each place."""
-        self._kept: dict[str, array[int]] = {}
+        self._kept: dict[str, tuple[array[int], array[int]]] = {}
+        """(lags, ages) at each place."""
 
-    def add(self, number: int, lags: Mapping[str, int]) -> None:
-        """Keep the lag of each group: of those that have a place, and of the others with the most
-        lag as far as there is room."""
+    def add(self, number: int, samples: Mapping[str, Sample]) -> None:
+        """Keep the sample of each group: of those that have a place, and of the others with the
+        most lag as far as there is room."""
         place = number % SAMPLES_MAX
         self._numbers[place] = number
-        for group, values in list(self._kept.items()):
-            values[place] = lags.get(group, UNKNOWN)
-            if max(values) == UNKNOWN:
+        for group, (lags, ages) in list(self._kept.items()):
+            lags[place], ages[place] = samples.get(group, Sample(UNKNOWN))
+            if max(lags) == UNKNOWN:
                 del self._kept[group]
-        others = [group for group in lags if group not in self._kept]
+        others = [group for group in samples if group not in self._kept]
         surplus = len(self._kept) + len(others) - GROUPS_MAX
         if surplus > 0:  # a lag that has not changed shows least
-            still = [one for one, values in self._kept.items() if len({*values, UNKNOWN}) == 2]
+            still = [one for one, (lags, _) in self._kept.items() if len({*lags, UNKNOWN}) == 2]
             for group in still[:surplus]:
                 del self._kept[group]
-        for group in nlargest(GROUPS_MAX - len(self._kept), others, lags.__getitem__):
-            self._kept[group] = array("q", [UNKNOWN]) * SAMPLES_MAX
-            self._kept[group][place] = lags[group]
+        room = GROUPS_MAX - len(self._kept)
+        for group in nlargest(room, others, key=lambda one: samples[one].lag):
+            lags, ages = (array("q", [UNKNOWN]) * SAMPLES_MAX for _ in Sample._fields)
+            lags[place], ages[place] = samples[group]
+            self._kept[group] = lags, ages
 
-    def of(self, group: str, number: int) -> dict[int, int]:
-        """The lags of one group in the hour before the sample `number`, by their samples."""
-        values = self._kept.get(group, ())
+    def of(self, group: str, number: int) -> dict[int, Sample]:
+        """The samples of one group in the hour before the sample `number`, by their numbers."""
+        lags, ages = self._kept.get(group, ((), ()))
         return {
-            one: lag
-            for one, lag in zip(self._numbers, values, strict=False)
+            one: Sample(lag, age_ms)
+            for one, lag, age_ms in zip(self._numbers, lags, ages, strict=False)
             if lag != UNKNOWN and number - SAMPLES_MAX < one <= number
         }
 
@@ -152,13 +183,13 @@ class GroupLags:
             await self.take()
 
     async def take(self) -> None:
-        """Take a sample. Costs about 2 us for each partition of a group."""
+        """Take a sample. Costs about 2 us for each partition of a group, and the ages."""
         number = self._number()
-        parts, _is_cut = await self._parts()
+        parts, _is_cut = await self._parts(Ages(self._clock))
         self._samples.add(
             number,
             {
-                group: part.records << PARTITIONS_BITS | part.partitions
+                group: Sample(part.records << PARTITIONS_BITS | part.partitions, part.age_ms)
                 for group, part in parts.items()
                 if not part.is_cut
             },
@@ -170,12 +201,17 @@ class GroupLags:
         found, failed = split(answers)
         parts: dict[int, LagPart] = defaultdict(LagPart)
         for samples in found.values():
-            for number, value in samples:
-                one = LagPart(value >> PARTITIONS_BITS, value & (1 << PARTITIONS_BITS) - 1)
-                parts[number] = parts[number].plus(one)
+            for number, value, age_ms in samples:
+                records, counted = value >> PARTITIONS_BITS, value & (1 << PARTITIONS_BITS) - 1
+                parts[number] = parts[number].plus(LagPart(records, counted, age_ms=age_ms))
         wanted = self._shared_partitions(group_id)
         points = [
-            LagPoint(number * INTERVAL_MS, part.records, part.partitions < wanted)
+            LagPoint(
+                number * INTERVAL_MS,
+                part.records,
+                None if part.age_ms == UNKNOWN else part.age_ms,
+                part.partitions < wanted,
+            )
             for number, part in sorted(parts.items())
         ]
         return points, failed
@@ -215,7 +251,7 @@ class GroupLags:
 
     async def _here(self, asked: Any) -> Any:
         (group_id,) = checked(asked, str)
-        return [*self._samples.of(group_id, self._number()).items()]
+        return [(one, *kept) for one, kept in self._samples.of(group_id, self._number()).items()]
 
     async def _lags_here(self, asked: Any) -> Any:
         """[[group, part ...] ..., whether there are more]"""
@@ -226,19 +262,27 @@ class GroupLags:
 
     # --- one sample --------------------------------------------------------------------------
 
-    async def _parts(self) -> tuple[dict[str, LagPart], bool]:
-        """(of each group, what this broker answers for, whether there is more)."""
+    async def _parts(self, ages: Ages | None = None) -> tuple[dict[str, LagPart], bool]:
+        """(of each group, what this broker answers for, whether there is more); without `ages`,
+        theirs are UNKNOWN."""
         parts: dict[str, LagPart] = defaultdict(LagPart)
         served = self._topics.by_name.values()
         shares, is_cut = first_of(share_lags(self._shares, served, self._topics.ownership))
         for lag in shares:
-            parts[lag.group] = parts[lag.group].plus(LagPart(lag.records, 1))
+            age_ms = _age_ms(ages, lag.log, lag.offset) if lag.records else 0
+            parts[lag.group] = parts[lag.group].plus(LagPart(lag.records, 1, age_ms=age_ms))
         offsets, cut_group = self._offsets()
-        ends = await self._ends({place for places in offsets.values() for place in places})
+        wanted: dict[Place, set[int]] = defaultdict(set)
+        for places in offsets.values():
+            for place, offset in places.items():
+                wanted[place].update(() if ages is None else (offset,))
+        ends = await self._ends(wanted, ages)
         for group, places in offsets.items():
-            known = [(*ends[place], offset) for place, offset in places.items() if place in ends]
-            records = sum(max(end - max(at, start), 0) for start, end, at in known)
-            parts[group] = LagPart(records, 0, len(known) < len(places) or group == cut_group)
+            known = [(ends[place], offset) for place, offset in places.items() if place in ends]
+            lags = [max(end.high_watermark - max(at, end.start), 0) for end, at in known]
+            times = [end.ages_ms.get(at, UNKNOWN) for end, at in known]
+            is_group_cut = len(known) < len(places) or group == cut_group
+            parts[group] = LagPart(sum(lags), 0, is_group_cut, _oldest(times))
         return parts, is_cut or cut_group is not None
 
     def _offsets(self) -> tuple[dict[str, dict[Place, int]], str | None]:
@@ -255,41 +299,66 @@ class GroupLags:
             found[group_id][one.topic, one.partition] = one.offset
         return found, known[-1][0] if is_cut else None
 
-    async def _ends(self, places: set[Place]) -> dict[Place, tuple[int, int]]:
-        """(log start offset, high watermark) of each of these partitions that is loaded."""
-        wanted: dict[str, list[int]] = defaultdict(list)
-        for name, number in sorted(places):
-            wanted[name].append(number)
-        found = {(name, number): (start, end) for name, number, start, end in self._known(wanted)}
+    async def _ends(
+        self, places: Mapping[Place, Iterable[int]], ages: Ages | None
+    ) -> dict[Place, End]:
+        """The end of each of these partitions that is loaded, with the ages of these offsets."""
+        wanted: dict[str, list[list[int]]] = defaultdict(list)
+        for (name, number), offsets in sorted(places.items()):
+            wanted[name].append([number, *sorted(offsets)])
+        rows = self._known(wanted, ages)
+        here = {(name, number) for name, number, *_ in rows}
         elsewhere = {
             name: left
-            for name, numbers in wanted.items()
-            if (left := [one for one in numbers if (name, one) not in found])
+            for name, asked in wanted.items()
+            if (left := [one for one in asked if (name, one[0]) not in here])
         }
         if elsewhere:
             answers, _failed = split(await self._calls.ask_others("groups.ends", [elsewhere]))
             for answer in answers.values():
-                for name, number, start, end in answer:
-                    found[name, number] = start, end
-        return found
+                rows += answer
+        return {
+            (name, number): End(
+                start, end, dict(zip(sorted(places[name, number]), found, strict=True))
+            )
+            for name, number, start, end, found in rows
+        }
 
     async def _ends_here(self, asked: Any) -> Any:
         (wanted,) = checked(asked, dict)
-        return self._known(wanted)
+        return self._known(wanted, Ages(self._clock))
 
-    def _known(self, wanted: Mapping[str, list[int]]) -> list[tuple[str, int, int, int]]:
+    def _known(
+        self, wanted: Mapping[str, list[list[int]]], ages: Ages | None
+    ) -> list[tuple[str, int, int, int, list[int]]]:
+        """Of {topic: [[partition, offset ...] ...]}, what this broker serves: where it begins and
+        ends, and the age at each offset."""
         found = []
-        for name, numbers in wanted.items():
+        for name, asked in wanted.items():
             topic = self._topics.by_name.get(name)
             if topic is None:
                 continue
-            for number in numbers:
+            for number, *offsets in asked:
                 log = topic.log(number)
                 if log is None or not log.is_loaded:
                     continue
                 if self._topics.ownership.is_mine(topic, number):
-                    found.append((name, number, log.log_start_offset, log.high_watermark))
+                    times = [_age_ms(ages, log, one) for one in offsets]
+                    found.append((name, number, log.log_start_offset, log.high_watermark, times))
         return found
+
+
+def _age_ms(ages: Ages | None, log: PartitionLog, offset: int) -> int:
+    """Of the record at an offset, or after it; 0 at the end of the partition."""
+    if max(offset, log.log_start_offset) >= log.high_watermark:
+        return 0
+    age_s = None if ages is None else ages.of(log, offset)
+    return UNKNOWN if age_s is None else round(age_s * 1_000)
+
+
+def _oldest(ages_ms: list[int]) -> int:
+    """Of these, 0 of none; one that is not known could be it."""
+    return UNKNOWN if UNKNOWN in ages_ms else max(ages_ms, default=0)
 
 
 def trend_of(points: list[LagPoint]) -> Trend | None:

@@ -492,6 +492,8 @@ export const words = {
   "Brokers that have no figures, because they have no HTTP listener or another version": "没有数据的 Broker（没有 HTTP 监听器，或版本不同）",
   "Its lag is sampled every 15 seconds: none was taken yet.": "每 15 秒采样一次积压：尚无样本。",
   "Lag over the last hour": "最近一小时的积压",
+  "Lag in time over the last hour": "最近一小时的积压时间",
+  "The lag in time has gaps where the oldest record that waits was not in memory.": "最早的待消费记录不在内存中时，积压时间没有数据。",
   "It has grown by {n} records a second over the last {span}.": "在最近 {span} 内每秒增加 {n} 条记录。",
   "It has fallen by {n} records a second over the last {span}.": "在最近 {span} 内每秒减少 {n} 条记录。",
   "It has not changed over the last {span}.": "在最近 {span} 内没有变化。",

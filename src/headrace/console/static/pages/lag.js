@@ -53,8 +53,9 @@ function History({ name }) {
   return html`<${Loaded} state=${state}>${({ points, trend, lag_is_partial: isPartial, failed }) => html`
       <${Missing} failed=${failed} />
       ${points.length === 0 ? html`<p class="quiet">${t("Its lag is sampled every 15 seconds: none was taken yet.")}</p>`
-        : html`<div class="charts"><${Chart} title=${t("Lag over the last hour")} points=${points} format=${count} series=${[{ name: t("Lag"), of: "lag_records" }]} /></div>
-          <p class="quiet">${trend && direction(trend)}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions, or partitions were added since.")}`}</p>`}`}<//>`;
+        : html`<div class="charts"><${Chart} title=${t("Lag over the last hour")} points=${points} format=${count} series=${[{ name: t("Lag"), of: "lag_records" }]} />
+            <${Chart} title=${t("Lag in time over the last hour")} points=${points} format=${span} series=${[{ name: t("Lag in time"), of: "lag_ms" }]} /></div>
+          <p class="quiet">${trend && direction(trend)}${points.some((one) => one.lag_ms == null) && ` ${t("The lag in time has gaps where the oldest record that waits was not in memory.")}`}${isPartial && ` ${t("Some points are lower bounds: a broker did not answer, was started later, or did not know all partitions, or partitions were added since.")}`}</p>`}`}<//>`;
 }
 
 function direction({ records_per_s: rate, span_ms: ms }) {
