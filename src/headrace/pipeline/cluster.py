@@ -285,8 +285,9 @@ def _asking(what: str) -> Iterator[None]:
 
 def _unavailable(what: str, reason: str) -> BrokerUnavailable:
     return BrokerUnavailable(
-        f"Could not {what}: {reason}. Nothing is lost: start the job again, or let with_restarts"
-        " do so. Check that the broker is up and that bootstrap.servers is right."
+        f"Could not {what}: {reason}. Nothing is lost: what waits for brokers goes on by itself,"
+        " and what has ended continues when it is started again, as with_restarts does. Check that"
+        " the broker is up and that bootstrap.servers is right."
     )
 
 
