@@ -6,7 +6,6 @@ cache once, and again when its source or the compiler changes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import Rejected, Retriable
-from headrace.java.jars import cache_folder
 from headrace_verify.blackbox.consumers import HEARTBEAT_MS, SESSION_TIMEOUT_MS
+from headrace_verify.blackbox.languages.cached import made_once
 from headrace_verify.blackbox.languages.child import CODECS, command_of, consume, produce
 
 if TYPE_CHECKING:
@@ -49,16 +48,11 @@ def find_program(source: Path, name: str) -> Path:
     digest = hashlib.sha256(_run(source, go, "version").encode())
     for file in _FILES:
         digest.update((source / file).read_bytes())
-    folder = cache_folder() / "go-clients"
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / f"{name}-{digest.hexdigest()[:16]}"
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            partial = program.with_suffix(".partial")
-            _run(source, go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), ".")
-            partial.replace(program)
-    return program
+
+    def build(program: Path) -> None:
+        _run(source, go, "build", "-buildvcs=false", "-trimpath", "-o", str(program), ".")
+
+    return made_once("go-clients", f"{name}-{digest.hexdigest()[:16]}", build)
 
 
 def _run(source: Path, *command: str) -> str:

@@ -11,7 +11,6 @@ sends.
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from headrace.java.jars import cache_folder
 from headrace.runtime.clock import SystemClock
 from headrace_verify.blackbox.context import Context, now_ns
 from headrace_verify.blackbox.languages import go, java
+from headrace_verify.blackbox.languages.cached import made_once
 from headrace_verify.blackbox.languages.child import Child, command_of
 from headrace_verify.blackbox.payload import number_of
 from headrace_verify.blackbox.queue_consumers import (
@@ -66,21 +66,15 @@ def find_python(requirements: str) -> Path:
     """The interpreter of an environment with these pinned packages; installs them if it is not
     cached. Raises NotInstalled."""
     digest = hashlib.sha256(f"{sys.version}\n{requirements}".encode()).hexdigest()
-    root = cache_folder() / "python-clients"
-    root.mkdir(parents=True, exist_ok=True)
-    folder = root / f"rocketmq-{digest[:16]}"
-    with (root / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            _run("Python", sys.executable, "-m", "venv", str(partial))
-            listed = partial / "requirements.lock"
-            listed.write_text(requirements)
-            install = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(listed))
-            _run("Python", str(partial / "bin" / "python"), *install)
-            partial.replace(folder)
-    return folder / "bin" / "python"
+
+    def install(folder: Path) -> None:
+        _run("Python", sys.executable, "-m", "venv", str(folder))
+        listed = folder / "requirements.lock"
+        listed.write_text(requirements)
+        words = ("-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(listed))
+        _run("Python", str(folder / "bin" / "python"), *words)
+
+    return made_once("python-clients", f"rocketmq-{digest[:16]}", install) / "bin" / "python"
 
 
 def _run(language: str, *command: str, at: Path | None = None) -> None:
@@ -118,18 +112,14 @@ def find_node_command() -> list[str]:
         )
     version = subprocess.check_output([node, "--version"])  # noqa: S603 - our own command
     digest = hashlib.sha256(version + (NODE / "package-lock.json").read_bytes())
-    folder = cache_folder() / "node-clients" / f"rocketmq-{digest.hexdigest()[:16]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(NODE / name, partial)
-            _run("Node.js", npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", at=partial)
-            partial.replace(folder)
+
+    def install(folder: Path) -> None:
+        folder.mkdir()
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(NODE / name, folder)
+        _run("Node.js", npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", at=folder)
+
+    folder = made_once("node-clients", f"rocketmq-{digest.hexdigest()[:16]}", install)
     return [node, str(NODE / "client.mjs"), str(folder)]
 
 
