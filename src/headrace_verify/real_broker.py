@@ -141,7 +141,7 @@ class RealBroker:
 
     def _choose_ports(self) -> None:
         """Ports that it finds free again when it is started anew; each worker has its own."""
-        options = [*self._options]
+        options = self._options
         count = int(options[options.index("--workers") + 1]) if "--workers" in options else 1
         (host, port), (http_host, http_port) = self.address, self.http_address
         if host == http_host == "127.0.0.1" and (port, http_port) == (0, 0):

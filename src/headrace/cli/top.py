@@ -170,8 +170,8 @@ def _empty_in_s(lag: int, done: float | None, new: float | None) -> float | None
 
 
 def _shown(stack: ExitStack, *, as_json: bool, is_endless: bool) -> Any:
-    """What shows the facts of a refresh: on a screen of its own, which is gone at the end; where
-    the end comes by itself, on the terminal, where the last refresh stays; or as lines."""
+    """What shows the facts of a refresh: on the alternate screen; with --count, on the terminal,
+    where the last refresh stays; or as lines."""
     if as_json or not sys.stdout.isatty():
         return lambda facts: click.echo(json.dumps(with_written_topics(facts)))
     from rich.console import Console

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headrace.dev_cluster.processes import ProcessNotReady
+from headrace.dev_cluster.settings import LOOPBACK
 from headrace.runtime.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_LOOPBACK = "127.0.0.1"
 _PORTS = range(12_000, 32_000)
 _ATTEMPTS_MAX = 1_000
 
@@ -38,7 +38,7 @@ def free_ports(count: int, taken: Collection[int] = ()) -> int:
         with ExitStack() as stack:
             try:
                 for port in wanted:
-                    stack.enter_context(socket.create_server((_LOOPBACK, port)))
+                    stack.enter_context(socket.create_server((LOOPBACK, port)))
             except OSError:
                 continue
         return first

@@ -85,15 +85,11 @@ class KeptSubscriptions:
             if former is not None and former.stay == stay:
                 self._drop(who)
             return {}
-        is_same = former is not None and (former.topic_id, former.stay) == (topic_id, stay)
-        if former is not None and not is_same:
-            self._drop(who)
-        # The new end of its session puts it last.
-        kept = self._kept.pop(who, None)
-        if kept is None:
-            kept = _Kept(topic_id, stay)
-        else:
-            self._names -= kept.count
+        kept = _Kept(topic_id, stay)
+        if former is not None:
+            self._drop(who)  # it returns as the last one, by the new end of its session
+            if (former.topic_id, former.stay) == (topic_id, stay):
+                kept = former
         kept.until_ms = now_ms + session_ms
         # A client that leaves of its own accord is remembered, too, without any name: what an
         # earlier broker of it remembers is outdated.

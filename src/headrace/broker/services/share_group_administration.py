@@ -270,7 +270,7 @@ class ShareGroupAdministration:
 
         Raises NotCoordinator, GroupNotEmpty, GroupUnknown, and errors of the partitions' owners;
         the group then still exists, perhaps without a part of its positions, and repeating the
-        request deletes it. Nobody joins it meanwhile.
+        request deletes it. Members cannot join it meanwhile.
         """
         self._require_empty(group_id)
         if is_dry_run:

@@ -124,7 +124,7 @@ class ShareGroups:
 
     @contextmanager
     def kept_empty(self, group_id: str) -> Iterator[None]:
-        """Nobody joins the group meanwhile, so that a change of its positions is for all of them.
+        """Members cannot join the group meanwhile, whose positions may then be changed.
 
         Raises GroupNotEmpty, NotCoordinator.
         """

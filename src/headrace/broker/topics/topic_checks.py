@@ -103,7 +103,7 @@ def check_lite(configs: Mapping[str, str], before: Mapping[str, str]) -> None:
     keys of their records."""
 
     def is_compacted(values: Mapping[str, str]) -> bool:
-        return message_type(values) == LITE and "compact" in values.get("cleanup.policy", "")
+        return message_type(values) == LITE and log_config(values).is_compacted
 
     if is_compacted(configs) and not is_compacted(before):
         raise ConfigInvalid(
