@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.dev_cluster.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,9 +57,7 @@ class S3Server:
         self.root = folder / "s3"
         (self.root / BUCKET).mkdir(parents=True)
         self._log = folder / "s3.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,8 @@ from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.raw import Raw, batch
 from tests.waiting import wait_until
+
+from headrace.dev_cluster.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,8 +73,7 @@ def pair(tmp_path, shared_cluster) -> Iterator[Pair]:
     zookeeper, root = shared_cluster.zookeeper.address, f"/{tmp_path.name}"
     where = ("--zookeeper", zookeeper, "--zookeeper-root", root)
     where += ("--session-timeout-ms", str(SESSION_MS))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     with ExitStack() as stack:
         proxy, run = stack.enter_context(proxy_in_a_thread(f"127.0.0.1:{port}"))
         way, run_way = stack.enter_context(proxy_in_a_thread(zookeeper))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from tests.cluster.fixtures import cluster
 from tests.integration.broker import Broker
 from tests.integration.clients import Confluent, Rec, create_topic
 
+from headrace.dev_cluster.ports import free_port
 from headrace.errors import HeadraceError, MetadataUnavailable
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.tls import TlsFiles, client_context
@@ -60,9 +60,7 @@ def of_zookeeper(server: Identity) -> dict[str, str]:
     """What gives a ZooKeeper a secure port, where clients have to show certificates."""
     both = server.key.with_suffix(".both")
     both.write_text(server.key.read_text() + server.certificate.read_text())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return {
         "secureClientPort": str(port),
         "secureClientPortAddress": "127.0.0.1",

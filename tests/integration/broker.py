@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from typing import IO
 
 import psutil
 
-from headrace.dev_cluster.ports import free_ports
+from headrace.dev_cluster.ports import free_port, free_ports
 from headrace.inspection.check import check
 from headrace.inspection.findings import Severity
 
@@ -64,6 +65,8 @@ class Broker:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = open(self.log_path, "ab")  # noqa: SIM115 - closed by `_ended`
         command = [sys.executable, "-m", "headrace.cli.main", "serve", "--json"]
+        if "--workers" not in self.options:
+            self._fix_ports()
         kafka, http = self._of_workers or (self.kafka, self.http)
         command += ["--data-dir", str(self.data_dir), "--kafka", kafka, "--http", http]
         ready_path = folder / "ready.json"
@@ -83,10 +86,15 @@ class Broker:
             raise
         assert ready["ready"] is True
         self.kafka, self.http = ready["kafka"], ready["http"]
-        if "," not in ready.get("rocketmq", ","):  # those of workers change
-            at = self.options.index("--rocketmq") + 1
-            self.options = (*self.options[:at], ready["rocketmq"], *self.options[at + 1 :])
         return self
+
+    def _fix_ports(self) -> None:
+        """Choose ports that it finds free after a restart: see headrace.dev_cluster.ports."""
+        self.kafka, self.http = _with_ports(self.kafka), _with_ports(self.http)
+        if "--rocketmq" in self.options:
+            at = self.options.index("--rocketmq") + 1
+            rocketmq = _with_ports(self.options[at])
+            self.options = (*self.options[:at], rocketmq, *self.options[at + 1 :])
 
     def _wait_ready(self, path: Path) -> str:
         assert self.process is not None
@@ -194,6 +202,11 @@ class Broker:
         connection = socket.create_connection(self.address, 60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def _with_ports(listeners: str) -> str:
+    """The listeners, those on any port at one of their own."""
+    return re.sub(r":0(?=,|$)", lambda _: f":{free_port()}", listeners)
 
 
 def bytes_below(folder: Path) -> int:

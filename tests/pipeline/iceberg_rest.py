@@ -13,6 +13,7 @@ import pyspark
 from tests.integration.foreign import pinned_jars
 from tests.waiting import wait_until
 
+from headrace.dev_cluster.ports import free_port
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars
 from headrace.pipeline.jars import AWS, SQLITE
@@ -26,9 +27,7 @@ HERE = Path(__file__).parent
 @contextmanager
 def iceberg_rest(store: dict[str, str], location: str, log: Path) -> Iterator[int]:
     """Its port; `store` is the environment of a client of the S3 server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     jars = [*pinned_jars(HERE / "iceberg_rest.jars.txt"), *ensure_jars([SQLITE, AWS])]
     others = Path(pyspark.__file__).parent / "jars" / "*"
     command = [

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from tests.documents.commands import ROOT, blocks
 from tests.waiting import wait_until
 
+from headrace.dev_cluster.ports import free_port
 from headrace.java.installation import find_java_home
 from headrace.java.jars import cache_folder, ensure_jars
 from headrace.pipeline.demo.clients import create_topic
@@ -51,9 +52,7 @@ def stop(process):
 def server(tmp_path_factory):
     """The address of a Spark Connect server, a process of its own."""
     folder = tmp_path_factory.mktemp("connect")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = SessionConfig(
         "local[2]", warehouse=Warehouse(folder / "tables"), memory_mb=768, short_run=True
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,17 @@ def test_nothing_listens_on_them_and_none_is_taken():
             found = range(free_ports(8, taken), 32_000)[:8]
             assert first + 3 not in found
             assert not set(found) & set(taken)
+
+
+def test_no_two_processes_choose_the_same_port_nor_one_process_the_same_soon():
+    """A server that is down keeps its port as long as the process that chose it goes on."""
+    script = "from headrace.dev_cluster.ports import free_port\n"
+    script += "print(*[free_port() for _ in range(200)], flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen([sys.executable, "-c", script], **pipes) for _ in range(4)]
+    try:
+        found = [one.stdout.readline().split() for one in processes]
+    finally:
+        for one in processes:
+            one.communicate(b"\n")
+    assert len({port for ports in found for port in ports}) == 4 * 200
