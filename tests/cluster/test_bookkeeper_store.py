@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,6 +133,19 @@ def test_bookies_know_how_far_ids_were_allocated_without_ledgers_of_these_ids(wi
         assert id_mark.MARK_LEDGER not in await store.all_ledgers(), "or brokers would"
         await append(other, await other.create(), b"y")
         await other.close()
+
+    with_store(scenario)
+
+
+def test_brokers_begin_the_record_of_ledger_ids_at_the_same_time(with_store):
+    async def scenario(store):
+        service = store._cluster.service
+        with suppress(LedgerUnknown):
+            await service.delete(id_mark.MARK_LEDGER, -1)
+        next_id = await service.peek_id()
+        marks = [id_mark.IdMark(store._cluster) for _ in range(5)]
+        await asyncio.gather(*(mark.cover(next_id) for mark in marks))
+        assert next_id in await store._id_mark.newest_block()
 
     with_store(scenario)
 

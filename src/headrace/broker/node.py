@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
@@ -588,20 +588,28 @@ def _services_of(node: Node, machine: Machine) -> Services:
     )
 
 
+class _Searches(TypedDict):
+    """What reads many records for one answer, of which few run at a time."""
+
+    search: MessageSearch
+    journals: JournalReads
+    hot_keys: HotKeys
+    past_offsets: PastGroupOffsets
+
+
 def _searches_of(
     node: Node, calls: OwnerCalls, ledgers: LedgerMap, groups: GroupAdministration
-) -> dict[str, Any]:
-    """What reads many records for one answer, of which few run at a time."""
+) -> _Searches:
     configs, name = node.group_configs, "errors.deadletterqueue.topic.name"
     search = Search(node.topics, node.shares, node.timers, partial(configs.values, name))
     tracer = Tracer(node.topics, search, node.shares, node.timers, ledgers)
     open_ms_max = node.config.transaction_timeout_ms_max
-    return {
-        "search": MessageSearch(calls, search, tracer, TableMarks(calls, node.groups)),
-        "journals": JournalReads(calls, node.shares, search.running),
-        "hot_keys": HotKeys(calls, search.running),
-        "past_offsets": PastGroupOffsets(calls, node.topics, groups, search.running, open_ms_max),
-    }
+    return _Searches(
+        search=MessageSearch(calls, search, tracer, TableMarks(calls, node.groups)),
+        journals=JournalReads(calls, node.shares, search.running),
+        hot_keys=HotKeys(calls, search.running),
+        past_offsets=PastGroupOffsets(calls, node.topics, groups, search.running, open_ms_max),
+    )
 
 
 def _begin_rounds(node: Node) -> None:

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
-from headrace.cli.pairs import name_and_value
+from headrace.cli.pairs import setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def config() -> None:
       headrace config list
       headrace config list --broker 2 --all --json
       headrace config get num.partitions
-      headrace config set log.retention.ms=604800000 num.partitions=6 --dry-run
+      headrace config set log.retention.ms=7d num.partitions=6 --dry-run
       headrace config set headrace.log.level=debug --broker 2
       headrace config unset log.retention.ms
       headrace config set share.auto.offset.reset=earliest --group workers
@@ -175,7 +175,7 @@ def set_(
     """Change settings atomically."""
     from headrace.cli.config_requests import SET
 
-    pairs = [name_and_value(change, "num.partitions=6") for change in changes]
+    pairs = [setting(change, "num.partitions=6") for change in changes]
     operations = [(name, SET, value) for name, value in pairs]
     _alter(session, (broker, group), operations, dry_run=dry_run, as_json=as_json)
 

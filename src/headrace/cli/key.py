@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, iso_time, print_json, print_table
-from headrace.cli.positions import parse_duration_ms
+from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:

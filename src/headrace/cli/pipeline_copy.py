@@ -14,6 +14,7 @@ import click
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_session import (
     DRY_RUN,
@@ -30,7 +31,6 @@ from headrace.cli.pipeline_session import (
     stop_on_interrupt,
     window_options,
 )
-from headrace.cli.positions import parse_duration_ms
 from headrace.cli.progress import counting
 from headrace.cli.redrive import unverified
 

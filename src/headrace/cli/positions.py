@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from headrace.cli.client import kafka, kafka_admin
+from headrace.cli.pairs import DURATION, parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +33,6 @@ _WORDS: dict[str, Kind] = {
     "latest": "latest",
     "end": "latest",
 }
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
 
 class PositionSpec(NamedTuple):
@@ -48,14 +47,6 @@ class Partition(NamedTuple):
 
     topic: str
     number: int
-
-
-def parse_duration_ms(text: str) -> int:
-    """Parse `90s`, `15m`, `1h30m`, `2d`. Raises ValueError."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d")
-    return int(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
 def parse_time_ms(text: str) -> int:
@@ -73,7 +64,7 @@ def parse_position(text: str, now_ms: int) -> PositionSpec:
         return PositionSpec("offset", int(text))
     if re.fullmatch(r"-\d+", text, re.ASCII):
         return PositionSpec("last", int(text[1:]))
-    if _DURATION.match(text.removeprefix("-")):  # -15m: as journalctl has it
+    if DURATION.match(text.removeprefix("-")):  # -15m: as journalctl has it
         return PositionSpec("time", now_ms - parse_duration_ms(text.removeprefix("-")))
     try:
         return PositionSpec("time", parse_time_ms(text))

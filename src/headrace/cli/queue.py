@@ -16,8 +16,8 @@ import click
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
+from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME
-from headrace.cli.positions import parse_duration_ms
 from headrace.cli.share_offsets import without_dead_letters
 from headrace.cli.web import HTTP, Web, path_of
 

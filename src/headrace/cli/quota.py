@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
-from headrace.cli.pairs import name_and_value
+from headrace.cli.pairs import setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +79,8 @@ def quota() -> None:
     \b
     Examples:
       headrace quota list
-      headrace quota set producer_byte_rate=1048576 --client-id loader
-      headrace quota set consumer_byte_rate=5000000 --default-client-id --dry-run
+      headrace quota set producer_byte_rate=1MiB --client-id loader
+      headrace quota set consumer_byte_rate=5MB --default-client-id --dry-run
       headrace quota delete --client-id loader
 
     Quotas: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate,
@@ -144,7 +144,7 @@ def set_(
     """Set quotas of an entity atomically."""
     rates: dict[str, float | None] = {}
     for change in changes:
-        name, value = name_and_value(change, "producer_byte_rate=1048576")
+        name, value = setting(change, "producer_byte_rate=10MiB")
         try:
             rates[name] = float(value)
         except ValueError:

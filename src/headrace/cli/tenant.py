@@ -12,6 +12,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.pairs import setting
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def tenant() -> None:
       headrace tenant describe acme
       headrace tenant set acme --add User:carol --remove User:bob
       headrace tenant set acme --move User:dora
-      headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1048576
+      headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1MiB
       headrace tenant set acme --limit stored_bytes=10737418240 --when-full drop-oldest
       headrace tenant delete acme --yes
 
@@ -165,8 +166,8 @@ def set_(
         raise CommandFailed("name what to change", step, USAGE)
     given: dict[str, int | None] = {}
     for one in limits:
-        what, _, value = one.partition("=")
-        if "=" not in one or not (value.isascii() and (value.isdigit() or not value)):
+        what, value = setting(one, "topics=100")
+        if not (value.isascii() and (value.isdigit() or not value)):
             raise CommandFailed(f"{one!r} is not NAME=NUMBER", "Write topics=100", USAGE)
         given[what] = int(value) if value else None
     body: dict[str, Any] = {"add": [*added], "remove": [*removed], "limits": given}

@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
-from headrace.cli.pairs import name_and_value
+from headrace.cli.pairs import setting
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
@@ -33,7 +33,7 @@ NAMES = click.argument("names", nargs=-1, required=True, type=TOPIC_NAME)
 
 
 def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
-    return dict(name_and_value(value, "retention.ms=3600000") for value in values)
+    return dict(setting(value, "retention.ms=7d") for value in values)
 
 
 @click.group()
@@ -42,7 +42,7 @@ def topic() -> None:
 
     \b
     Examples:
-      headrace topic create orders --partitions 6 --set retention.ms=604800000
+      headrace topic create orders --partitions 6 --set retention.ms=7d
       headrace topic create payments --type fifo    # for RocketMQ's clients
       headrace topic create metrics --set flush.ms=1000    # faster, can lose the last second
       headrace topic list
@@ -72,7 +72,7 @@ topic.add_command(trim)
     metavar="NAME=VALUE",
     multiple=True,
     callback=_settings,
-    help="A topic setting, e.g. retention.ms=3600000.",
+    help="A topic setting, e.g. retention.ms=7d or retention.bytes=10GiB.",
 )
 @click.option(
     "--type",

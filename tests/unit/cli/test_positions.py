@@ -10,7 +10,6 @@ from headrace.cli.positions import (
     Bounds,
     Partition,
     PositionSpec,
-    parse_duration_ms,
     parse_position,
     resolve,
 )
@@ -51,19 +50,6 @@ def test_a_time_without_zone_is_local():
 def test_malformed_positions_are_refused_with_the_choices(text):
     with pytest.raises(ValueError, match="none of: earliest, latest"):
         parse_position(text, NOW_MS)
-
-
-@pytest.mark.parametrize(
-    ("text", "duration_ms"), [("90s", 90_000), ("2d", 172_800_000), ("1.5h", 5_400_000), ("5ms", 5)]
-)
-def test_durations(text, duration_ms):
-    assert parse_duration_ms(text) == duration_ms
-
-
-@pytest.mark.parametrize("text", ["", "5", "h", "5m5", "5m 5s"])
-def test_malformed_durations_are_refused(text):
-    with pytest.raises(ValueError, match="is not a duration"):
-        parse_duration_ms(text)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ BLOCK: Final = 256
 IDS_END: Final = 1 << 31
 """Longer ids are numbered by another counter, which is not checked."""
 ANSWER_S: Final = 2.0
+CHANGES_TRIED: Final = 10
 _KEY: Final = master_key(b"")
 _LABELS: Final = {"application": b"headrace", "purpose": b"allocated ledger ids"}
 _PAYLOAD: Final = BLOCK.to_bytes(8, "big")
@@ -170,16 +171,20 @@ class IdMark:
             is_kept = set(bookies) <= set(known.last_ensemble.bookies)
             return None if is_kept and known.state is LedgerState.OPEN else wanted
 
-        try:
+        for _attempt in range(CHANGES_TRIED):
             try:
-                known = await service.read(MARK_LEDGER)
-            except LedgerUnknown:
-                known = await service.create_as(MARK_LEDGER, wanted)
-            await service.update(MARK_LEDGER, known, changed)
-        except (VersionConflict, LedgerUnknown) as error:
-            raise MetadataUnavailable(
-                f"the record of ledger ids was changed at the same time ({error}): try again"
-            ) from error
+                try:
+                    known = await service.read(MARK_LEDGER)
+                except LedgerUnknown:
+                    known = await service.create_as(MARK_LEDGER, wanted)
+                await service.update(MARK_LEDGER, known, changed)
+            except (VersionConflict, LedgerUnknown):
+                continue  # another broker made it or changed it meanwhile, most likely as we would
+            return
+        raise MetadataUnavailable(
+            f"the record of ledger ids was changed {CHANGES_TRIED} times while it was read;"
+            " try again"
+        )
 
 
 def _frame(entry: int) -> bytearray:
