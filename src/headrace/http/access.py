@@ -110,6 +110,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "createTopic": needs(_topic(Operation.CREATE, "body.name", Operation.CREATE)),
     "getTopic": needs(_topic(DESCRIBE), _topic(SEE_SETTINGS)),
     "listLedgers": needs(_topic(DESCRIBE), *_bookies("partitions.ledgers")),
+    "listObjects": needs(_topic(READ)),
     "growTopic": needs(_topic(Operation.ALTER)),
     "deleteTopic": needs(_topic(Operation.DELETE, unless=Operation.DELETE)),
     "getTopicConfig": needs(_topic(SEE_SETTINGS)),

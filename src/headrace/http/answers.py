@@ -136,6 +136,26 @@ ANSWERS: Final[dict[str, Any]] = {
         ],
         "failed?": FAILED,
     },
+    "listObjects": {
+        "topic": "orders",
+        "topic_id": ID,
+        "partition": 0,
+        "prefix": OrNull("7f3a1c9e5b2d4f60"),
+        "objects": [
+            Part(
+                "StoredLedger",
+                {
+                    "ledger": 17,
+                    "base_offset": 0,
+                    "end_offset": 42,
+                    "leader_epoch": 4,
+                    "size_bytes": 52_000,
+                    "is_tabled": False,
+                },
+            )
+        ],
+        "next_offset?": 42,
+    },
     "growTopic": {"name": "orders", "partitions": 6, "dry_run": False},
     "deleteTopic": {"name": "orders", "deleted": True, "dry_run": False},
     "getTopicConfig": {"topic": "orders", "settings": [SETTING]},

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
-from headrace.http.operations import PARTITION, TOPIC, Call, Json, Operation
+from headrace.broker.services.ledger_map import OBJECTS_MAX
+from headrace.http.operations import (
+    INT64_MAX,
+    PARTITION,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    integer,
+)
 from headrace.http.partitions import failed_brokers, of_partitions
 
 if TYPE_CHECKING:
@@ -29,6 +38,13 @@ class LedgerOperations:
                       "List the newest ledgers of a topic's partitions, with `partition` also the"
                       " bookies that store them, for clients that may DESCRIBE the cluster.",
                       self._list, {"topic": TOPIC, "partition": PARTITION}),
+            Operation("GET", "/v1/topics/{topic}/objects/{partition}", "listObjects",
+                      "List the sealed ledgers of a partition that are in object storage, for"
+                      " readers that have access to it: those with records from `offset` on.",
+                      self._objects,
+                      {"topic": TOPIC, "partition": PARTITION,
+                       "offset": integer(0, INT64_MAX, default=0),
+                       "limit": integer(1, OBJECTS_MAX, default=OBJECTS_MAX)}),
             Operation("GET", "/v1/ledgers/lacking", "listLackingLedgers",
                       "List the ledgers of all topics of which copies are missing.",
                       self._lacking),
@@ -52,6 +68,21 @@ class LedgerOperations:
         known, failed = of_partitions(found)
         partitions = [self._shown(topic, number, one) for number, one in sorted(known.items())]
         return {"topic": topic.name, "partitions": partitions, **failed}
+
+    async def _objects(self, call: Call) -> Json:
+        topic, number = self._services.topics.get(call.path["topic"]), call.path["partition"]
+        offset, limit = call.query.get("offset", 0), call.query.get("limit", OBJECTS_MAX)
+        found = await self._services.ledgers.objects_of(topic, number, offset, limit)
+        answer: Json = {
+            "topic": topic.name,
+            "topic_id": str(topic.id),
+            "partition": number,
+            "prefix": found.prefix,
+            "objects": [one._asdict() for one in found.objects],
+        }
+        if found.next_offset is not None:
+            answer["next_offset"] = found.next_offset
+        return answer
 
     def _shown(self, topic: Topic, number: int, one: LedgersOfPartition) -> Json:
         return {

@@ -46,6 +46,7 @@ _REQUESTS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("GET", "/v1/topics/{}/export", None),
     ("GET", "/v1/topics/{}/trace?message_id=x", None),
     ("GET", "/v1/topics/{}/journal/0", None),
+    ("GET", "/v1/topics/{}/objects/0", None),
     ("GET", "/v1/topics/{}/delayed", None),
     ("GET", "/v1/topics/{}/half", None),
     ("GET", "/v1/dead-letters/{}", None),

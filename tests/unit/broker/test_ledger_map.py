@@ -14,8 +14,9 @@ class Calls:
     def __init__(self) -> None:
         self.operation = None
 
-    def offer(self, _name, operation):
-        self.operation = operation
+    def offer(self, name, operation):
+        if name == "ledgers.of_partition":
+            self.operation = operation
 
     def offer_of_broker(self, _name, _operation):
         """Not asked here."""

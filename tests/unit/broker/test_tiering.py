@@ -600,3 +600,26 @@ async def test_compaction_reads_what_lies_in_object_storage_alone_and_waits_whil
         await compactor.round()
         assert made.log.segments[0].ledger not in named
         assert await table(made) == rows
+
+
+async def test_the_map_of_objects_has_what_is_sealed_offloaded_and_not_deleted():
+    async with bench(local_retention_bytes="1") as made:
+        await made.ledgers(4)
+        await made.append(b"in an open ledger")
+        ledgers, topic = made.node.services.ledgers, made.node.topics.by_name["t"]
+        assert await ledgers.objects_of(topic, 0, 0) == ("c", [], None)  # nothing is offloaded yet
+        for _ in range(2):  # the second one deletes what was copied
+            await made.node.tiering.round()
+        whole = await ledgers.objects_of(topic, 0, 0)
+        ends = [(one.base_offset, one.end_offset) for one in whole.objects]
+        assert ends == [(0, 3), (3, 6), (6, 9), (9, 12)]
+        segments = made.log.segments
+        told = [(one.ledger, one.leader_epoch, one.size_bytes) for one in whole.objects]
+        assert told == [(s.ledger, s.leader_epoch, s.end_position) for s in segments[:4]]
+        assert not segments[0].is_local  # what has a local copy is in the list, too
+        assert segments[3].is_local
+        assert await ledgers.objects_of(topic, 0, 5) == ("c", whole.objects[1:], None)
+        assert await ledgers.objects_of(topic, 0, 5, 2) == ("c", whole.objects[1:3], 9)
+        assert await ledgers.objects_of(topic, 0, 12) == ("c", [], None)
+        await made.log.trim(4)
+        assert await ledgers.objects_of(topic, 0, 0) == ("c", whole.objects[1:], None)

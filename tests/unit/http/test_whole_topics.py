@@ -537,6 +537,32 @@ async def test_any_broker_lists_the_ledgers_of_all_partitions(cluster):
 
 
 @with_brokers(3)
+async def test_any_broker_lists_the_objects_of_a_partition(cluster):
+    webs = await webs_of(cluster)
+    await webs[0].send(*({"value": "x", "partition": number} for number in range(COUNT)))
+    owners = cluster.topic_owners()
+    for web in webs:
+        answer = await web.ok("GET", f"{PATH}/objects/0")
+        assert (answer["prefix"], answer["objects"]) == (None, [])  # without object storage
+    tiering = SimpleNamespace(objects_prefix="c")
+    for web, broker in zip(webs, cluster.brokers, strict=True):
+        for number in range(COUNT):
+            if owners[number] != broker:
+                continue
+            web.node.services.ledgers._tiering = tiering
+            log = web.node.topics.get(TOPIC).require_log(number)
+            await log.lifecycle_host.roll_now()
+            log.segments[0].is_offloaded = True
+    for web in webs:
+        for number in range(COUNT):
+            answer = await web.ok("GET", f"{PATH}/objects/{number}?limit=1")
+            (one,) = answer["objects"]
+            assert (answer["prefix"], one["base_offset"], one["end_offset"]) == ("c", 0, 1)
+            assert answer["topic_id"] == (await web.ok("GET", PATH))["id"]
+    assert (await webs[0].ask("GET", f"{PATH}/objects/{COUNT}"))[0] == 404
+
+
+@with_brokers(3)
 async def test_any_broker_takes_sends_of_all_partitions(cluster):
     webs = await webs_of(cluster)
     for web in webs:

@@ -89,6 +89,11 @@ class Tiering:
         self.tabling = None if tables is None else Tabling(topics, tier, tables, clock)
         """None if objects are never replaced."""
 
+    @property
+    def objects_prefix(self) -> str:
+        """What the names of this broker's objects begin with."""
+        return self._tier.prefix
+
     def figures(self) -> TieringFigures:
         """See TieringFigures."""
         waiting = [

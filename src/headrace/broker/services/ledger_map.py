@@ -7,7 +7,10 @@ from memory; where the machines of a ledger are asked for, from the store's meta
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
@@ -29,6 +32,8 @@ LEDGERS_MAX: Final = 200
 """Of one partition, in one answer: the newest."""
 LEDGERS_OF_TOPIC_MAX: Final = 5_000
 """Of all partitions of a topic, in one answer, but at least one of each."""
+OBJECTS_MAX: Final = 1_000
+"""Of one partition, in one answer."""
 LACKING_MAX: Final = 1_000
 """Ledgers with missing copies that one broker names."""
 LOOKUPS_MAX: Final = 64
@@ -70,6 +75,27 @@ class LedgersOfPartition(NamedTuple):
     ledgers: Sequence[Ledger]
 
 
+class StoredLedger(NamedTuple):
+    """A sealed ledger in object storage, and what a reader of it verifies."""
+
+    ledger: int
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    size_bytes: int
+    is_tabled: bool
+
+
+class ObjectsOfPartition(NamedTuple):
+    """Ledgers of one partition that are in object storage, in the order of their offsets."""
+
+    prefix: str | None
+    """What the names of their objects begin with; None: the owner has no object storage."""
+    objects: Sequence[StoredLedger]
+    next_offset: int | None
+    """From which to ask for more."""
+
+
 class LackingLedger(NamedTuple):
     """A ledger of which copies are missing."""
 
@@ -93,8 +119,10 @@ class LedgerMap:
         self._calls = calls
         self._topics = topics
         self._replication = replication
+        self._tiering = tiering
         self._tabling = None if tiering is None else tiering.tabling
         calls.offer("ledgers.of_partition", self._here)
+        calls.offer("ledgers.objects", self._objects_here)
         calls.offer_of_broker("ledgers.lacking", self._lacking_here)
 
     async def lacking(
@@ -145,6 +173,39 @@ class LedgerMap:
         return _decoded(
             await self._calls.ask_partition("ledgers.of_partition", topic, number, asked)
         )
+
+    async def objects_of(
+        self, topic: Topic, number: int, offset: int, count: int = OBJECTS_MAX
+    ) -> ObjectsOfPartition:
+        """The first `count` sealed ledgers with records from `offset` on that are in object
+        storage. Raises HeadraceError."""
+        asked = [offset, count]
+        answer = await self._calls.ask_partition("ledgers.objects", topic, number, asked)
+        prefix, objects, next_offset = answer
+        return ObjectsOfPartition(prefix, [StoredLedger(*one) for one in objects], next_offset)
+
+    async def _objects_here(self, topic: Topic, number: int, asked: Any) -> Any:
+        offset, count = checked(asked, int, int)
+        log = topic.require_log(number)
+        if self._tiering is None or not log.is_loaded:
+            return None, [], None
+        offset = max(offset, log.log_start_offset)
+        first = bisect_right(log.segments, offset, key=attrgetter("end_offset"))
+        found = [
+            StoredLedger(
+                one.ledger,
+                one.base_offset,
+                one.end_offset,
+                one.leader_epoch,
+                one.end_position,
+                one.is_tabled,
+            )
+            for one in islice(log.segments, first, None)
+            if one.is_sealed and one.is_offloaded
+        ]
+        count = max(1, min(count, OBJECTS_MAX))
+        next_offset = found[count].base_offset if len(found) > count else None
+        return self._tiering.objects_prefix, found[:count], next_offset
 
     async def place(self, log: PartitionLog, offset: int) -> dict[str, Any]:
         """The ledger of a record on this broker, and the machines one of whose copies it is on."""

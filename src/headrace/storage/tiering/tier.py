@@ -65,6 +65,11 @@ class Tier(Protocol):
         ...
 
     @property
+    def prefix(self) -> str:
+        """What the names of this cluster's objects begin with."""
+        ...
+
+    @property
     def tables(self) -> TableFiles | None:
         """The topics' tables; None if they replace no objects."""
         ...

@@ -94,10 +94,10 @@ class TieredLedgerStore:
         """
         self._inner = inner
         self._blobs = blobs
-        self._prefix = prefix
+        self.prefix = prefix
         self._is_inner_shared = is_inner_shared
         self.tables = tables
-        """See Tier."""
+        """As `prefix`: see Tier."""
         self._pace = UploadRate(clock, offload_bytes_per_s)
         self._attached: dict[LedgerId, int] = {}
         """Offloaded ledgers and their sizes."""
@@ -374,7 +374,7 @@ class TieredLedgerStore:
 
     async def list_objects(self) -> AsyncIterator[StoredObject]:
         """See Tier."""
-        async for blob in self._blobs.list(f"{self._prefix}/ledgers"):
+        async for blob in self._blobs.list(f"{self.prefix}/ledgers"):
             for of_name in (ledger_of_name, ledger_of_recipe):
                 ledger = of_name(blob.name)
                 if ledger is not None:
@@ -384,13 +384,13 @@ class TieredLedgerStore:
     # --- internal ----------------------------------------------------------------------------
 
     def _name(self, ledger: LedgerId) -> str:
-        return f"{self._prefix}/{object_name(ledger)}"
+        return f"{self.prefix}/{object_name(ledger)}"
 
     def _remote_ledger(self, ledger: LedgerId, size: int) -> RemoteLedger:
         return RemoteLedger(self._blob(ledger, self._name(ledger)), size)
 
     def _recipe_name(self, ledger: LedgerId) -> str:
-        return f"{self._prefix}/{recipe_name(ledger)}"
+        return f"{self.prefix}/{recipe_name(ledger)}"
 
     def _recipe_ledger(self, ledger: LedgerId, size: int) -> RecipeLedger:
         return RecipeLedger(self._blob(ledger, self._recipe_name(ledger)), size, self._runs)
