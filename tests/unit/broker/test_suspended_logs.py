@@ -343,11 +343,12 @@ async def test_a_coordinator_with_waiting_members_reads_its_log_again() -> None:
     """They have to look for it, and would wait for each other until they time out."""
 
     async with Cluster() as cluster:
+        cluster.settings["group_initial_rebalance_delay_ms"] = 600_000
         node, _, number = await coordinator(cluster)
         assert await commit(node, 5) is None
         shard = node.groups.shards.shard(number)
         protocols = [("range", b"")]
-        command = JoinCommand("g", "", None, "c", "host", 9_000, 9_000, "consumer", protocols)
+        command = JoinCommand("g", "", None, "c", "host", 9_000, 600_000, "consumer", protocols)
         joining = asyncio.create_task(node.groups.submit(command))
         await until(lambda: shard._parked)
         step_down(node)

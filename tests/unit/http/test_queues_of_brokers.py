@@ -256,32 +256,31 @@ async def test_no_more_are_received_than_were_asked_for(cluster):
 
 @with_brokers(2)
 async def test_a_long_poll_ends_with_the_first_message_of_another_broker(cluster):
+    cluster.patch.setattr(queue_owners, "WATCH_S", 1_000)  # it is woken, and does not ask again
     await cluster.make_queue()
     asked, number = cluster.brokers[1], cluster.topic_owners().index(2)
-    loop = asyncio.get_running_loop()
     for turn in range(3):
-        waiting = asyncio.create_task(asked.receive(max=10, wait_ms=20_000))
+        waiting = asyncio.create_task(asked.receive(max=10, wait_ms=30_000))
         shares = cluster.brokers[2].node.shares
         hosted = await shares.watched(cluster.brokers[2].node.topics.get(TOPIC), number)
         await until(lambda hosted=hosted: bool(hosted.data.waiters))
-        sent_s = loop.time()
         await cluster.put(number, b"%d" % turn)
         (message,) = await waiting
         assert message["value"] == str(turn)
-        assert loop.time() - sent_s < 4, "it is woken, and does not ask again after a while"
 
 
 @with_brokers(2)
 async def test_a_long_poll_ends_when_a_delay_at_another_broker_is_over(cluster):
+    cluster.patch.setattr(queue_owners, "WATCH_S", 1_000)
     await cluster.make_queue()
     asked, number = cluster.brokers[1], cluster.topic_owners().index(2)
     await cluster.put(number, b"later")
     (message,) = await asked.receive(max=1)
     await asked.settle(nack=[{"receipt": message["receipt"], "delay_ms": 300}])
     began_s = asyncio.get_running_loop().time()
-    (again,) = await asked.receive(max=1, wait_ms=20_000)
+    (again,) = await asked.receive(max=1, wait_ms=30_000)
     assert again["deliveries"] == 2
-    assert 0.2 < asyncio.get_running_loop().time() - began_s < 4
+    assert asyncio.get_running_loop().time() - began_s > 0.2
 
 
 @with_brokers(2)

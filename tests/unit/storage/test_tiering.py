@@ -279,7 +279,7 @@ def test_a_call_to_an_unreachable_or_silent_server_ends_in_bounded_time_and_hold
         is_over.set()
         beside.join()
         assert all(isinstance(result, StorageUnavailable) for result in results), results
-        assert took_s < 8
+        assert took_s < 60  # they may try for less than a second
         assert turns > control // 4, "the loop was blocked"
 
     with stalled_server() as port:
