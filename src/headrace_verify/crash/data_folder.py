@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.metadata.store import MetadataEntry, MetadataStore
 
+JOURNAL_TIMEOUT_S = 60
 METADATA_FILES = ("metadata.sqlite", "metadata.sqlite-wal")
 _GROUP = "verifiers"
 _CONFIG = BrokerConfig(offsets_partition_count=1)
@@ -190,7 +191,10 @@ async def build(
     data = bytes(await internal.reader.read(0, 1 << 30))
     sequence = store._commit.written_sequence
     built.batches[internal.name] = [StoredBatch(data, 0, sequence)]
-    await asyncio.sleep(METADATA_IDLE_MS * 4 / 1000)  # until its journal is emptied, rolls over
+    journal = folder / METADATA_FILES[1]
+    async with asyncio.timeout(JOURNAL_TIMEOUT_S):
+        while journal.stat().st_size:  # noqa: ASYNC110 - emptied once the metadata has been idle
+            await asyncio.sleep(METADATA_IDLE_MS / 1000)
     await node.close()
     built.facts = list(await metadata.list("/"))
     if is_closed:
