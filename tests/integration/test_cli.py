@@ -94,9 +94,8 @@ def user(tmp_path_factory):
 
 
 @pytest.fixture
-def topic(user, request):
+def topic(user, name):
     """A topic with two partitions, of the test's own name."""
-    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")
     assert user.types("topic", "create", name, "-p", "2").code == 0
     return name
 
