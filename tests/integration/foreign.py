@@ -64,9 +64,12 @@ def go_program() -> tuple[list[str], dict[str, str]]:
 
 
 def built_in_go(
-    kind: str, source: Path, names: tuple[str, ...]
+    kind: str, source: Path, names: tuple[str, ...], package: str = "."
 ) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) of the program in a folder; `names`: its files."""
+    """(command, environment) of the program in a folder; `names`: its files.
+
+    `package`: of a module that the folder's go.mod pins, instead of the folder's own program.
+    """
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go compiler on the PATH (package golang-go)")
@@ -74,7 +77,7 @@ def built_in_go(
         if not program.exists():
             partial = program.with_suffix(".partial")
             run(
-                [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."],
+                [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), package],
                 source, GOFLAGS="-mod=readonly", GOWORK="off",
             )  # fmt: skip
             partial.replace(program)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
+from tests.integration.foreign import HERE, built_in_go
 from tests.unit.grpc.served_rig import served
 
 from headrace.grpc import descriptors
 from headrace.grpc.health import Health
 from headrace.grpc.reflection import Reflection
+from headrace.rocketmq import codes, wire
 
 HEALTH = "grpc.health.v1.Health"
 UNFIT = 2
@@ -27,15 +28,14 @@ def address():
         yield one.address
 
 
-def tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"no {name} on the PATH (`go install`)")
-    return found
+def tool(name: str, package: str) -> str:
+    (program,), _environment = built_in_go(name, HERE / "grpc_tools", ("go.mod", "go.sum"), package)
+    return program
 
 
 def test_h2spec(address):
-    command = [tool("h2spec"), "-h", address[0], "-p", str(address[1]), "-o", "5"]
+    program = tool("h2spec", "github.com/summerwind/h2spec/cmd/h2spec")
+    command = [program, "-h", address[0], "-p", str(address[1]), "-o", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     (summary,) = re.findall(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", done.stdout)
     total, _passed, skipped, failed = map(int, summary)
@@ -45,16 +45,42 @@ def test_h2spec(address):
     assert done.stdout.count("dynamic table size update") >= UNFIT
 
 
-def test_grpcurl(address):
-    command = [tool("grpcurl"), "-plaintext"]
-    target = f"{address[0]}:{address[1]}"
+class Grpcurl:
+    """grpcurl at a broker's port, which takes plain text and TLS."""
 
-    def said(*arguments: str) -> str:
+    def __init__(self, target: str, *flags: str) -> None:
+        program = tool("grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl")
+        self._command = [program, *flags]
+        self._target = target
+
+    def said(self, *words: str, before: tuple[str, ...] = ()) -> str:
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=60, check=True
-        )
+            [*self._command, *before, self._target, *words],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert HEALTH in said(target, "list").split()
-    assert "rpc Watch" in said(target, "describe", HEALTH)
-    assert json.loads(said("-d", "{}", target, f"{HEALTH}/Check")) == {"status": "SERVING"}
+    def called(self, method: str, request: dict, *metadata: str) -> dict:
+        headers = [word for one in metadata for word in ("-H", one)]
+        return json.loads(self.said(method, before=("-d", json.dumps(request), *headers)))
+
+
+@pytest.mark.parametrize("flag", ["-plaintext", "-insecure"])
+def test_grpcurl_finds_and_calls_the_services_of_a_broker(make_broker, flag):
+    broker = make_broker("--rocketmq", "127.0.0.1:0")
+    at = json.loads((broker.log_path.parent / "ready.json").read_text())["rocketmq"]
+    asked = Grpcurl(at, flag)
+    assert {HEALTH, wire.SERVICE} <= set(asked.said("list").split())
+    assert "rpc Watch" in asked.said("describe", HEALTH)
+    methods = {name.rpartition(".")[2] for name in asked.said("list", wire.SERVICE).split()}
+    assert methods >= {"SendMessage", "ReceiveMessage", "Telemetry", "SyncLiteSubscription"}
+    for service in ("", wire.SERVICE):
+        answer = asked.called(f"{HEALTH}/Check", {"service": service})
+        assert answer == {"status": "SERVING"}
+    sent = {
+        "topic": {"name": "none"},
+        "endpoints": {"scheme": wire.DOMAIN_NAME, "addresses": [{"host": "mq", "port": 8081}]},
+    }
+    answer = asked.called(f"{wire.SERVICE}/QueryRoute", sent, "x-mq-client-id: c")
+    assert answer["status"]["code"] == codes.TOPIC_NOT_FOUND

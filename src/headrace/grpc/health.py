@@ -33,8 +33,8 @@ class Serving(IntEnum):
 class Health:
     """The states of a server and its services."""
 
-    def __init__(self) -> None:
-        self._states: dict[str, Serving] = {"": Serving.SERVING}
+    def __init__(self, *services: str) -> None:
+        self._states = dict.fromkeys(("", *services), Serving.SERVING)
         """By service; the empty name is the whole server."""
         self._watchers: dict[Call, str] = {}
 
@@ -46,6 +46,11 @@ class Health:
         for call, name in list(self._watchers.items()):
             if name == service:
                 call.send(_response(state))
+
+    def set_all(self, state: Serving) -> None:
+        """Change the state of the server and all of its services."""
+        for service in self._states:
+            self.set(service, state)
 
     def methods(self) -> list[Method]:
         """What a server serves of it."""

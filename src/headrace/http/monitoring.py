@@ -7,12 +7,12 @@ ask for metrics, a bounded part of the loop's time goes to them.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.services.readiness import readiness_of
 from headrace.http.access import MONITOR, SEE_CLUSTER
 from headrace.http.authorization import Rights
 from headrace.http.metrics import Metrics, encoding_for
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.http.face import HttpFace
     from headrace.http.metrics import Encoding
-
-log = logging.getLogger(__name__)
 
 RENDER_REST = 4
 """A request for metrics that comes before four times the duration of the last rendering has passed
@@ -105,33 +103,20 @@ class Monitoring:
 
     async def _readyz(self, request: Request) -> Response:
         """Clients can be served, and what they send can be stored."""
-        is_full = self._is_disk_full()
-        replication = self._face.services.replication
-        reason = None if replication is None else replication.obstacle()
-        health = self._face.services.health
-        found, counts = health.problems(), health.opened()
-        if reason is None and counts.refused and not counts.served:
-            reason = f"none of the {counts.refused} partitions that this broker opened is served"
-        is_ready = self._face.is_ready and not is_full and reason is None
+        services = self._face.services
+        found, verdict = services.health.problems(), readiness_of(services)
+        is_ready = self._face.is_ready and verdict.is_ready
         answer: dict[str, Any] = {"ready": is_ready}
         if not self._may_monitor(request):
             return JSONResponse(answer, 200 if is_ready else 503)
-        if is_full:
+        if verdict.is_disk_full:
             answer["disk_full"] = True
-        if reason is not None:
-            answer["reason"] = reason
+        if verdict.reason is not None:
+            answer["reason"] = verdict.reason
         if found:
             answer["problems"] = [one._asdict() for one in found[:PROBLEMS_MAX]]
-            answer["damaged_partitions"] = health.damaged_partitions()
+            answer["damaged_partitions"] = services.health.damaged_partitions()
         return JSONResponse(answer, 200 if is_ready else 503)
-
-    def _is_disk_full(self) -> bool:
-        space = self._face.services.topics.disk
-        try:
-            return space is not None and space.space().is_full
-        except OSError as error:
-            log.warning("cannot read how much of the disk is free: %s", error)
-            return False
 
     def _may_monitor(self, request: Request) -> bool:
         """Whether the client may see figures and problems, which name topics and groups."""

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.services.readiness import readiness_of
 from headrace.grpc import descriptors
 from headrace.grpc.health import SERVICE as HEALTH
-from headrace.grpc.health import Health
+from headrace.grpc.health import Health, Serving
 from headrace.grpc.limits import Limits
 from headrace.grpc.reflection import Reflection
 from headrace.grpc.server import GrpcServer
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
 CLOSE_S: Final = 1.0
+HEALTH_S: Final = 2.0
+"""How old the answer to a health check may be: it looks at all partitions."""
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a batch of messages; one message has at most 4 MiB."""
 CERTIFICATE_DAYS: Final = 3_650
@@ -90,7 +93,9 @@ class RocketMqFace:
         reflection = Reflection(
             [descriptors.HEALTH, *descriptors.REFLECTION, wire.FILE], [wire.SERVICE, HEALTH]
         )
-        more = [*Health().methods(), *reflection.methods()]
+        self._health = Health(wire.SERVICE)
+        self._following: asyncio.Task[None] | None = None
+        more = [*self._health.methods(), *reflection.methods()]
         self._methods = {**self._messaging.methods, **services_of(more)}
         self._listening: list[tuple[asyncio.Server, GrpcServer]] = []
 
@@ -141,11 +146,21 @@ class RocketMqFace:
         """See Face."""
         if self._listening:
             self._messaging.clients.start()
+            self._following = self._tasks.start(self._follow_health(), "rocketmq health")
         for listening, _server in self._listening:
             self._tasks.spawn(listening.start_serving(), "rocketmq listener")
 
+    async def _follow_health(self) -> None:
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            is_ready = readiness_of(self._services).is_ready
+            self._health.set_all(Serving.SERVING if is_ready else Serving.NOT_SERVING)
+
     async def close(self) -> None:
         """See Face."""
+        if self._following is not None:
+            self._following.cancel()
+        self._health.set_all(Serving.NOT_SERVING)
         for listening, server in self._listening:
             listening.close()
             await server.close(CLOSE_S)

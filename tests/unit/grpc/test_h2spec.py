@@ -1,6 +1,6 @@
 """The cases of h2spec (its list of RFC 9113 and RFC 7541), each as the bytes that it sends.
 
-h2spec itself runs against the served port in `tests/integration/test_grpc_clients.py` where Go can
+h2spec itself runs against the served port in `tests/integration/test_grpc_tools.py` where Go can
 build it; its two cases that differ are the last ones here.
 """
 
