@@ -46,6 +46,7 @@ CONNECTION_CLIENTS_MAX: Final = 100
 of them."""
 IDLE_S: Final = 120.0
 """A client that was not heard of for so long has gone, as in RocketMQ."""
+POLL_MS_DEFAULT: Final = 20_000
 LOCK_MS: Final = 60_000
 """Of messages that are renewed for a push consumer: its process may have died."""
 RENEW_S: Final = 20.0
@@ -77,6 +78,7 @@ class Client:
         "is_renewed",
         "key",
         "lite",
+        "poll_ms",
         "published",
         "renewing",
         "seen_s",
@@ -100,6 +102,9 @@ class Client:
         """Receipts that are renewed at the moment."""
         self.is_lite = False
         """Whether it says that it consumes lite topics."""
+        self.poll_ms = POLL_MS_DEFAULT
+        """How long a receive waits that does not say how long: Go's simple consumer says it in its
+        settings alone."""
         self.key = ("", client_id)
         """Its principal and id."""
         self.lite: dict[tuple[str, str], frozenset[str]] = {}

@@ -47,7 +47,6 @@ BYTES_MAX: Final = 8 * 1024 * 1024
 ATTEMPT_ID_LENGTH_MAX: Final = 255
 INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
-POLL_S_DEFAULT: Final = 20.0
 POLL_S_MAX: Final = 120.0
 POLL_MARGIN_S_MIN: Final = 0.3
 POLL_MARGIN_PART: Final = 1 / 20
@@ -85,7 +84,7 @@ class Receiving:
         await self._groups.ensure(group_id, is_lite=client.is_lite)
         self._lite.check_group(client, group_id)
         lock_ms = LOCK_MS if request.auto_renew else _invisible_ms(request)
-        wait_s = poll_s(caller, request, POLL_S_DEFAULT)
+        wait_s = poll_s(caller, request, client.poll_ms)
         is_repeatable = 0 < len(request.attempt_id) <= ATTEMPT_ID_LENGTH_MAX
         member = self._queues.new_member()
         if is_repeatable:
@@ -275,11 +274,11 @@ def _illegal_invisible(least_ms: int) -> Refused:
     )
 
 
-def poll_s(caller: Caller, request: Any, default_s: float) -> float:
+def poll_s(caller: Caller, request: Any, default_ms: int) -> float:
     """How long to wait for messages. Raises Refused."""
-    asked_s = default_s
-    if request.HasField("long_polling_timeout"):
-        asked_s = min(max(wire.ms_of(request.long_polling_timeout) / 1000, 0), POLL_S_MAX)
+    is_given = request.HasField("long_polling_timeout")
+    asked_ms = wire.ms_of(request.long_polling_timeout) if is_given else default_ms
+    asked_s = min(max(asked_ms / 1_000, 0), POLL_S_MAX)
     if caller.call.deadline is None:
         return asked_s
     left_s = caller.call.deadline - asyncio.get_running_loop().time()

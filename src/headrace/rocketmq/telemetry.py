@@ -18,6 +18,7 @@ from headrace.records.identifiers import LITE_TOPIC_LENGTH_MAX
 from headrace.rocketmq import wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX
 from headrace.rocketmq.caller import Caller, check_session, session_of
+from headrace.rocketmq.clients import POLL_MS_DEFAULT
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
 from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX
 
@@ -33,7 +34,6 @@ SEND_ATTEMPTS: Final = 3
 SEND_BACKOFF_MS: Final = (500, 5_000)
 """Clients wait so long only after TOO_MANY_REQUESTS: they retry other failures at once."""
 RECEIVE_BATCH: Final = 32
-LONG_POLL_MS: Final = 20_000
 LITE: Final = frozenset({wire.LITE_PUSH_CONSUMER, wire.LITE_SIMPLE_CONSUMER})
 FIFO_BACKOFF_MS: Final = (1_000, 60_000)
 """Of retries inside the client, which are the ones in order; Node's client ends after one attempt
@@ -148,7 +148,8 @@ class Telemetry:
             for step_ms in self._groups.backoff_ms(group_id):
                 wire.set_ms(policy.customized_backoff.next.add(), step_ms)
         subscription.receive_batch_size = RECEIVE_BATCH
-        wire.set_ms(subscription.long_polling_timeout, LONG_POLL_MS)
+        client.poll_ms = wire.ms_of(subscription.long_polling_timeout) or POLL_MS_DEFAULT
+        wire.set_ms(subscription.long_polling_timeout, POLL_MS_DEFAULT)
         subscription.lite_subscription_quota = SUBSCRIPTIONS_MAX
         subscription.max_lite_topic_size = LITE_TOPIC_LENGTH_MAX
 

@@ -417,6 +417,35 @@ async def test_a_consumer_gets_the_settings_of_its_group(rocket):
 
 
 @on_rocketmq
+async def test_a_receive_that_does_not_say_how_long_it_waits_waits_as_the_clients_settings_say(
+    rocket,
+):
+    """So it is with Go's simple consumer, whose deadline is 3 s later."""
+    queues, waited_s = rocket.node.services.queues, []
+    receive = queues.receive
+
+    async def noted(*arguments):
+        waited_s.append(arguments[-1])
+        return await receive(*arguments[:-1], 0)
+
+    queues.receive = noted
+    await rocket.create("jobs")
+    stream = Telemetry(rocket)
+    request = receive_request("jobs", GROUP)
+    request.ClearField("long_polling_timeout")
+    deadline = asyncio.get_running_loop().time() + 3_600
+    for seconds in (None, 1, 0):
+        if seconds is not None:
+            subscription = {"group": {"name": GROUP}, "long_polling_timeout": {"seconds": seconds}}
+            await stream.ask({"client_type": wire.SIMPLE_CONSUMER, "subscription": subscription})
+        assert await rocket.stream("ReceiveMessage", request, deadline=deadline) == (
+            codes.MESSAGE_NOT_FOUND,
+            [],
+        )
+    assert waited_s == [20, 1, 20]
+
+
+@on_rocketmq
 async def test_a_lite_consumer_is_known_by_its_heartbeat_after_a_restart_too(rocket):
     await rocket.create("jobs")
     await rocket.send("jobs")
