@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.connection import bootstrap_of
-from headrace.cli.session import DEFAULT_BOOTSTRAP
+from headrace.cli.session import DEFAULT_BOOTSTRAP, CliSession
 from headrace.records.tenant_names import written
 
 TIMEOUT_S = 1.0  # a longer completion feels like a hang
@@ -40,13 +40,17 @@ def _bootstrap(ctx: click.Context) -> str:
     return bootstrap_of(ctx) or os.environ.get("HEADRACE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
 
 
+def session_of(ctx: click.Context) -> CliSession:
+    """A session for completion, with the options parsed so far."""
+    return CliSession(_bootstrap(ctx), TIMEOUT_S, given_http=os.environ.get("HEADRACE_HTTP"))
+
+
 def complete_topics(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The broker's topics that start with the typed text, as operators write them."""
     from headrace.cli.failures import CommandFailed
-    from headrace.cli.session import CliSession
 
     try:
-        names = CliSession(_bootstrap(ctx), TIMEOUT_S).cluster_metadata().topics
+        names = session_of(ctx).cluster_metadata().topics
     except CommandFailed:
         return []
     texts = sorted(map(written, names))
@@ -59,10 +63,9 @@ def complete_groups(
     """The broker's groups that start with the typed text."""
     from headrace.cli.failures import CommandFailed
     from headrace.cli.group_listing import list_groups
-    from headrace.cli.session import CliSession
 
     try:
-        names = [one.group for one in list_groups(CliSession(_bootstrap(ctx), TIMEOUT_S))]
+        names = [one.group for one in list_groups(session_of(ctx))]
     except CommandFailed:
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -130,6 +130,7 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
 @click.option("--reason", metavar="TEXT", help="Only letters whose reason contains TEXT.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
+@click.option("--letter", "place", metavar="PARTITION:OFFSET", type=PLACE, help="Only this letter.")
 @click.option("--count", "-n", type=click.IntRange(min=1), default=10, show_default=True)
 @AS_JSON
 @click.pass_obj
@@ -141,6 +142,7 @@ def show(session: CliSession, /, topic: str, count: int, as_json: bool, **wanted
       headrace dead show orders.dead --reason timeout --since 2h
     """
     found: list[dict[str, Any]] = []
+    count = 1 if wanted["place"] else count
     for message, content in scan(session, topic):
         if not _is_wanted(message, **wanted):
             continue
@@ -169,6 +171,7 @@ def _is_wanted(
     reason: str | None,
     since: int | None,
     until: int | None,
+    place: tuple[int, int] | None,
 ) -> bool:
     letter = letter_of(headers_of(message))
     _, time_ms = message.timestamp()
@@ -178,6 +181,7 @@ def _is_wanted(
         and (reason is None or reason in letter.reason)
         and (since is None or time_ms >= since)
         and (until is None or time_ms < until)
+        and place in {None, (message.partition(), message.offset())}
     )
 
 

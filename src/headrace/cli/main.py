@@ -37,6 +37,7 @@ COMMANDS = {
     "half": ("headrace.cli.half", "List, commit and roll back half messages."),
     "find": ("headrace.cli.find", "Find messages by id, key, tag, header or time."),
     "trace": ("headrace.cli.trace", "Show the history of a message."),
+    "task": ("headrace.cli.task", "List, show and stop searches, traces and redrives."),
     "txn": ("headrace.cli.txn", "List and describe transactions; abort hanging ones."),
     "config": (
         "headrace.cli.config",
@@ -78,9 +79,9 @@ COMMANDS = {
 }
 
 OF_A_CLUSTER = {
-    "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "txn", "dead",
-    "config", "quota", "acl", "tenant", "user", "key", "info", "connections", "health", "top",
-    "doctor", "pipeline", "salvage", "table",
+    "topic", "produce", "consume", "group", "queue", "backlog", "find", "trace", "task", "txn",
+    "dead", "config", "quota", "acl", "tenant", "user", "key", "info", "connections", "health",
+    "top", "doctor", "pipeline", "salvage", "table",
 }  # fmt: skip
 """Commands that connect to brokers: these options may also follow them."""
 

@@ -15,7 +15,7 @@ import click
 
 from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, counted, iso_time, print_json, print_table, say
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.share_offsets import without_dead_letters
@@ -57,6 +57,7 @@ def queue() -> None:
       headrace queue receive orders workers --ack --json
       headrace queue settle orders workers --ack RECEIPT --nack RECEIPT --delay 5s
       headrace queue watch orders workers
+      headrace queue journal orders --partition 0
     """
 
 
@@ -240,3 +241,29 @@ def _show(partitions: list[dict[str, Any]]) -> None:
     print_table(columns, [[one[column] for column in columns] for one in partitions])
     lag, flying = (sum(one[name] for one in partitions) for name in ("lag", "in_flight"))
     say(f"{time.strftime('%H:%M:%S')}  {counted(lag, 'message')} behind, {flying:,} in flight")
+
+
+@queue.command()
+@TOPIC
+@click.option("--partition", "-p", type=click.IntRange(min=0), required=True)
+@HTTP
+@AS_JSON
+@click.pass_obj
+def journal(session: CliSession, /, topic: str, partition: int, as_json: bool) -> None:
+    """Show what share groups did with the records of a partition: the changes in its journal.
+
+    Once a journal has been compacted, earlier changes are gone, and the state then comes first.
+    """
+    path = path_of("topics", topic, "journal", str(partition))
+    pages = [*Web(session).ask_pages("GET", path, query={})]
+    changes = [one for page in pages for one in page["changes"]]
+    if as_json:
+        print_json({"changes": changes, "first_position": pages[0]["first_position"]})
+        return
+    rows: list[list[Cell]] = [
+        [iso_time(one["at_ms"]), one["group"], one["event"], one["first"], one["last"],
+         one["deliveries"]]
+        for one in changes
+    ]  # fmt: skip
+    columns = ["time", "group", "event", "first", "last", "deliveries"]
+    print_table(columns, rows, empty=f"no share group has changed anything in {topic} {partition}")

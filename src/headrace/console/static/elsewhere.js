@@ -17,6 +17,7 @@ const rules = ({ principal, resource, name }) => [...given({ principal }, "princ
 
 // What shows the same on the command line: a path, with * for a name, and (names ..., query) => words.
 const COMMANDS = [
+  ["cluster", () => ["info"]],
   ["overview", () => ["health", "--cluster"]],
   ["events", () => ["top"]],
   ["history", ({ all_brokers: all }) => ["cluster", "history", ...(all ? [] : ["--here"])]],
@@ -33,8 +34,14 @@ const COMMANDS = [
   ["topics/*/records", (topic, query) => ["consume", topic, ...given(query, "partition"), ...start(query), ...given({ count: query.max }, "count")]],
   ["topics/*/tail", (topic, query) => ["consume", topic, ...given(query, "partition"), "--from=latest", "--follow"]],
   ["topics/*/messages", (topic, query) => ["find", topic, ...given({ id: query.message_id, filter: query.where, ...query }, "id", "key", "filter", "partition")]],
+  // What an export holds: of a place `consume` writes the same lines, else `find` finds the messages.
+  ["topics/*/export", (topic, query) => (query.key || query.where
+    ? ["find", topic, ...given({ filter: query.where, ...query, count: query.max }, "key", "filter", "partition", "count"), "--json"]
+    : ["consume", topic, ...given(query, "partition"), ...start({ ...query, timestamp_ms: query.since_ms }), ...given({ count: query.max }, "count"), "--json"])],
+  ["topics/*/journal/*", (topic, partition) => ["queue", "journal", topic, `--partition=${partition}`]],
   ["topics/*/trace", (topic, { message_id: id, partition, offset }) => ["trace", topic, id ?? `${partition}:${offset}`]],
   ["topics/*/delayed", (topic) => ["delayed", "list", topic]],
+  ["topics/*/delayed/refused", (topic) => ["delayed", "refused", topic]],
   ["topics/*/half", (topic) => ["half", "list", topic]],
   ["groups", () => ["group", "list"]],
   ["groups/*", (group) => ["group", "describe", group]],
@@ -47,6 +54,14 @@ const COMMANDS = [
   ["queues/*/*/parked", (topic, group) => ["backlog", "parked", group, topic]],
   ["dead-letters/*", (topic) => ["dead", "list", topic]],
   ["dead-letters/*/letters", (topic, query) => ["dead", "show", topic, ...shownLetters(query)]],
+  ["dead-letters/*/letters/*/*", (topic, partition, offset) => ["dead", "show", topic, `--letter=${partition}:${offset}`]],
+  ...["search", "trace", "redrive"].flatMap((kind) => {
+    const path = kind === "search" ? "searches" : `${kind}s`;
+    const show = (id) => ["task", "show", id];
+    return [[path, () => ["task", "list", `--kind=${kind}`]], [`${path}/*`, show], [`${path}/*/events`, show]];
+  }),
+  ["quotas", () => ["quota", "list"]],
+  ["keys", () => ["key", "list"]],
   ["acls", (query) => ["acl", "list", ...rules(query)]],
   ["tenants", () => ["tenant", "list"]],
   ["tenants/*", (tenant) => ["tenant", "describe", tenant]],
