@@ -37,6 +37,9 @@ class MemoryTransport(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.out += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         self.is_paused = True
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.fair_shares import TenantShare
     from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
+    from headrace.kafka.request_turns import RequestTurns
     from headrace.records.batch import Buffer
     from headrace.runtime.file_bytes import Sendable
 
@@ -111,7 +112,7 @@ class Reply:
         if size >= COUNTED_BYTES_MIN or self.held_bytes:
             self.connection.hold(self, size)
         if self.request_bytes:
-            self.connection.forget_request(self)
+            self.connection.release_request(self.request_bytes)
         if self.charge is not None:
             self.charge.release()
         line = self.connection.line
@@ -143,6 +144,7 @@ class Dispatcher(Protocol):
     responses: ResponseMemory
     requests: RequestMemory
     figures: RequestFigures
+    turns: RequestTurns
     now_ns: Callable[[], int]
 
     def opened(self, connection: KafkaConnection) -> None:
@@ -171,7 +173,6 @@ class KafkaConnection:
         "_is_held",
         "_is_paused",
         "_is_starved",
-        "_is_write_paused",
         "_loop",
         "_muted",
         "_owed_bytes",
@@ -181,10 +182,12 @@ class KafkaConnection:
         "api_key",
         "certified",
         "frames",
+        "is_write_paused",
         "last_request_ns",
         "line",
         "listener",
         "must_be_admitted",
+        "on_room",
         "peer",
         "peer_port",
         "reserved_bytes",
@@ -229,11 +232,13 @@ class KafkaConnection:
         self._is_paused = False
         self._is_starved = False
         """Whether a large request waits for memory."""
+        self.on_room: Callable[[], None] | None = None
+        """See request_turns.Asker."""
         self.reserved_bytes = 0
         """Counted for the large request that is being received."""
         self.line: TenantLine | None = None
         """Among the connections of the client's tenant."""
-        self._is_write_paused = False
+        self.is_write_paused = False
         self.last_request_ns = 0
         self.api_key = 0
         self.settles_ns = 0
@@ -272,6 +277,7 @@ class KafkaConnection:
             self.line.close()
         if self._muted is not None:
             self._muted.cancel()
+        self.is_write_paused = False
         self._dispatcher.responses.forget(self)
         self._dispatcher.requests.forget(self)
         self._dispatcher.closed(self)
@@ -285,12 +291,12 @@ class KafkaConnection:
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._is_write_paused = True
+        self.is_write_paused = True
         self._pause()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._is_write_paused = False
+        self.is_write_paused = False
         if self._unsent_bytes and self.transport is not None:
             self._dispatcher.responses.release(self, self._unsent_bytes)
             self._unsent_bytes = 0
@@ -324,8 +330,13 @@ class KafkaConnection:
                     if line is not None:
                         line.end()
                     if self.reserved_bytes:  # nothing is left to be done for it
-                        self.release_request()
+                        size, self.reserved_bytes = self.reserved_bytes, 0
+                        self.release_request(size)
                     if not frames.data:
+                        break
+                    if self._dispatcher.turns.is_over(self.last_request_ns):
+                        self._pause()
+                        self._loop.call_soon(self._resume)
                         break
                 elif not frames.wanted_bytes or not self._may_take(frames.wanted_bytes):
                     break
@@ -366,7 +377,7 @@ class KafkaConnection:
 
     def is_next(self, reply: Reply) -> bool:
         """See Reply."""
-        return bool(self._replies) and self._replies[0] is reply and not self._is_write_paused
+        return bool(self._replies) and self._replies[0] is reply and not self.is_write_paused
 
     def hold(self, reply: Reply, size: int) -> None:
         """See Reply."""
@@ -379,14 +390,8 @@ class KafkaConnection:
         elif change < 0:
             self._dispatcher.responses.release(self, -change)
 
-    def forget_request(self, reply: Reply) -> None:
-        """The request of this response takes no memory any more."""
-        if self.transport is not None:
-            self._dispatcher.requests.release(self, reply.request_bytes)
-
-    def release_request(self) -> None:
-        """The request that was received has no response."""
-        size, self.reserved_bytes = self.reserved_bytes, 0
+    def release_request(self, size: int) -> None:
+        """A request of this size takes no memory any more."""
         if self.transport is not None:
             self._dispatcher.requests.release(self, size)
 
@@ -402,8 +407,9 @@ class KafkaConnection:
             self._resume()
 
     def unsent_bytes(self) -> int:
-        """How many bytes of its responses the operating system has not taken yet."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+        """See connection_memory.Holder: also what waits for an earlier response that is unknown."""
+        buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return buffered + _waiting_bytes(self._replies)
 
     def abort(self, reason: str) -> None:
         """Close the connection and log the reason, on one line."""
@@ -421,7 +427,7 @@ class KafkaConnection:
             self.line.close()
         if transport is None:
             return
-        if self._is_write_paused:
+        if self.is_write_paused:
             # the client reads nothing, so queued responses would stay for ever
             transport.abort()
         else:
@@ -450,12 +456,12 @@ class KafkaConnection:
         replies = self._replies
         is_withheld = False
         mute_ms = held_bytes = now_ns = 0
-        figures = self._dispatcher.figures
+        figures, gate = self._dispatcher.figures, self._dispatcher.gate
         while replies and (buffers := replies[0].buffers) is not None:
             reply = replies.popleft()
             if not now_ns:  # before the gate is asked: nothing may come between it and the write
                 now_ns = self._dispatcher.now_ns()
-            if reply.term != ANY_TERM and not self._may_leave(reply):
+            if reply.term != ANY_TERM and gate is not None and gate.term_now() != reply.term:
                 is_withheld = True
                 break
             figures.answered(reply, now_ns)
@@ -494,10 +500,6 @@ class KafkaConnection:
         self._muted = None
         self._resume()
 
-    def _may_leave(self, reply: Reply) -> bool:
-        gate = self._dispatcher.gate
-        return gate is None or gate.term_now() == reply.term
-
     def _withhold(self) -> None:
         """Close the connection: the next response was read while this broker was an owner, and the
         owner may have changed. The client reconnects and looks up the owner."""
@@ -516,7 +518,7 @@ class KafkaConnection:
             small = cast("list[Buffer]", out)
             transport.write(small[0] if len(small) == 1 else b"".join(small))
         if held_bytes and self.transport is not None:
-            if self._is_write_paused:
+            if self.is_write_paused:
                 self._unsent_bytes += held_bytes
             else:
                 self._dispatcher.responses.release(self, held_bytes)
@@ -541,13 +543,16 @@ class KafkaConnection:
             self.transport.pause_reading()
 
     def _resume(self) -> None:
+        if self.on_room is not None:
+            on_room, self.on_room = self.on_room, None
+            on_room()
         if (
             self._is_paused
             and not self._is_held
             and not self._is_starved
             and (self.line is None or not self.line.is_waiting)
             and self._muted is None
-            and not self._is_write_paused
+            and not self.is_write_paused
             and len(self._replies) < REPLIES_MAX // 2
             and self._owed_bytes < OWED_BYTES_MAX
             and self.transport is not None
@@ -556,6 +561,11 @@ class KafkaConnection:
             self._handle_requests()
             if not self._is_paused and self.transport is not None:
                 self.transport.resume_reading()
+
+
+def _waiting_bytes(replies: deque[Reply]) -> int:
+    """The size of the responses that wait for an earlier one, unless that is being read now."""
+    return 0 if not replies or replies[0].held_bytes else sum(one.held_bytes for one in replies)
 
 
 def _own_socket(transport: asyncio.Transport) -> socket.socket | None:

@@ -45,7 +45,8 @@ class Holder(Protocol):
     """A connection."""
 
     def unsent_bytes(self) -> int:
-        """How many bytes of its responses the operating system has not taken yet."""
+        """How many bytes of its responses the operating system has not taken yet, or cannot get
+        because they wait for an earlier response."""
         ...
 
     def missing_bytes(self) -> int:
@@ -100,6 +101,11 @@ class ConnectionMemory:
         self.held_bytes -= size
         if not held.size:
             del self._holders[holder]
+
+    def held_by(self, holder: Holder) -> int:
+        """How much is counted for the connection."""
+        held = self._holders.get(holder)
+        return 0 if held is None else held.size
 
     def forget(self, holder: Holder) -> None:
         """A connection has ended: it holds nothing."""

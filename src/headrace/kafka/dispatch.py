@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -98,6 +99,7 @@ from headrace.kafka.login_connections import LINGER_S, LoginConnections, exceede
 from headrace.kafka.peers.lines import incarnation_in
 from headrace.kafka.refusals import refusal
 from headrace.kafka.request_figures import RequestFigures
+from headrace.kafka.request_turns import WAITING_BYTES_MIN, RequestTurns
 from headrace.kafka.tenancy import NOT_FOR_TENANTS, Tenancy, tenancy_of
 from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
@@ -197,6 +199,13 @@ _CHANGES: Final = frozenset(
         EXPIRE_DELEGATION_TOKEN,
     }
 )
+_READS: Final = frozenset(
+    key
+    for key, api in APIS.items()
+    if api.name.startswith(("Describe", "List", "Metadata", "OffsetFetch", "FindCoordinator"))
+    or api.name.endswith("Describe")
+)
+"""What a client asks for that has no effect: not done for one that has left."""
 _STORED: Final = _CHANGES | {
     OFFSET_COMMIT,
     TXN_OFFSET_COMMIT,
@@ -249,6 +258,7 @@ class KafkaFace:
         self.gate: Gate | None = node.services.cluster.guard
         self.produce = ProduceHandler(node.services, self.figures)
         self.responses = ResponseMemory(config.response_bytes_max, self._loop)
+        self.turns = RequestTurns(self._loop, self.responses)
         self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
         self.fetch = FetchHandler(node.services, self._tasks, self.responses, self.figures)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
@@ -376,6 +386,7 @@ class KafkaFace:
         self.connections.pop(connection, None)
         self._node.services.connections.close(connection)
         self._logins.closed(connection)
+        self.turns.drop(connection, _READS)
         self.fetch.closed(connection)
         self._node.services.share_members.disconnected(connection)
         incarnation = incarnation_in(connection.session.client_id)
@@ -465,8 +476,13 @@ class KafkaFace:
             reply.term = term
         if api_key in _SASL:
             connection.hold_input()
+        begin = partial(self._begin, reply, request, context, correlation_id)
+        self.turns.begin(connection, reply, begin)
+
+    def _begin(self, reply: Reply, request: Any, context: Context, correlation_id: int) -> None:
         # In a task, so that connections that ended before this request came are noted first.
-        self._tasks.spawn(self._answer(reply, request, context, correlation_id), api.name)
+        answering = self._answer(reply, request, context, correlation_id)
+        self._tasks.spawn(answering, _SERVED[context.api_key].name)
 
     def _admit(self, connection: KafkaConnection, frame: memoryview) -> bool:
         """The gate before every handler. False if the frame is a SASL token, which is handled.
@@ -564,12 +580,16 @@ class KafkaFace:
         self, reply: Reply, request: Any, context: Context, correlation_id: int
     ) -> None:
         api = _SERVED[context.api_key]
+        begun_ns, turn = self.now_ns(), self.turns.number
+        body = b""
         try:
             handling = self._handle(api, request, context)
             if self._quotas.is_active:
                 answer = await self._metered(handling, reply, context)
             else:
                 answer = await handling
+            if self.turns.number != turn:  # it has waited
+                begun_ns = self.now_ns()
             body = write_response(context.api_key, context.version, answer)
             self.figures.note_errors(context.api_key, answer)
         except HeadraceError as error:
@@ -579,9 +599,12 @@ class KafkaFace:
             log.exception("internal error in %s v%d", api.name, context.version)
             reply.connection.abort(f"met an internal error in {api.name}")
         else:
+            if len(body) >= WAITING_BYTES_MIN and not reply.is_next:
+                reply.hold(len(body))
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body], len(body))
             if context.api_key in _SASL:
                 self._logins.answered(reply.connection)
         finally:
+            self.turns.answered(reply.connection, len(body), self.now_ns() - begun_ns)
             if reply.charge is not None:
                 reply.charge.release()

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.request_figures import RequestFigures
+from headrace.kafka.request_turns import TURN_NS, RequestTurns
 
 
 class Transport:
@@ -48,6 +49,7 @@ class Echo:
         self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
         self.requests = RequestMemory(16 << 20, asyncio.get_running_loop())
         self.figures = RequestFigures({0: "Produce"})
+        self.turns = RequestTurns(asyncio.get_running_loop(), self.responses)
         self.now_ns = time.monotonic_ns
         self.frames: list[bytes] = []
         self.replies: list[Any] = []
@@ -189,3 +191,25 @@ async def test_what_arrives_while_a_request_holds_the_input_waits() -> None:
         for count in range(2, len(sent) + 1):
             connection.release_input()
             assert echo.frames == sent[:count]
+
+
+async def test_who_sends_many_requests_at_once_lets_others_have_their_turn() -> None:
+    class Slow(Echo):
+        def dispatch(self, connection: KafkaConnection, frame: memoryview) -> None:
+            now_ns = connection.last_request_ns = self.now_ns()
+            self.now_ns = lambda: now_ns + TURN_NS // 3
+            self.frames.append(bytes(frame))
+
+    echo, transports = Slow(), [Transport(), Transport()]
+    loop = asyncio.get_running_loop()
+    connections = [KafkaConnection(echo, loop) for _ in transports]
+    for number, connection in enumerate(connections):
+        connection.connection_made(transports[number])  # type: ignore[arg-type]
+    for number, connection in enumerate(connections):
+        connection.data_received(((8).to_bytes(4, "big") + bytes([number]) * 8) * 20)
+    assert 2 <= len(echo.frames) <= 10
+    assert bytes([1]) * 8 in echo.frames
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert len(echo.frames) == 40
+    assert [one.pauses for one in transports] == [0, 0]

@@ -1,0 +1,207 @@
+"""When the handlers of requests begin, beside those of Produce and Fetch.
+
+Invariants: knows connections and how much of their answers waits, not requests. Handlers run on the
+event loop, and a small request may have a large answer: in each turn of the loop only so many begin
+as take TURN_NS, connections in turns, so that no number of requests keeps others waiting. No answer
+is made that would only add to what its client does not read, or that would wait for an earlier one
+with many others. A request that may not begin waits, and its connection is not read meanwhile; the
+one whose answer is the next to be sent waits for no earlier one. Requests of Produce and Fetch are
+handled as they arrive, those that a client has sent at once also for TURN_NS only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Container
+
+BEGUN_MAX: Final = 16
+"""In one turn. Ordinary ones take 0.1 ms each."""
+TURN_NS: Final = 10_000_000
+"""What they may take. One alone may take longer."""
+WAITING_BYTES_MAX: Final = 1024 * 1024
+"""Of answers that wait to be sent on a connection."""
+WAITING_BYTES_MIN: Final = 1024
+"""Smaller answers are not counted."""
+UNANSWERED_MIN: Final = 2
+UNANSWERED_MAX: Final = 32
+"""Requests of one connection that have begun: twice as many after each small answer, one after a
+large one. Kafka's brokers handle one at a time."""
+LARGE_BYTES: Final = 64 * 1024
+
+
+class Asker(Protocol):
+    """A connection."""
+
+    is_write_paused: bool
+    """Whether its client reads nothing at the moment."""
+    on_room: Callable[[], None] | None
+    """To be called when less of its answers may wait."""
+
+    def hold_input(self) -> None:
+        """Handle no further request until `release_input`."""
+        ...
+
+    def release_input(self) -> None:
+        """Handle further requests again."""
+        ...
+
+
+class Answers(Protocol):
+    """The memory of answers."""
+
+    def held_by(self, holder: Any) -> int:
+        """How much of a connection's waits to be sent."""
+        ...
+
+    def is_short(self) -> bool:
+        """Whether each connection gets one answer only."""
+        ...
+
+
+class Place(Protocol):
+    """That of a request's answer."""
+
+    api_key: int
+
+    @property
+    def is_next(self) -> bool:
+        """Whether it is the next to be sent on its connection."""
+        ...
+
+
+class _Line:
+    """What one connection has here."""
+
+    __slots__ = ("unanswered_count", "unanswered_max", "waiting")
+
+    def __init__(self) -> None:
+        self.unanswered_count = 0
+        self.unanswered_max = UNANSWERED_MIN
+        self.waiting: tuple[Place, Callable[[], None]] | None = None
+
+
+class RequestTurns:
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers) -> None:
+        self._loop = loop
+        self._answers = answers
+        self._lines: dict[Asker, _Line] = {}
+        """Of connections with a request that waits or is not answered."""
+        self._ready: OrderedDict[Asker, None] = OrderedDict()
+        """Connections whose request waits for its turn, not for its client."""
+        self._begun_max = BEGUN_MAX
+        self._begun_count = 0
+        self._spent_ns = 0
+        self._is_armed = False
+        self.number = 0
+        """Of the turn."""
+        self._ends_ns = 0
+        """When this turn of the loop has taken long; 0: no client has sent two requests at once."""
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether a connection that has further requests lets others have their turn, by the time
+        at which its last one began."""
+        if not self._ends_ns:
+            self._ends_ns = now_ns + TURN_NS
+            self._loop.call_soon(self._begin_next)
+        return now_ns > self._ends_ns
+
+    def _begin_next(self) -> None:
+        self._ends_ns = 0
+
+    def begin(self, asker: Asker, place: Place, begin: Callable[[], None]) -> None:
+        """Have a request handled, now or when it is its turn. `begin` starts a task, which ends
+        with `answered`."""
+        line = self._lines.get(asker)
+        if line is None:
+            line = self._lines[asker] = _Line()
+        assert line.waiting is None, "a connection is not read while its request waits"
+        if (
+            self._begun_count < self._begun_max
+            and not self._ready
+            and self._may_begin(asker, line, place)
+        ):
+            self._begin(line, begin)
+            return
+        line.waiting = place, begin
+        asker.hold_input()
+        self._queue(asker)
+
+    def answered(self, asker: Asker, size: int, spent_ns: int) -> None:
+        """A request that has begun has an answer of this size, or failed: it took the loop for this
+        long."""
+        self._spent_ns += spent_ns
+        line = self._lines[asker]
+        is_large = size >= LARGE_BYTES
+        line.unanswered_max = 1 if is_large else min(2 * line.unanswered_max, UNANSWERED_MAX)
+        line.unanswered_count -= 1
+        if line.waiting is not None:
+            self._queue(asker)
+        elif not line.unanswered_count:
+            del self._lines[asker]
+
+    def drop(self, asker: Asker, api_keys: Container[int]) -> None:
+        """A connection has ended: if its request that waits is of these APIs, it is not handled."""
+        line = self._lines.get(asker)
+        if line is None or line.waiting is None:
+            return
+        if line.waiting[0].api_key not in api_keys:
+            self._queue(asker)
+            return
+        line.waiting = None
+        self._ready.pop(asker, None)
+        if not line.unanswered_count:
+            del self._lines[asker]
+
+    def _queue(self, asker: Asker) -> None:
+        line = self._lines.get(asker)
+        if line is not None and line.waiting is not None:
+            self._ready[asker] = None
+            self._arm()
+
+    def _begin(self, line: _Line, begin: Callable[[], None]) -> None:
+        line.unanswered_count += 1
+        self._begun_count += 1
+        self._arm()
+        begin()
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            # After all that begins in this turn of the loop.
+            self._loop.call_soon(self._loop.call_soon, self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_armed = False
+        self.number += 1
+        begun, spent_ns = self._begun_count, self._spent_ns
+        self._begun_count = self._spent_ns = 0
+        if spent_ns > TURN_NS:
+            self._begun_max = max(1, begun * TURN_NS // spent_ns)
+        elif begun >= self._begun_max:
+            self._begun_max = min(BEGUN_MAX, 2 * self._begun_max)
+        while self._ready and self._begun_count < self._begun_max:
+            asker, _ = self._ready.popitem(last=False)
+            line = self._lines[asker]
+            assert line.waiting is not None
+            place, begin = line.waiting
+            if self._may_begin(asker, line, place):
+                line.waiting = None
+                self._begin(line, begin)
+                asker.release_input()
+            else:
+                asker.on_room = partial(self._queue, asker)
+
+    def _may_begin(self, asker: Asker, line: _Line, place: Place) -> bool:
+        if asker.is_write_paused or place.is_next:
+            return not asker.is_write_paused
+        waiting_bytes = self._answers.held_by(asker)
+        if self._answers.is_short():
+            return not waiting_bytes and not line.unanswered_count
+        return waiting_bytes < WAITING_BYTES_MAX and line.unanswered_count < line.unanswered_max

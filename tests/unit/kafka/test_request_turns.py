@@ -1,0 +1,118 @@
+"""Many requests of one client keep neither others waiting nor answers that it does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.kit.broker import on_a_broker
+
+from headrace.kafka.request_turns import BEGUN_MAX, UNANSWERED_MAX, WAITING_BYTES_MAX
+
+if TYPE_CHECKING:
+    from tests.kit.broker import BrokerHarness
+    from tests.kit.kafka_client import Client
+
+METADATA, JOIN, LEAVE, SYNC, DESCRIBE, FIND = 3, 11, 13, 14, 15, 10
+ALL = {"topics": None, "allow_auto_topic_creation": False}
+LARGE = {"groups": ["large"], "include_authorized_operations": False}
+LARGE_BYTES = 200_000
+COUNT = 100
+
+
+def join(group: str, member: str = "", size: int = 10) -> dict[str, Any]:
+    return {
+        "group_id": group, "session_timeout": 300_000, "rebalance_timeout": 300_000,
+        "member_id": member, "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": bytes(size)}],
+    }  # fmt: skip
+
+
+async def member(client: Client, group: str, size: int = 10) -> str:
+    """The member of a group that is complete."""
+    joined = await answered(client, JOIN, 3, join(group, size=size))
+    given = {"group_id": group, "generation_id": joined.generation_id, "assignments": []}
+    await answered(client, SYNC, 3, {**given, "member_id": joined.member_id})
+    return joined.member_id
+
+
+async def answered(client: Client, api: int, version: int, request: dict[str, Any]) -> Any:
+    """As `Client.ask`, however long it takes: a group waits for its first members."""
+    client.send(api, version, request)
+    return await answers(client, len(client.asked))
+
+
+async def answers(client: Client, count: int) -> Any:
+    """The last of so many."""
+    async with asyncio.timeout(60):
+        while len(client.answers()) < count:
+            await asyncio.sleep(0.01)
+    return client.answers()[-1]
+
+
+async def turns(count: int = 50) -> None:
+    """So many of the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@on_a_broker(lambda rig: rig)
+async def test_who_asks_once_waits_for_few_of_anothers_requests(rig: BrokerHarness) -> None:
+    many, one = rig.client(), rig.client()
+    for _ in range(COUNT):
+        many.send(METADATA, 4, ALL)
+    await one.ask(METADATA, 4, ALL)
+    assert len(many.answers()) <= 4 * BEGUN_MAX
+    await answers(many, COUNT)
+
+
+@on_a_broker(lambda rig: rig)
+async def test_few_answers_are_made_that_an_earlier_one_holds_back(rig: BrokerHarness) -> None:
+    await member(rig.client(), "large", LARGE_BYTES)
+    first = await member(rig.client(), "held")
+    client = rig.client()
+    client.send(JOIN, 3, join("held"))
+    for _ in range(COUNT):
+        client.send(DESCRIBE, 4, LARGE)
+    await turns(20 * COUNT)
+    held = rig.face.responses.held_bytes
+    assert LARGE_BYTES < held < WAITING_BYTES_MAX + 3 * LARGE_BYTES
+    assert client.connection.unsent_bytes() == held, "memory is short: it is known who has it"
+    await rig.client().ask(LEAVE, 2, {"group_id": "held", "member_id": first})
+    await answers(client, 1 + COUNT)
+    assert rig.face.responses.held_bytes == 0 == client.connection.unsent_bytes()
+
+
+@on_a_broker(lambda rig: rig)
+async def test_no_answer_is_made_for_a_client_that_reads_none(rig: BrokerHarness) -> None:
+    client = rig.client()
+    await client.ask(METADATA, 4, ALL)
+    client.connection.pause_writing()
+    size = len(client.transport.out)
+    for _ in range(COUNT):
+        client.connection.data_received(b"")  # what had arrived before it was paused
+        client.send(METADATA, 4, ALL)
+    await turns()
+    assert len(client.transport.out) == size
+    client.connection.resume_writing()
+    await answers(client, 1 + COUNT)
+
+
+@on_a_broker(lambda rig: rig)
+async def test_a_request_with_an_effect_is_handled_although_its_client_has_left(
+    rig: BrokerHarness,
+) -> None:
+    first = await member(rig.client(), "left")
+    many, one = rig.client(), rig.client()
+    for _ in range(COUNT):
+        many.send(METADATA, 4, ALL)
+    one.send(LEAVE, 2, {"group_id": "left", "member_id": first})
+    one.transport.abort()
+    many.transport.abort()
+    async with asyncio.timeout(60):
+        while True:
+            asked = {"groups": ["left"], "include_authorized_operations": False}
+            found = await rig.client().ask(DESCRIBE, 4, asked)
+            if not found.groups[0].members:
+                break
+    assert many.answers() == [] or len(many.answers()) <= UNANSWERED_MAX
