@@ -162,6 +162,12 @@ _MEANINGS = {
         "invalid partition count",
         "Partitions can be added but not removed; see headrace topic describe TOPIC",
     ),
+    "UNACCEPTABLE_CREDENTIAL": _Meaning(
+        FAILED,
+        "the broker refused the user's name, its password's hash, or one user more",
+        "A name has 1 to 100 bytes, all printable, with its tenant; it does not begin with"
+        " headrace-helper: and, in a tenant, has no « or ». Remove users that nobody needs",
+    ),
     "INVALID_CONFIG": _Meaning(
         FAILED, "the broker refused the setting", "Check its name and value"
     ),

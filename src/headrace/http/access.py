@@ -102,7 +102,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "listConnections": needs(cluster(DESCRIBE)),
     "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),
     "getHistory": needs(cluster(DESCRIBE)),
-    "followEvents": needs(cluster(DESCRIBE)),
+    "followEvents": needs(cluster(DESCRIBE)).by("stream"),
     "listTopics": needs(
         *_shown(DESCRIBE, ResourceType.TOPIC, "topics.name"),
         *_shown(DESCRIBE, ResourceType.GROUP, "topics.lags.group"),

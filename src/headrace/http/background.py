@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import JSONResponse
 
 from headrace.broker.security.authorizer import Operation as Right
+from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.background_tasks import RESULTS_MAX, unknown_task
-from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.errors import HeadraceError
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, integer, text
 from headrace.http.problems import Contradiction, details
@@ -52,7 +53,7 @@ class TaskOperations:
         self._tasks = tasks
         self._kind = kind
         self._begin = begin
-        self._followers = 0
+        self._followers = SharedPlaces(f"clients that follow {plural(kind)}", FOLLOWERS_MAX)
         path, title = f"/v1/{plural(kind)}", kind.capitalize()
         named: dict[str, Schema] = {"task": TASK}
         self.operations = [
@@ -110,13 +111,7 @@ class TaskOperations:
         task = self._task(call, Right.DESCRIBE)
         last = call.request.headers.get("last-event-id", "")
         first = int(last) if last.isascii() and last.isdigit() else call.query.get("from", 0)
-        if self._followers >= FOLLOWERS_MAX:
-            raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow tasks already: try later")
-        self._followers += 1
-        return EventStream(self._events(task, int(first), call), self._end_following)
-
-    def _end_following(self) -> None:
-        self._followers -= 1
+        return EventStream(self._events(task, int(first), call), self._followers.take(call.tenant))
 
     async def _events(self, task: BackgroundTask, first: int, call: Call) -> AsyncIterator[bytes]:
         said: Json = {}

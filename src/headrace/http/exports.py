@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.search import LOG, SearchBounds
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
@@ -59,6 +60,7 @@ class ExportOperations:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._running: Counter[object] = Counter()
+        self._places = SharedPlaces("exports running", RUNNING_MAX)
         asked = {
             "topic": TOPIC,
             **CONDITIONS,
@@ -77,7 +79,7 @@ class ExportOperations:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         condition, place = asked_condition(query), asked_start(topic.name, query)
         number, form = query.get("partition"), query.get("format", "ndjson")
-        released = self._take_place(call.session)
+        released = self._take_place(call.session, call.tenant)
         try:
             first = await self._page(topic, condition, place, number)
         except BaseException:
@@ -121,7 +123,7 @@ class ExportOperations:
             yield one
             await quotas.wait_paid(session, CONSUMER, throttle_ms)
 
-    def _take_place(self, session: ClientSession) -> Callable[[], None]:
+    def _take_place(self, session: ClientSession, tenant: str) -> Callable[[], None]:
         """Count an export; returns what ends it. A client is a user, or an address without one.
         Raises StorageUnavailable."""
         user = session.principal
@@ -130,11 +132,11 @@ class ExportOperations:
             raise StorageUnavailable(
                 f"{OF_A_CLIENT_MAX} exports of this client are running already: let one end first"
             )
-        if self._running.total() >= RUNNING_MAX:
-            raise StorageUnavailable(f"{RUNNING_MAX} exports are running already: try later")
+        released = self._places.take(tenant)
         self._running[client] += 1
 
         def ended() -> None:
+            released()
             self._running[client] -= 1
             if not self._running[client]:
                 del self._running[client]

@@ -41,7 +41,7 @@ from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
 from headrace.http.tenancy import enter, leave, leave_response
 from headrace.records.attributes import TRACEPARENT
-from headrace.records.tenant_names import CLOSE, OPEN
+from headrace.records.tenant_names import CLOSE, OPEN, tenant_of
 from headrace.records.tenant_names import TENANT as TENANT_NAME
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ class Call:
         if login is not None and not login.holds():
             raise AuthenticationFailed("the login has ended while its request was answered")
         self.rights.check(self.path, self.body)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of its client."""
+        return tenant_of(self.view.prefix)
 
     @property
     def is_dry_run(self) -> bool:

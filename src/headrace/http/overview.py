@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
-from headrace.errors import HeadraceError, StorageUnavailable
+from headrace.broker.security.tenant_shares import SharedPlaces
+from headrace.errors import HeadraceError
 from headrace.http.event_streams import EventStream, event
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History
 from headrace.http.operations import TOPIC, Call, Json, Operation, integer, text
@@ -40,7 +41,7 @@ class OverviewOperations:
         self._figures = figures
         self._verdict = Verdict(services)
         self._found: tuple[int, list[Json]] = (-1, [])
-        self._streams = 0
+        self._streams = SharedPlaces("clients that follow events", STREAMS_MAX)
         watched = TOPIC | {"description": "Also its offsets."}
         points = integer(1, SAMPLES_MAX, default=180)
         after = {"last-event-id": text(60, description="Continue after this event.")}
@@ -116,17 +117,12 @@ class OverviewOperations:
 
     async def _follow(self, call: Call) -> Response:
         name = call.query.get("topic")
+        _require_seen(call, name)
         if name is not None:
-            call.rights.require(Right.DESCRIBE, ResourceType.TOPIC, name)
             self._services.topics.get(name)
-        if self._streams >= STREAMS_MAX:
-            raise StorageUnavailable(f"{STREAMS_MAX} clients follow events already: try later")
         after = call.request.headers.get("last-event-id", call.query.get("after", ""))
-        self._streams += 1
-        return EventStream(self._events(call, name, self._place(after)), self._end)
-
-    def _end(self) -> None:
-        self._streams -= 1
+        events = self._events(call, name, self._place(after))
+        return EventStream(events, self._streams.take(call.tenant))
 
     def _id(self, number: int) -> str:
         """A sample's number is that of one run of the broker, which its first sample names."""
@@ -146,31 +142,43 @@ class OverviewOperations:
         try:
             while True:
                 call.check_again()  # rights may have been withdrawn
-                for kind, data in self._states(call, name):
+                sees_cluster = _require_seen(call, name)
+                states = self._cluster_states() if sees_cluster else []
+                for kind, data in [*states, *self._topic_states(call, name)]:
                     if shown.get(kind) != data:
                         shown[kind] = data
                         yield event(kind, data)
                 number = max(number, history.first + 1)
                 while number < history.taken:
-                    yield event("rates", history.point(number, number - 1), self._id(number))
+                    if sees_cluster:
+                        yield event("rates", history.point(number, number - 1), self._id(number))
                     number += 1
                 await history.wait_next()
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
-            yield event("problem", details(error))
+            yield event("problem", call.shown(details(error)))
 
-    def _states(self, call: Call, name: str | None) -> list[tuple[str, Json]]:
+    def _cluster_states(self) -> list[tuple[str, Json]]:
         """What is sent when it changes."""
         problems = self._problems()
-        found: list[tuple[str, Json]] = [
-            ("health", {"is_well": not problems, "problems": problems})
+        return [("health", {"is_well": not problems, "problems": problems})]
+
+    def _topic_states(self, call: Call, name: str | None) -> list[tuple[str, Json]]:
+        if name is None:
+            return []
+        topic = self._services.topics.get(name)
+        offsets = [
+            [one.number, *one.offsets]
+            for one in self._services.topics.describe(topic)
+            if one.offsets is not None
         ]
-        if name is not None:
-            call.rights.require(Right.DESCRIBE, ResourceType.TOPIC, name)
-            topic = self._services.topics.get(name)
-            offsets = [
-                [one.number, *one.offsets]
-                for one in self._services.topics.describe(topic)
-                if one.offsets is not None
-            ]
-            found.append(("topic", call.shown({"topic": name, "offsets": offsets})))
-        return found
+        return [("topic", call.shown({"topic": name, "offsets": offsets}))]
+
+
+def _require_seen(call: Call, name: str | None) -> bool:
+    """Whether the client sees the cluster, too, and not a topic alone: clients of tenants do not.
+    Raises Unauthorized if it may see nothing of what it asks for."""
+    if name is not None:
+        call.rights.require(Right.DESCRIBE, ResourceType.TOPIC, name)
+        return call.rights.may(Right.DESCRIBE, ResourceType.CLUSTER)
+    call.rights.require(Right.DESCRIBE, ResourceType.CLUSTER)
+    return True

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
 
+from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.services.record_sends import ANY, Outgoing
 from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
-from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.http.decoded import DECODE, add_decoded, check_decode
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import (
@@ -73,7 +74,7 @@ class RecordOperations:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._reads = services.reads
-        self._followers = 0
+        self._followers = SharedPlaces("clients that follow topics", FOLLOWERS_MAX)
         path = "/v1/topics/{topic}"
         named: dict[str, Schema] = {"topic": TOPIC}
         isolation = {"type": "string", "enum": [*ISOLATION]}
@@ -171,21 +172,17 @@ class RecordOperations:
         topic = self._services.topics.get(call.path["topic"])
         isolation = ISOLATION[call.query.get("isolation", "read_committed")]
         numbers = [call.query["partition"]] if "partition" in call.query else None
-        if self._followers >= FOLLOWERS_MAX:
-            raise StorageUnavailable(f"{FOLLOWERS_MAX} clients follow topics already: try later")
-        self._followers += 1  # before anything is waited for: requests come in bursts
+        # Before anything is waited for: requests come in bursts.
+        released = self._followers.take(call.tenant)
         try:
             kind = AT_END if call.query.get("from", "latest") == "latest" else AT_START
             given = call.request.headers.get("last-event-id", call.query.get("after", ""))
             after = _offsets_of(given, topic.id.hex)
             follower = await self._reads.follow(topic, kind, isolation, numbers, after)
         except BaseException:
-            self._end_following()
+            released()
             raise
-        return EventStream(self._events(follower, call, topic.id.hex), self._end_following)
-
-    def _end_following(self) -> None:
-        self._followers -= 1
+        return EventStream(self._events(follower, call, topic.id.hex), released)
 
     async def _events(self, follower: Follower, call: Call, run: str) -> AsyncIterator[bytes]:
         quotas = self._services.quotas

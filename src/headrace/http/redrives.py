@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.tenant_shares import PLACES_PARTS, TenantShares
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
 from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
@@ -78,8 +80,9 @@ class RedriveOperations:
             raise Contradiction(
                 f"a redrive of {topic.name} runs already: cancel it, or wait for its end"
             )
-        if len(running) >= RUNNING_MAX:
-            raise TooManyTasks(f"{RUNNING_MAX} redrives run on this broker: wait for one to end")
+        shares = TenantShares("redrives running", RUNNING_MAX, "this broker", PLACES_PARTS)
+        if excess := shares.excess(call.tenant, Counter(task.tenant for task in running)):
+            raise TooManyTasks(f"{excess}: wait for one to end")
         host, port = self._services.cluster.kafka_address
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
         access = self._services.helper_access(call.session)
@@ -106,7 +109,7 @@ class RedriveOperations:
             else:
                 await _while_allowed(call, _follow(task, arguments, environment))
 
-        return self._tasks.start("redrive", body, work)
+        return self._tasks.start("redrive", body, work, call.tenant)
 
 
 async def _while_allowed(call: Call, work: Coroutine[Any, Any, None]) -> None:

@@ -401,6 +401,14 @@ def let_tenants_store_without_end(patch: Patch) -> None:
     patch(TenantCounts, "end_period", lambda _self: None)
 
 
+def give_places_to_whoever_comes_first(patch: Patch) -> None:
+    from headrace.broker.security.tenant_shares import SharedPlaces
+    from headrace.records.tenant_names import DEFAULT
+
+    take = SharedPlaces.take
+    patch(SharedPlaces, "take", lambda self, _tenant: take(self, DEFAULT))
+
+
 BUGS = (
     Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
     Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
@@ -422,6 +430,11 @@ BUGS = (
     Hole(forget_for_which_tenant_a_listener_is, ("listener is its own",), says="of another tenant"),
     Hole(put_a_tenant_before_names_twice, ("listener is its own",), says="sees as its topics"),
     Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
+    Hole(
+        give_places_to_whoever_comes_first,
+        ("leaves places for streams",),
+        says="keeps others out",
+    ),
     Hole(decode_names_in_http_once_more, ("encoded names",), says="tells by HTTP"),
     Hole(decode_names_in_kafka_once_more, ("encoded names",), says="tells by Kafka"),
     Hole(decode_names_in_rocketmq_once_more, ("encoded names",), says="tells by RocketMQ"),

@@ -92,6 +92,10 @@ class Secured:
         """A connection to its Kafka port. `source`: the address from which it comes."""
         return Peer(self._abuse, self.broker.address, source)
 
+    def web_peer(self) -> Peer:
+        """A connection to its HTTP port."""
+        return Peer(self._abuse, self.broker.http_address)
+
     def logged_in(self, user: str) -> Peer:
         """A connection to its Kafka port, after the login of a user."""
         peer = self.peer()
@@ -136,7 +140,7 @@ class Secured:
 
     def raw(self, data: bytes) -> bytes:
         """What is answered to these bytes on the HTTP port."""
-        with Peer(self._abuse, self.broker.http_address) as peer:
+        with self.web_peer() as peer:
             peer.send(data)
             peer.end_sending()
             return peer.receive(1 << 20, 3)

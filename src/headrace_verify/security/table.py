@@ -154,6 +154,8 @@ THREATS = (
            "403 for topics and partitions above its limits"),
     Threat(MACHINE, tenants.a_tenant_does_not_fill_the_disk_of_others, "CVE-2026-66067",
            "403 for writes above its stored bytes; others write on"),
+    Threat(MACHINE, tenants.a_tenant_leaves_places_for_streams_to_others, "CVE-2026-66067",
+           "503 for a tenant that holds its part of the places; others follow"),
     Threat(MACHINE, secrets.secrets_of_the_environment_are_shown_to_nobody,
            "CVE-2026-33558, CVE-2026-33247, CVE-2019-12399",
            "not in logs at debug, arguments, metrics, settings, errors"),

@@ -65,6 +65,38 @@ async def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room(
         assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
 
 
+async def test_a_tenant_starts_no_more_than_its_part_of_the_tasks() -> None:
+    async with background_tasks() as tasks:
+        for tenant in ("acme", "beta", "gamma"):
+            running = [tasks.start("search", {}, _endless, tenant) for _ in range(RUNNING_MAX // 4)]
+            with pytest.raises(TooManyTasks, match="the limit of one tenant"):
+                tasks.start("search", {}, _endless, tenant)
+        with pytest.raises(TooManyTasks, match="all tenants together"):
+            tasks.start("search", {}, _endless, "delta")
+        for _ in range(RUNNING_MAX // 4):
+            tasks.start("search", {}, _endless)  # of operators
+        with pytest.raises(TooManyTasks, match="this broker"):
+            tasks.start("search", {}, _endless)
+        await tasks.cancel("search", running[0].id)
+        assert (await _ended(tasks, tasks.start("search", {}, _nothing, "gamma"))).state == DONE
+
+
+async def test_a_tenant_with_many_tasks_loses_its_own_results_and_no_others() -> None:
+    async with background_tasks() as tasks:
+        others = [
+            await _ended(tasks, tasks.start("search", {}, _nothing, tenant))
+            for tenant in ("", "beta")
+        ]
+        first = await _ended(tasks, tasks.start("search", {}, _nothing, "acme"))
+        for _ in range(KEPT_MAX):
+            await _ended(tasks, tasks.start("search", {}, _nothing, "acme"))
+        for one in others:
+            assert tasks.get("search", one.id) is one
+        with pytest.raises(TaskUnknown):
+            tasks.get("search", first.id)
+        assert len(tasks.list("search")) == KEPT_MAX
+
+
 async def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
     async with background_tasks() as tasks:
         task = tasks.start("search", {}, _endless)

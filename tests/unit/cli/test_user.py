@@ -10,9 +10,11 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError
 
 from headrace.administration.stored_users import open_users
+from headrace.broker.security.users import NAME_BYTES_MAX, RESERVED_PREFIX
 from headrace.cli.failures import CommandFailed, from_kafka
 from headrace.cli.main import cli
 from headrace.cli.user_places import StoredUsers
+from headrace.records.tenant_names import CLOSE, OPEN
 from headrace.runtime.scram import HASHES, ScramCredential
 
 if TYPE_CHECKING:
@@ -97,3 +99,12 @@ def test_a_broker_does_not_show_what_it_stores(tmp_path) -> None:
 
     with pytest.raises(CommandFailed, match="nothing was changed"):
         BrokerUsers(CliSession(None)).is_password("admin", "first")
+
+
+def test_a_refused_name_comes_with_the_rule_for_names() -> None:
+    failed = from_kafka(KafkaError(KafkaError.UNACCEPTABLE_CREDENTIAL), "change user 'x«y'")
+    assert failed.is_refusal
+    assert str(NAME_BYTES_MAX) in failed.next_step
+    for part in (RESERVED_PREFIX, OPEN, CLOSE):
+        assert part in failed.next_step
+    assert "broker's log" not in failed.next_step

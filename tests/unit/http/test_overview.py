@@ -51,6 +51,8 @@ class Stream:
     def __init__(self, web: Web, target: str, **headers: str) -> None:
         self._got: asyncio.Queue[str] = asyncio.Queue()
         self._ended = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.status = 0
         asked = scope("GET", target)
         asked["headers"] += [
             (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
@@ -62,6 +64,9 @@ class Stream:
         return {"type": "http.disconnect"}
 
     async def _send(self, message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.begun.set()
         if message.get("body"):
             self._got.put_nowait(message["body"].decode())
 

@@ -21,16 +21,18 @@ from tests.unit.http.test_overview import Stream
 
 from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
-from headrace.broker.security.authorizer import Operation
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import OF_TENANTS
+from headrace.broker.security.tenant_shares import PLACES_PARTS
 from headrace.broker.services import fair_shares
 from headrace.broker.services.fair_shares import ALONE
 from headrace.broker.services.tenant_view import TenantView
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
 from headrace.http.operations import NDJSON
+from headrace.http.records import FOLLOWERS_MAX
 from headrace.http.tenancy import leave, leave_response
 from headrace.runtime.figures import Figures
 
@@ -225,9 +227,60 @@ async def test_what_operators_write_for_a_topic_is_read_in_all_places(monkeypatc
                 pass
             assert shown[2]["topic"] == f"acme/{TOPIC}"
             await stream.end()
-        web.principal = "alice"  # of a tenant, which has no rights to the cluster
-        for name in (TOPIC, f"acme/{TOPIC}", "absent"):
-            assert (await web.ask("GET", f"/v1/events?topic={name}"))[0] == 403
+
+
+async def test_a_tenants_stream_has_its_topic_and_nothing_of_the_cluster(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "alice"
+        assert (await web.ask("GET", "/v1/events"))[0] == 403
+        absent = [
+            str(await web.ask("GET", f"/v1/events?topic={quote(name)}")).replace(name, "NAME")
+            for name in (f"acme-{TOPIC}", "absent")
+        ]
+        assert absent[0] == absent[1]
+        stream = Stream(web, f"/v1/events?topic={TOPIC}")
+        web.history.take()
+        number, kind, shown = await stream.next()
+        assert (number, kind, shown["topic"]) == ("", "topic", TOPIC)
+        ended = shown["offsets"][0][-1]
+        await web.ask("POST", f"/v1/topics/{TOPIC}/records", {"records": [{"value": "x"}]})
+        web.history.take()
+        number, kind, shown = await stream.next()
+        assert (number, kind, shown["offsets"][0][-1]) == ("", "topic", ended + 1)
+        assert web.node.access is not None
+        denied = Entry("User:alice", "*", Operation.DESCRIBE, Permission.DENY)
+        await web.node.access.create([Acl(Pattern(ResourceType.TOPIC, KEY + TOPIC), denied)])
+        web.history.take()
+        _, kind, shown = await stream.next()
+        assert (kind, shown["status"]) == ("problem", 403)
+        assert KEY not in str(shown)
+        await stream.end()
+        web.principal = "carol"  # of the other tenant
+        assert (await web.ask("GET", f"/v1/events?topic={TOPIC}"))[0] == 404
+
+
+@pytest.mark.parametrize("path", [f"/v1/topics/{TOPIC}/tail", f"/v1/events?topic={TOPIC}"])
+async def test_a_tenant_leaves_other_tenants_places_for_streams(path, monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "alice"
+        streams = [Stream(web, path) for _ in range(FOLLOWERS_MAX // PLACES_PARTS)]
+        for one in streams:
+            await one.begun.wait()
+        status, answer = await web.ask("GET", path)
+        assert (status, answer["retriable"]) == (503, True)
+        assert "of one tenant" in answer["detail"]
+        web.principal = "carol"
+        await web.ask("POST", "/v1/topics", {"name": TOPIC})
+        other = Stream(web, path)
+        await other.begun.wait()
+        assert other.status == 200
+        for one in (*streams, other):
+            await one.end()
+        web.principal = "alice"
+        again = Stream(web, path)
+        await again.begun.wait()
+        assert again.status == 200
+        await again.end()
 
 
 def test_counts_by_topic_have_topics_as_the_client_writes_them():

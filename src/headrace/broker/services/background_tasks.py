@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.errors import HeadraceError, Rejected, Retriable, StorageUnavailable
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +28,7 @@ log = logging.getLogger(__name__)
 
 RUNNING_MAX: Final = 16
 KEPT_MAX: Final = 64
-"""After their end; the oldest is dropped first."""
+"""After their end; the oldest of the tenant that has the most is dropped first."""
 RESULTS_MAX: Final = 10_000
 RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
 """For all results of one task, by the sizes it reports."""
@@ -61,6 +64,8 @@ class BackgroundTask:
     result_bytes: int = 0
     owner: str = ""
     """The principal that started it."""
+    tenant: str = DEFAULT
+    """That of the principal."""
 
     @property
     def is_full(self) -> bool:
@@ -90,26 +95,24 @@ class BackgroundTasks:
         self._randomness = randomness
         self._known: dict[str, BackgroundTask] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._places = SharedPlaces("tasks running", RUNNING_MAX, TooManyTasks)
 
     def start(
         self,
         kind: str,
         asked: dict[str, Any],
         work: Callable[[BackgroundTask], Awaitable[None]],
+        tenant: str = DEFAULT,
     ) -> BackgroundTask:
-        """Start `work`. Raises TooManyTasks."""
-        if len(self._running) >= RUNNING_MAX:
-            raise TooManyTasks(
-                f"this broker is running its maximum of {RUNNING_MAX} tasks: wait for one to "
-                "end, or cancel one"
-            )
+        """Start `work` for a client of a tenant. Raises TooManyTasks."""
+        released = self._places.take(tenant)
         task = BackgroundTask(
-            self._randomness.uuid().hex, kind, asked, started_ms=self._clock.now_ms()
+            self._randomness.uuid().hex, kind, asked, self._clock.now_ms(), tenant=tenant
         )
         self._known[task.id] = task
         running = self._tasks.start(self._run(task, work), f"{kind} {task.id}")
         self._running[task.id] = running
-        running.add_done_callback(lambda _: self._ended(task))
+        running.add_done_callback(lambda _: self._ended(task, released))
         return task
 
     async def _run(
@@ -128,7 +131,8 @@ class BackgroundTasks:
             task.state = FAILED
             task.error = StorageUnavailable("internal error: see the broker's log")
 
-    def _ended(self, task: BackgroundTask) -> None:
+    def _ended(self, task: BackgroundTask, released: Callable[[], None]) -> None:
+        released()
         if task.state == RUNNING:  # cancelled before it started
             task.state = CANCELLED
         task.ended_ms = self._clock.now_ms()
@@ -136,9 +140,13 @@ class BackgroundTasks:
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
+        """A tenant that starts many tasks loses its own results, not another's."""
         ended = [one for one in self._known.values() if one.id not in self._running]
-        for one in ended[:-KEPT_MAX]:
-            del self._known[one.id]
+        if len(ended) > KEPT_MAX:
+            counts = Counter(one.tenant for one in ended)
+            of_most = max(counts.values())
+            oldest = next(one for one in ended if counts[one.tenant] == of_most)
+            del self._known[oldest.id]
 
     def list(self, kind: str) -> list[BackgroundTask]:
         """All known tasks of a kind, by id."""
