@@ -4,11 +4,15 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyspark
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.options import offsets_to_json
@@ -151,6 +155,33 @@ def test_all_that_is_available_is_read_in_limited_batches(
     assert sum(run("30")) == 50
     assert run("30") == []
     assert spark.read.parquet(str(tmp_path / "out")).distinct().count() == 140
+
+
+def test_what_plans_and_what_reads_imports_pyspark_from_the_environment(spark):
+    """Not from Spark's zip, which would be compiled in each process anew."""
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.planned_by = pyspark.__file__
+
+        def read(self, _partition: object) -> Iterator[tuple[str, str]]:
+            yield self.planned_by, __import__("pyspark").__file__
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "imports"
+
+        def schema(self) -> str:
+            return "planned string, read string"
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Source)
+    row = spark.read.format("imports").load().first()
+    assert row == (pyspark.__file__, pyspark.__file__)
+    assert Path(pyspark.__file__).is_file()
 
 
 def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(

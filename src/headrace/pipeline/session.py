@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,19 @@ logger.gateway.level = error
 _LOG_BYTES_MAX = 10 << 20
 _TASK_FAILURES_MAX = 4
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+# Spark names its zipped PySpark first in PYTHONPATH, and Python compiles what it imports from there
+# anew in each process, which takes longer than all else that a process does before it reads.
+_WORKER_PYTHON = """#!/bin/sh
+set -f; IFS=:; rest=
+for entry in $PYTHONPATH; do
+  case $entry in
+    */python/lib/pyspark.zip|*/python/lib/py4j-*-src.zip) ;;
+    *) rest=$rest${rest:+:}$entry ;;
+  esac
+done
+PYTHONPATH=$rest exec %s "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ def make_session(config: SessionConfig) -> Any:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if config.master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYSPARK_PYTHON"] = worker_python()
     # Spark's launcher script searches and warns if this names another installation.
     os.environ.pop("SPARK_HOME", None)
     from pyspark.sql import SparkSession
@@ -162,12 +178,29 @@ def with_retries(master: str) -> str:
     return f"local[{found.group(1)},{_TASK_FAILURES_MAX}]" if found else master
 
 
+def worker_python() -> str:
+    """The path of an interpreter as this one, for Spark's Python processes on this machine, which
+    imports PySpark from this environment; this one where that cannot be had."""
+    import pyspark
+
+    path = _cached("worker-python", _WORKER_PYTHON % shlex.quote(sys.executable), 0o755)
+    # Spark's own launcher may have found PySpark in the zip; a folder may be mounted with noexec.
+    is_of_use = Path(pyspark.__file__).is_file() and os.access(path, os.X_OK)
+    return path if is_of_use else sys.executable
+
+
 def _log4j_file() -> str:
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "log4j2.properties"
-    if not target.is_file() or target.read_text() != _LOG4J:
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as partial:
-            partial.write(_LOG4J)
+    return _cached("log4j2.properties", _LOG4J, 0o644)
+
+
+def _cached(name: str, text: str, mode: int) -> str:
+    """The path of a file of the cache folder with this text, in a folder of the text's own: several
+    installations may share the cache."""
+    target = cache_folder() / sha256(text.encode()).hexdigest()[:16] / name
+    if not target.is_file() or target.read_text() != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as partial:
+            partial.write(text)
+        Path(partial.name).chmod(mode)
         Path(partial.name).replace(target)
     return str(target)
