@@ -15,6 +15,7 @@ import sys
 import warnings
 
 import pytest
+from pytest_rerunfailures import _restore_suspended_finalizers
 
 from headrace.runtime import compiled
 
@@ -156,9 +157,18 @@ def pytest_pyfunc_call(pyfuncitem):
 def pytest_runtest_setup(item):
     """Tests that compute give way to the groups beside them."""
     collect_what_failed(item.config)  # a second run begins
+    if getattr(item, "execution_count", 1) > 1:
+        end_what_its_module_shares(item)
     gives_way = _group_of(item.nodeid) not in GROUPS
     if gives_way and "PYTEST_XDIST_WORKER" in os.environ:
         os.setpriority(os.PRIO_PROCESS, 0, COMPUTING_NICE)
+
+
+def end_what_its_module_shares(item):
+    """A second run has its own: what the first one left there, such as a topic of the same name,
+    does not fail it."""
+    _restore_suspended_finalizers(item)  # rerunfailures took them from the stack for the first run
+    item.session._setupstate.teardown_exact(item.session)  # the session's go on
 
 
 FAILED = pytest.StashKey[bool]()

@@ -30,14 +30,50 @@ def test_of_something_else():
 """
 
 
+RUNS_TWICE = """
+import itertools
+import pytest
+
+runs = itertools.count()
+
+@pytest.fixture(scope="session")
+def kept():
+    return []
+
+@pytest.fixture(scope="module")
+def made():
+    made = set()
+    yield made
+    made.clear()
+
+def test_that_makes_something_and_fails_at_first(made, kept):
+    assert "topic" not in made
+    made.add("topic")
+    kept.append("run")
+    assert next(runs) > 0
+
+def test_of_something_else(made, kept):
+    assert (made, kept) == ({"topic"}, ["run", "run"])
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "result"),
     [((), "2 failed, 1 passed, 2 rerun"), (("--reruns", "0"), "2 failed, 1 passed in")],
 )
 def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path, options, result):
-    folder = tmp_path / "tests" / "wire"  # what fails there runs once more
+    assert result in outcome_of(TESTS, tmp_path, *options)
+
+
+def test_a_second_run_has_what_its_module_shares_anew(tmp_path):
+    assert "2 passed, 1 rerun" in outcome_of(RUNS_TWICE, tmp_path)
+
+
+def outcome_of(tests, tmp_path, *options):
+    """What pytest says of a module of tests in real time: what fails there runs once more."""
+    folder = tmp_path / "tests" / "wire"
     folder.mkdir(parents=True)
-    (folder / "test_two.py").write_text(TESTS)
+    (folder / "test_two.py").write_text(tests)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tests.conftest"),
@@ -46,4 +82,4 @@ def test_resources_left_open_by_a_failed_test_fail_no_other_test(tmp_path, optio
         ],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert result in done.stdout, done.stdout + done.stderr
+    return done.stdout + done.stderr
