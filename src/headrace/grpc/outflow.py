@@ -60,6 +60,7 @@ class Stream:
     __slots__ = (
         "content_bytes",
         "exchange",
+        "head_bytes",
         "id",
         "is_local_closed",
         "is_remote_closed",
@@ -74,6 +75,8 @@ class Stream:
     def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
         self.id = stream_id
         self.exchange: Exchange | None = None
+        self.head_bytes = 0
+        """What its call and its header list take."""
         self.send_window = send_window
         self.receive_window = receive_window
         self.unreturned = 0

@@ -110,6 +110,7 @@ class GrpcProtocol:
         "_transport",
         "_tunnel",
         "_turns",
+        "call_bytes",
         "held_bytes",
         "is_secure",
         "is_write_paused",
@@ -135,13 +136,14 @@ class GrpcProtocol:
         self.session: object | None = None
         self.held_bytes = 0
         """Incomplete messages of its calls."""
+        self.call_bytes = 0
+        """Its calls and their header lists, at the last sweep."""
         self.owed_bytes = 0
         """Responses that the socket, or the client's windows, have not taken."""
         self.is_write_paused = False
         self._is_receiving = False
         self._turns: Turns | None = None
-        self._opened_s = loop.time()
-        self._heard_s = self._opened_s
+        self._opened_s = self._heard_s = loop.time()
         self._is_heard = False
         """Whether something has arrived since the last sweep."""
         self._is_probed = False
@@ -424,9 +426,7 @@ class GrpcProtocol:
     def end_for_memory(self) -> None:
         """Close it: it holds more than any other, and memory is short."""
         # Not at once: it may be in the midst of a frame.
-        self._loop.call_soon(
-            self._http2.fail, ENHANCE_YOUR_CALM, "it holds more incomplete messages than any other"
-        )
+        self._loop.call_soon(self._http2.fail, ENHANCE_YOUR_CALM, "holds more than any other")
 
     def drain(self) -> None:
         """Serve the calls that there are, and no others; then close."""
@@ -469,6 +469,7 @@ class GrpcProtocol:
         if self._http2.is_closing:
             self.flush()  # the client may have reset its last calls
         self._probe(now_s)
+        self.call_bytes = sum(stream.head_bytes for stream in self._http2.streams.values())
         if self._http2.streams:
             silent_s = now_s - self._heard_s
             self._next_deadline = _end_overdue(self._http2, silent_s, now_s, limits)

@@ -19,6 +19,9 @@ _METHOD, _PATH, _SCHEME, _AUTHORITY = b":method", b":path", b":scheme", b":autho
 _PSEUDO: Final = frozenset([_METHOD, _PATH, _SCHEME, _AUTHORITY])
 _LENGTH, _HOST = b"content-length", b"host"
 _LENGTH_DIGITS_MAX: Final = 18
+CALL_BYTES: Final = 2048
+FIELD_BYTES: Final = 160
+"""What the objects of a call, and of a field, take: measured."""
 
 
 class Request:
@@ -31,6 +34,11 @@ class Request:
         self.known = known
         """Pseudo-header fields, and the fields that concern the server: the last value of each."""
         self.size_bytes = size_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes while its call lasts."""
+        return CALL_BYTES + self.size_bytes + FIELD_BYTES * len(self.fields)
 
 
 def read_request(fields: Sequence[Field]) -> Request:

@@ -183,12 +183,24 @@ class GrpcServer:
         self._sweep_at_s = deadline
         self._sweep = self._loop.call_at(deadline, self._sweep_all)
 
+    def _end_largest(self) -> None:
+        """End the connections with the largest calls while all together have too much."""
+        excess = sum(one.call_bytes for one in self._connections)
+        excess -= self.limits.listener_calls_bytes_max
+        if excess > 0:
+            for one in sorted(self._connections, key=lambda one: -one.call_bytes):
+                if excess > 0:
+                    excess -= one.call_bytes
+                    one.end_for_memory()
+            self._is_trim_due = True
+
     def _sweep_all(self) -> None:
         now_s = self._loop.time()
         next_s = now_s + SWEEP_S
         self._sweep = None
         for connection in list(self._connections):
             next_s = min(next_s, connection.sweep(now_s))
+        self._end_largest()
         if self._is_trim_due and not self.owed_bytes:
             self._is_trim_due = False
             trim_heap()  # responses are small blocks, of which the C library would keep most

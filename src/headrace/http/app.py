@@ -145,7 +145,13 @@ class _Api:
         operations += queries(services)
         self._document = document(operations)
         self.routes = [
-            *routes(services, operations, is_local=listener.is_local, figures=rendering.http),
+            *routes(
+                services,
+                operations,
+                is_local=listener.is_local,
+                figures=rendering.http,
+                bodies=face.bodies,
+            ),
             *Monitoring(face, listener.security, rendering).routes,
             PathRoute("/openapi.json", self._openapi),
         ]

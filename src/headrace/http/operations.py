@@ -34,6 +34,7 @@ from headrace.http.access import ACCESS
 from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
 from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
+from headrace.http.body_memory import Body, BodyMemory
 from headrace.http.connection import CONNECTION, LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.event_streams import HeldStream
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
@@ -239,8 +240,8 @@ def _parse_token(token: str) -> str:
 # --- requests --------------------------------------------------------------------------------
 
 
-async def _received(request: Request) -> bytearray:
-    """The bytes of the body. Raises RequestInvalid, ClientDisconnect."""
+async def _received(request: Request, held: Body) -> bytearray:
+    """The bytes of the body. Raises RequestInvalid, ClientDisconnect, QuotaExceeded."""
     parts = bytearray()
     has_more = True
     while has_more:
@@ -253,19 +254,22 @@ async def _received(request: Request) -> bytearray:
             raise RequestInvalid(
                 f"a body has at most {BODY_BYTES_MAX} bytes: send several requests"
             )
+        held.grow(len(parts))
+    held.received()
     return parts
 
 
-async def read_body(request: Request, *, is_required: bool, lines: str = "") -> Json:
+async def read_body(request: Request, held: Body, *, is_required: bool, lines: str = "") -> Json:
     """The request's JSON object; none stands for an empty one, unless it `is_required`.
 
     NDJSON, where it is taken, is the list `lines` of an object. Raises RequestInvalid,
-    ClientDisconnect.
+    ClientDisconnect, QuotaExceeded.
     """
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            parts = await _received(request)
+        async with asyncio.timeout(BODY_S_MAX) as held.timer:
+            parts = await _received(request, held)
     except TimeoutError:
+        held.check()
         raise RequestInvalid(
             f"the body did not arrive within {BODY_S_MAX:.0f} s: send it faster, or in several"
             " requests"
@@ -347,7 +351,7 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
 
 
 async def _call(
-    services: Services, operation: Operation, request: Request, session: ClientSession
+    services: Services, operation: Operation, request: Request, session: ClientSession, held: Body
 ) -> Call:
     """Raises RequestInvalid."""
     path = {
@@ -365,7 +369,7 @@ async def _call(
     body: Json = {}
     if operation.body is not None:
         body = await read_body(
-            request, is_required=operation.is_body_required, lines=operation.lines
+            request, held, is_required=operation.is_body_required, lines=operation.lines
         )
         if operation.is_checked:
             schemas.check(body, operation.body, "the body")
@@ -397,9 +401,11 @@ def routes(
     *,
     is_local: bool,
     figures: HttpFigures | None = None,
+    bodies: BodyMemory | None = None,
 ) -> list[PathRoute]:
     """The routes of `operations`, one for each path; `figures`: where responses are counted."""
     counted = figures or HttpFigures()
+    held = bodies or BodyMemory(services.settings.current.request_memory_bytes_max)
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         assert operation.access, operation.name
@@ -409,7 +415,9 @@ def routes(
             schemas.verify(operation.body)
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
-        PathRoute(path, _Resource(services, found, counted, is_local=is_local), methods=[*found])
+        PathRoute(
+            path, _Resource(services, found, counted, held, is_local=is_local), methods=[*found]
+        )
         for path, found in by_path.items()
     ]
 
@@ -449,10 +457,12 @@ class _Resource:
         services: Services,
         operations: Mapping[str, Operation],
         figures: HttpFigures,
+        bodies: BodyMemory,
         *,
         is_local: bool,
     ) -> None:
         self._services = services
+        self._bodies = bodies
         self._figures = figures
         self._operations = operations
         self._is_local = is_local
@@ -464,7 +474,8 @@ class _Resource:
         now_ns = self._services.appends.clock.now_ns  # the loop's own time counts milliseconds
         begun_ns = now_ns()
         try:
-            response = await self._answer(request)
+            with Body(self._bodies) as held:
+                response = await self._answer(request, held)
         except ClientDisconnect:
             return  # before it had sent its request
         if guard is not None and guard.term_now() != term and self._needs_owner(request, response):
@@ -492,9 +503,10 @@ class _Resource:
         What was stored is stored."""
         return self._operation(request).is_reading or response.status_code >= 400
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, held: Body) -> Response:
         operation = self._operation(request)
         session = session_of(request)
+        held.tenant = self._services.fair_shares.of(session)
         is_closed = not self._is_local and not operation.is_public
         if is_closed and session.principal == ANONYMOUS:
             return problem(
@@ -511,7 +523,7 @@ class _Resource:
             if is_charged:
                 quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)
-            call = await _call(self._services, operation, request, session)
+            call = await _call(self._services, operation, request, session, held)
             found = await self._in_share(operation, call, session)
         except HeadraceError as error:
             return self._refused(session, error)

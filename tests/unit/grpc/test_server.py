@@ -422,6 +422,20 @@ def test_the_connection_that_holds_most_is_closed_when_the_listener_holds_too_mu
         assert other.status(3) == OK
 
 
+def test_the_connection_with_the_largest_calls_is_closed_when_all_take_too_much():
+    """Also calls that have begun, and wait: their header lists are kept."""
+    limits = Limits(listener_calls_bytes_max=400_000)
+    with served(limits) as one, RawClient(one.address) as greedy, RawClient(one.address) as other:
+        other.call(1, "/t/never", b"")
+        for number in range(40):
+            more = {f"x{field}": f"{number}-{field}" for field in range(100)}
+            greedy.call(2 * number + 1, "/t/never", b"", **more)
+        assert greedy.next(frames.GOAWAY).code == frames.ENHANCE_YOUR_CALM
+        other.call(3, "/t/echo", b"served")
+        assert other.status(3) == OK
+        assert one.server.connection_count <= 2
+
+
 def ask_for(client: RawClient, kib: int) -> None:
     """Call for responses that are not read; the window of the connection holds them back."""
     body = message(bytes(kib << 10))

@@ -15,6 +15,7 @@ from headrace.broker.services.health import Health
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.services import Services
 from headrace.http import app
+from headrace.http.body_memory import BodyMemory
 from headrace.http.face import HttpListener
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.runtime.clock import SystemClock
@@ -37,6 +38,7 @@ class BareFace:
         self.kafka = SimpleNamespace(connections={}, produce=counting, fetch=counting)
         self.sources = ()
         self.slow = SlowRequests()
+        self.bodies = BodyMemory(1 << 28)
         self.connection_count = lambda: 0
         logs = SimpleNamespace(companions={})
         topics = SimpleNamespace(by_name={}, by_id={}, logs=logs, damaged_facts={})

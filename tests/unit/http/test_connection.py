@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from headrace.errors import RequestInvalid
 from headrace.http import connection, operations
+from headrace.http.body_memory import Body, BodyMemory
 from headrace.http.connection import BARREN_BYTES_MAX, SLICE_BYTES, HttpConnection
 from headrace.http.problems import problem
 
@@ -293,7 +294,8 @@ def test_a_body_that_does_not_arrive_holds_no_task(monkeypatch):
 
     async def answer(scope, receive, send) -> None:
         try:
-            await operations.read_body(Request(scope, receive), is_required=True)
+            with Body(BodyMemory(1 << 20)) as held:
+                await operations.read_body(Request(scope, receive), held, is_required=True)
         except RequestInvalid as error:
             await problem(400, str(error), "")(scope, receive, send)
 
