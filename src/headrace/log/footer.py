@@ -25,6 +25,7 @@ _SECTIONED_HEAD = Struct(">BqqB")
 _SECTION = Struct(">HHI")
 REQUIRED = 1
 INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED = 1, 2, 3, 4, 5, 6, 7
+_NOTHING_OPEN = ProducerState().encode_open()
 _KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED})
 
 
@@ -38,6 +39,17 @@ class Footer(NamedTuple):
     aborted: AbortedIndex | None = None
     is_compacted: bool = False
     """Whether there are gaps between its batches."""
+
+
+class LedgerContents(NamedTuple):
+    """What a reader of a sealed ledger needs of its footer."""
+
+    end_offset: int
+    offset_index: OffsetIndex
+    aborted: AbortedIndex | None
+    is_compacted: bool
+    first_open_offset: int | None
+    """The first offset of the earliest transaction that is open at its end; None: none is."""
 
 
 def encode_footer(footer: Footer) -> bytes:
@@ -69,9 +81,45 @@ def decode_footer(data: bytes) -> Footer:
     """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
     if not data:
         raise DataCorrupt("a ledger footer is truncated")
-    version = data[0]
-    if version == _WITHOUT_SECTIONS:
+    if data and data[0] == _WITHOUT_SECTIONS:
         return _decode_without_sections(data)
+    end_offset, first_append_ms, sections = _parts(data)
+    producers = ProducerState.decode(sections[PRODUCERS])
+    if COORDINATORS in sections:
+        producers.decode_coordinators(sections[COORDINATORS])
+    if OPEN in sections:
+        producers.decode_open(sections[OPEN])
+    if NAMED in sections:
+        producers.named = NamedSequences.decode(sections[NAMED])
+    aborted = AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None
+    index = OffsetIndex.decode(sections[INDEX])
+    is_compacted = COMPACTED in sections
+    return Footer(end_offset, first_append_ms, index, producers, aborted, is_compacted)
+
+
+def decode_contents(data: bytes) -> LedgerContents:
+    """The same without the states of producers, which may take most of the memory.
+
+    Raises DataCorrupt, FormatUnsupported.
+    """
+    if data and data[0] == _WITHOUT_SECTIONS:
+        footer = _decode_without_sections(data)
+        return LedgerContents(footer.end_offset, footer.offset_index, None, False, None)
+    end_offset, _, sections = _parts(data)
+    open_producers = ProducerState()
+    open_producers.decode_open(sections.get(OPEN, _NOTHING_OPEN))
+    return LedgerContents(
+        end_offset,
+        OffsetIndex.decode(sections[INDEX]),
+        AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None,
+        COMPACTED in sections,
+        next(iter(open_producers.open_offsets), None),
+    )
+
+
+def _parts(data: bytes) -> tuple[int, int, dict[int, bytes]]:
+    """(end offset, time of the first append, sections). Raises DataCorrupt, FormatUnsupported."""
+    version = data[0] if data else VERSION
     if version != VERSION:
         raise FormatUnsupported(
             f"a ledger footer has version {version}, this version of Headrace supports"
@@ -84,17 +132,7 @@ def decode_footer(data: bytes) -> Footer:
     sections = _sections(data, count)
     if INDEX not in sections or PRODUCERS not in sections:
         raise DataCorrupt("a ledger footer lacks its index or its producers")
-    producers = ProducerState.decode(sections[PRODUCERS])
-    if COORDINATORS in sections:
-        producers.decode_coordinators(sections[COORDINATORS])
-    if OPEN in sections:
-        producers.decode_open(sections[OPEN])
-    if NAMED in sections:
-        producers.named = NamedSequences.decode(sections[NAMED])
-    aborted = AbortedIndex.decode(sections[ABORTED]) if ABORTED in sections else None
-    index = OffsetIndex.decode(sections[INDEX])
-    is_compacted = COMPACTED in sections
-    return Footer(end_offset, first_append_ms, index, producers, aborted, is_compacted)
+    return end_offset, first_append_ms, sections
 
 
 def _sections(data: bytes, count: int) -> dict[int, bytes]:

@@ -12,6 +12,7 @@ batches are requested before the last ones are decoded, so at most two responses
 from __future__ import annotations
 
 import ssl
+from contextlib import closing
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,8 +32,9 @@ from headrace.records.marker import read_marker
 from headrace.runtime.access import MECHANISM, PROTOCOL, access_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
+    from headrace.log.ledger_objects import LedgerPlace
     from headrace.pipeline.options import SourceOptions
     from headrace.pipeline.planning import OffsetRange
 
@@ -63,13 +65,14 @@ PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 13, 56, 74, 75, 76, 78, 100, 103})
 UNKNOWN_TOPIC_OR_PARTITION to NETWORK_EXCEPTION, KAFKA_STORAGE_ERROR, those of epochs and ids."""
 
 
-class _Batch(NamedTuple):
-    """A batch at a position of a response, and the offset that was asked for: a batch may begin
-    before it, even before the log start."""
+class Batch(NamedTuple):
+    """A batch at a position of a response, and the offsets that were asked for, `end` exclusive: a
+    batch may begin before them, even before the log start."""
 
     position: int
     header: BatchHeader
     first: int
+    end: int
 
 
 def is_possible(client: Mapping[str, str]) -> bool:
@@ -85,8 +88,11 @@ def is_login_possible(client: Mapping[str, str]) -> bool:
     return mechanism.upper() in MECHANISMS
 
 
-def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of `piece` as Arrow batches in the source's column order.
+def read_directly(
+    piece: OffsetRange, options: SourceOptions, places: Sequence[LedgerPlace] = ()
+) -> Iterator[Any]:
+    """Yield the records of `piece` as Arrow batches in the source's column order, those of the
+    ledgers at `places` from object storage.
 
     Raises RecordsLost if the range begins before the log start (failOnDataLoss), ReadStalled if no
     broker returns records for `stall_timeout_ms`, RecordUnreadable for a damaged batch, ReadRefused
@@ -99,18 +105,31 @@ def read_directly(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
         )
 
     columns = new_columns()
-    reader = _LogReader(piece, options)
-    try:
-        for data, batch, is_aborted in reader.batches():
+    with closing(_batches(piece, options, places)) as batches:
+        for data, batch, is_aborted in batches:
             if is_aborted or batch.header.is_control:
                 continue
             with _readable(piece, batch):
-                cursor = BatchCursor(data, batch.position, batch.header, batch.first, piece.end)
+                cursor = BatchCursor(data, batch.position, batch.header, batch.first, batch.end)
                 while not cursor.decode_into(columns):
                     yield batch_of(columns, piece.topic, piece.partition)
                     columns = new_columns()
         if columns.row_count:
             yield batch_of(columns, piece.topic, piece.partition)
+
+
+def _batches(
+    piece: OffsetRange, options: SourceOptions, places: Sequence[LedgerPlace]
+) -> Generator[tuple[bytes, Batch, bool]]:
+    """See `LogReader.batches`."""
+    if places:
+        from headrace.pipeline.stored_batches import stored_batches
+
+        yield from stored_batches(piece, options, places)
+        return
+    reader = LogReader(piece, options)
+    try:
+        yield from reader.batches(piece.start, piece.end)
     finally:
         reader.close()
 
@@ -121,28 +140,42 @@ def read_headers(piece: OffsetRange, options: SourceOptions) -> Iterator[tuple[B
 
     Raises what `read_directly` raises.
     """
-    reader = _LogReader(piece, options)
+    reader = LogReader(piece, options)
     try:
-        for _, batch, is_aborted in reader.batches():
+        for _, batch, is_aborted in reader.batches(piece.start, piece.end):
             if batch.header.last_offset < piece.end:
                 yield batch.header, is_aborted
     finally:
         reader.close()
 
 
-def _check_batch(data: bytes, batch: _Batch) -> None:
+def _check_batch(data: bytes, batch: Batch) -> None:
     """Raises BatchCorrupt if its bytes are not those that were written."""
-    position, header, _first = batch
+    position, header, *_asked = batch
     if header.magic != MAGIC:
         raise BatchCorrupt(f"its format {header.magic} is not {MAGIC}, which Kafka 0.11 introduced")
     if not is_intact(data, position, header):
         raise BatchCorrupt("its CRC-32C does not match its bytes")
 
 
+def intact(piece: OffsetRange, data: bytes, batches: Sequence[Batch]) -> Iterator[Batch]:
+    """The batches of the range, each checked once. Raises RecordUnreadable.
+
+    Before `with_aborted`: one flipped bit in a header would make data a marker, or an aborted
+    batch, which is skipped.
+    """
+    for batch in batches:
+        if batch.header.base_offset >= piece.end:
+            return
+        with _readable(piece, batch):
+            _check_batch(data, batch)
+        yield batch
+
+
 class _readable:  # noqa: N801 - a context manager, as a function would be
     """Names the place of a batch that cannot be decoded."""
 
-    def __init__(self, piece: OffsetRange, batch: _Batch) -> None:
+    def __init__(self, piece: OffsetRange, batch: Batch) -> None:
         self._piece, self._batch = piece, batch
 
     def __enter__(self) -> None:
@@ -153,16 +186,14 @@ class _readable:  # noqa: N801 - a context manager, as a function would be
             raise self._piece.unreadable(self._batch.header.base_offset, error) from error
 
 
-class _LogReader:
+class LogReader:
     """The batches of a range, wherever its partition is served."""
 
     def __init__(self, piece: OffsetRange, options: SourceOptions) -> None:
         self._piece = piece
         self._options = options
         self._access = access_of(options.client)
-        self._is_read_committed = (
-            options.client.get("isolation.level", "read_committed") == "read_committed"
-        )
+        self._is_read_committed = options.is_read_committed
         self._connection: BrokerConnection | None = None
         self._asked = -1
         self._bytes_max = FETCH_BYTES_MAX
@@ -174,13 +205,16 @@ class _LogReader:
             self._connection.close()
         self._connection, self._asked = None, -1
 
-    def batches(self) -> Iterator[tuple[bytes, _Batch, bool]]:
-        """Yield (response, batch, is aborted) of each batch that has offsets of the range.
+    def batches(self, start: int, end: int) -> Iterator[tuple[bytes, Batch, bool]]:
+        """Yield (response, batch, is aborted) of each batch that has offsets from `start` to before
+        `end`.
 
         Raises RecordUnreadable, and what `_fetch` and `_first_present` raise.
         """
-        position = self._piece.start
-        while position < self._piece.end:
+        self._piece = self._piece._replace(start=start, end=end)
+        self._progress_ns = monotonic_ns()
+        position = start
+        while position < end:
             fetched = self._fetch(position)
             if fetched is None:
                 position = self._first_present(position)
@@ -192,17 +226,22 @@ class _LogReader:
                 continue
             self._progress_ns = monotonic_ns()
             position = found[-1].header.last_offset + 1
-            if position < self._piece.end:
+            if position < end:
                 self._request(position)
-            intact = self._intact(fetched.data, found)
-            for batch, is_aborted in _with_aborted(self._piece, fetched, intact):
+            checked = intact(self._piece, fetched.data, found)
+            for batch, is_aborted in with_aborted(
+                self._piece, fetched.data, fetched.aborted, checked
+            ):
                 yield fetched.data, batch, is_aborted
             self._progress_ns = monotonic_ns()  # the consumer's time is not the broker's
 
-    def _batches_of(self, fetched: FetchedPartition, position: int) -> list[_Batch]:
+    def _batches_of(self, fetched: FetchedPartition, position: int) -> list[Batch]:
         """The complete batches of a response. Raises RecordUnreadable."""
         try:
-            found = [_Batch(at, header, position) for at, header in iterate_headers(fetched.data)]
+            found = [
+                Batch(at, header, position, self._piece.end)
+                for at, header in iterate_headers(fetched.data)
+            ]
         except BatchCorrupt as error:
             raise self._piece.unreadable(position, error) from error
         if fetched.data and not found:
@@ -215,19 +254,6 @@ class _LogReader:
                 raise self._piece.unreadable(last + 1, "its offsets do not ascend")
             last = batch.header.last_offset
         return found
-
-    def _intact(self, data: bytes, batches: list[_Batch]) -> Iterator[_Batch]:
-        """The batches of the range, each checked once. Raises RecordUnreadable.
-
-        Before `_with_aborted`: one flipped bit in a header would make data a marker, or an aborted
-        batch, which is skipped.
-        """
-        for batch in batches:
-            if batch.header.base_offset >= self._piece.end:
-                return
-            with _readable(self._piece, batch):
-                _check_batch(data, batch)
-            yield batch
 
     def _is_at_end(self, fetched: FetchedPartition, position: int) -> bool:
         """Whether an empty response ends the read. Raises ReadStalled.
@@ -355,15 +381,19 @@ class _LogReader:
         )
 
 
-def _with_aborted(
-    piece: OffsetRange, fetched: FetchedPartition, batches: Iterator[_Batch]
-) -> Iterator[tuple[_Batch, bool]]:
-    """The batches, and whether each belongs to an aborted transaction (KIP-98, `AbortedTxn`).
+def with_aborted(
+    piece: OffsetRange,
+    data: bytes,
+    transactions: Sequence[tuple[int, int]],
+    batches: Iterator[Batch],
+) -> Iterator[tuple[Batch, bool]]:
+    """The batches, and whether each belongs to an aborted transaction (KIP-98, `AbortedTxn`):
+    `transactions` are (producer id, first offset).
 
     With read_uncommitted, brokers report no aborted transactions. Raises RecordUnreadable for a
     marker that cannot be decoded.
     """
-    begun = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True)
+    begun = sorted(transactions, key=lambda pair: pair[1], reverse=True)
     aborted: set[int] = set()
     for batch in batches:
         header = batch.header
@@ -371,7 +401,7 @@ def _with_aborted(
             aborted.add(begun.pop()[0])
         if header.is_control:
             with _readable(piece, batch):
-                marker = read_marker(fetched.data, batch.position)
+                marker = read_marker(data, batch.position)
             if marker is not None and not marker.is_commit:
                 aborted.discard(header.producer_id)
         is_data = header.is_transactional and not header.is_control

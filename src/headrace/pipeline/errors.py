@@ -61,6 +61,10 @@ class BrokerUnavailable(Retriable):
     """A request of planning was not answered: the broker is down, starting, or out of reach."""
 
 
+class StoreUnavailable(Retriable):
+    """Object storage, from which tiered records are read, did not answer."""
+
+
 class ValueUndecodable(Rejected):
     """A value is not what its schema says (onUndecodable=fail); names topic, partition, offset."""
 

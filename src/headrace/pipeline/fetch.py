@@ -22,6 +22,7 @@ from headrace.runtime import compiled
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headrace.log.ledger_objects import LedgerPlace
     from headrace.pipeline.options import SourceOptions
     from headrace.pipeline.planning import OffsetRange
 
@@ -45,8 +46,11 @@ CONSUMER_DEFAULTS = {
 }
 
 
-def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of `piece` as Arrow batches in the source's column order.
+def read_range(
+    piece: OffsetRange, options: SourceOptions, places: Sequence[LedgerPlace] = ()
+) -> Iterator[Any]:
+    """Yield the records of `piece` as Arrow batches in the source's column order, those of the
+    ledgers at `places` from object storage.
 
     Raises RecordsLost if the range begins before the log start (failOnDataLoss), ReadStalled if the
     broker sends nothing for `stall_timeout_ms`, RecordUnreadable for a record that cannot be
@@ -55,8 +59,9 @@ def read_range(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:
     use_core()
     from headrace.pipeline.direct import is_possible, read_directly
 
-    read = read_directly if is_possible(options.client) else read_through_client
-    return read(piece, options)
+    if not is_possible(options.client):
+        return read_through_client(piece, options)
+    return read_directly(piece, options, places)
 
 
 @lru_cache(maxsize=1)

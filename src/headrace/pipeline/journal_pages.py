@@ -93,6 +93,23 @@ class WebConnection:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
+    def check_cluster(self, cluster_id: str) -> None:
+        """Raise OptionInvalid if the broker is of another cluster. Raises BrokerUnavailable,
+        ReadRefused."""
+        there = self.cluster_id()
+        if there != cluster_id:
+            raise OptionInvalid(
+                f"The HTTP address {self._web.address} belongs to cluster {there}, and"
+                f" bootstrap.servers to cluster {cluster_id}. Nothing was read. Set the option http"
+                " to a broker of the same cluster.",
+                option="http",
+            )
+
+    def objects(self, topic: str, partition: int, offset: int) -> Any:
+        """The ledgers of a partition in object storage, from an offset on, as far as one answer
+        has them. Raises BrokerUnavailable, ReadRefused."""
+        return self._ask(f"/v1/topics/{quote(topic, safe='')}/objects/{partition}?offset={offset}")
+
     def cluster_id(self) -> str:
         """The id of the broker's cluster. Raises BrokerUnavailable, ReadRefused."""
         return str(self._ask("/v1/cluster")["cluster_id"])

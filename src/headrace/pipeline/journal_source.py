@@ -106,14 +106,7 @@ class JournalReader(DataSourceReader):
         cluster = ClusterClient(self.options.client)
         found = cluster.subscription_of(self.options.topics, None)
         with self.options.web.opened() as web:
-            there, here = web.cluster_id(), cluster.cluster_id()
-        if there != here:
-            raise OptionInvalid(
-                f"The HTTP address {self.options.web.address} belongs to cluster {there}, and"
-                f" bootstrap.servers to cluster {here}. Nothing was read. Set the option http to"
-                " a broker of the same cluster.",
-                option="http",
-            )
+            web.check_cluster(cluster.cluster_id())
         journals = [_Journal(topic, number) for topic, number, _ in walk(found.partitions)]
         return [*journals, _Committed()]
 

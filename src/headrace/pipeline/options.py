@@ -41,6 +41,7 @@ BATCH_OPTIONS = (
 _SOURCE_OPTIONS = (
     *BATCH_OPTIONS, "includeHeaders", "minOffsetsPerTrigger", "maxOffsetsPerTrigger",
     "maxTriggerDelay", "maxRecordsPerPartition", "pinEnd", "batchRows", "pushFilters",
+    "objects", "http",
     *TYPED_OPTIONS,
 )  # fmt: skip
 _SINK_OPTIONS = (
@@ -90,6 +91,14 @@ class SourceOptions:
     pushes_filters: bool = False
     row_filter: RowFilter = field(default_factory=RowFilter)
     typed: TypedOptions | None = None
+    objects: str | None = None
+    """Where tiered records are read instead of from brokers: a URL."""
+    http: str | None = None
+
+    @property
+    def is_read_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out."""
+        return self.client.get("isolation.level", "read_committed") == "read_committed"
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,8 @@ def parse_source(raw: Mapping[str, str], known: Sequence[str] = _SOURCE_OPTIONS)
         topic_ids=_topic_ids(options.get("topicids", "{}")),
         pushes_filters=_flag(options, "pushfilters", default=False),
         typed=parse_typed(options),
+        objects=options.get("objects"),
+        http=_http(options),
     )
 
 
@@ -295,6 +306,16 @@ def _topic_ids(text: str) -> dict[str, str]:
             f'The option topicIds must be JSON like {{"topic":"id"}}, not {text!r}.',
             option="topicids",
         ) from error
+
+
+def _http(options: Mapping[str, str]) -> str | None:
+    if "objects" in options and "http" not in options:
+        raise OptionInvalid(
+            "The option objects needs the option http, [https://]host:port of a broker: it lists"
+            " what is in object storage.",
+            option="objects",
+        )
+    return options.get("http")
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

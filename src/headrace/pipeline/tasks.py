@@ -7,6 +7,7 @@ and the id of the topic it was planned for, and nothing else of the plan.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -15,23 +16,36 @@ from headrace.pipeline.planning import OffsetRange, split
 from headrace.pipeline.position import TopicIds, recreated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from headrace.log.ledger_objects import LedgerPlace
     from headrace.pipeline.options import SourceOptions
 
 log = logging.getLogger(__name__)
 
 
 class TopicRange(InputPartition):
-    """One Spark task: an offset range, and the topic's id if the broker has topic ids."""
+    """One Spark task: an offset range, the topic's id if the broker has topic ids, and the ledgers
+    of the range that are in object storage."""
 
-    def __init__(self, piece: OffsetRange, topic_id: str | None = None) -> None:
-        super().__init__((*piece, topic_id))
+    def __init__(
+        self, piece: OffsetRange, topic_id: str | None = None, places: Sequence[LedgerPlace] = ()
+    ) -> None:
+        super().__init__((*piece, tuple(map(tuple, places)), topic_id))
 
     @property
     def piece(self) -> OffsetRange:
         """The range as a typed value."""
-        return OffsetRange(*self.value[:-1])
+        return OffsetRange(*self.value[:-2])
+
+    @property
+    def places(self) -> Sequence[LedgerPlace]:
+        """The ledgers as typed values."""
+        if not self.value[-2]:
+            return ()
+        from headrace.log.ledger_objects import LedgerPlace
+
+        return [LedgerPlace(*place) for place in self.value[-2]]
 
     @property
     def topic_id(self) -> str | None:
@@ -43,9 +57,20 @@ class TopicRange(InputPartition):
 def tasks(
     ranges: list[OffsetRange], options: SourceOptions, topic_ids: TopicIds
 ) -> list[InputPartition]:
-    """Split ranges according to the options' bounds."""
-    pieces = split(ranges, options.partitions_min, options.records_per_task_max)
-    return [TopicRange(piece, topic_ids.get(piece.topic)) for piece in pieces]
+    """Split ranges according to the options' bounds, and between ledgers in object storage.
+
+    With the option objects, raises what `object_list.planned` raises.
+    """
+    bounds = options.partitions_min, options.records_per_task_max
+    if options.objects is None or not ranges:
+        return [TopicRange(one, topic_ids.get(one.topic)) for one in split(ranges, *bounds)]
+    from headrace.pipeline.object_list import places_of, planned
+
+    ranges, listed = planned(ranges, options, topic_ids)
+    return [
+        TopicRange(one, topic_ids.get(one.topic), places_of(one, listed[one.topic, one.partition]))
+        for one in split(ranges, *bounds)
+    ]
 
 
 def read_task(partition: InputPartition | None, options: SourceOptions) -> Iterator[Any]:
@@ -55,7 +80,8 @@ def read_task(partition: InputPartition | None, options: SourceOptions) -> Itera
     from headrace.pipeline.fetch import read_range
 
     assert isinstance(partition, TopicRange), "planned here"
-    batches = read_of_topic(partition.piece, partition.topic_id, options, read_range)
+    read = partial(read_range, places=partition.places)
+    batches = read_of_topic(partition.piece, partition.topic_id, options, read)
     wanted = filter(len, map(options.row_filter.apply, batches))
     if options.typed is None:
         return wanted

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.log.aborted_index import AbortedIndex
-from headrace.log.footer import Footer, decode_footer, encode_footer
+from headrace.log.footer import Footer, decode_contents, decode_footer, encode_footer
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.records.batch import check_batch
@@ -103,6 +103,28 @@ def test_both_versions_are_read(data) -> None:
     else:
         assert not footer.producers.has_open
         assert footer.aborted is None
+
+
+def test_a_reader_gets_the_same_without_producers() -> None:
+    contents = decode_contents(WHOLE)
+    assert (contents.end_offset, contents.is_compacted, contents.first_open_offset) == (
+        10,
+        False,
+        0,
+    )
+    assert list(contents.offset_index.positions) == [0, 5000]
+    assert contents.aborted is not None
+    assert contents.aborted.find(0, 10) == [(2, 8)]
+    contents = decode_contents(WITHOUT_SECTIONS)
+    assert (contents.end_offset, contents.aborted, contents.first_open_offset) == (10, None, None)
+    for data, error in (
+        (b"", DataCorrupt),
+        (WHOLE[:-1], DataCorrupt),
+        (head(1) + SECTIONS[0], DataCorrupt),
+        (head(5, version=3) + b"".join(SECTIONS), FormatUnsupported),
+    ):
+        with pytest.raises(error):
+            decode_contents(data)
 
 
 def test_transactions_take_no_bytes_where_there_are_none() -> None:

@@ -299,7 +299,7 @@ def transactional(producer_id, *values):
 
 
 def values_read(monkeypatch, data, end):
-    monkeypatch.setattr(direct._LogReader, "_connect", lambda _: OneResponse(data, [(ABORTED, 2)]))
+    monkeypatch.setattr(direct.LogReader, "_connect", lambda _: OneResponse(data, [(ABORTED, 2)]))
     options = SourceOptions(client={"bootstrap.servers": "unused:1"})
     read = direct.read_directly(OffsetRange("t", 0, 0, end), options)
     return [value for batch in read for value in batch.column("value").to_pylist()]

@@ -1,0 +1,128 @@
+"""Finds out which parts of a read are in object storage, when it is planned.
+
+Invariants: a list is used only if it is of the topic that the read is planned for, and of the
+cluster that `bootstrap.servers` names. It says where to look; what is there, its readers verify.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from headrace.errors import RequestInvalid, StorageUnavailable
+from headrace.log.ledger_objects import LedgerObjects, LedgerPlace
+from headrace.pipeline.cluster import ClusterClient
+from headrace.pipeline.direct import is_possible
+from headrace.pipeline.errors import OptionInvalid, StoreUnavailable
+from headrace.pipeline.journal_pages import WebAddress
+from headrace.records.identifiers import kafka_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.pipeline.journal_pages import WebConnection
+    from headrace.pipeline.options import SourceOptions
+    from headrace.pipeline.planning import OffsetRange
+    from headrace.pipeline.position import TopicIds
+
+TASK_BYTES: Final = 128 << 20
+"""A task ends with the ledger that reaches this, the size that Spark gives to tasks of files."""
+
+Places = Sequence[LedgerPlace]
+_NUMBERS: Final = ("ledger", "base_offset", "end_offset", "leader_epoch", "size_bytes")
+_BASE, _END = attrgetter("base_offset"), attrgetter("end_offset")
+
+
+def planned(
+    ranges: Sequence[OffsetRange], options: SourceOptions, topic_ids: TopicIds
+) -> tuple[list[OffsetRange], dict[tuple[str, int], Places]]:
+    """(the ranges, cut between ledgers in object storage; these ledgers, by partition).
+
+    Raises OptionInvalid, BrokerUnavailable, ReadRefused, StoreUnavailable.
+    """
+    if not is_possible(options.client):
+        raise OptionInvalid(
+            "The option objects needs records that are read without the client library, which one"
+            " of the kafka.* options given requires. Remove it, or the option objects."
+        )
+    assert options.objects is not None, "a read without it has no list"
+    assert options.http is not None, "the options were checked"
+    found: list[OffsetRange] = []
+    listed: dict[tuple[str, int], Places] = {}
+    with WebAddress(options.http, options.client, options.stall_timeout_ms).opened() as web:
+        cluster_id = ClusterClient(options.client).cluster_id()
+        web.check_cluster(cluster_id)
+        for piece in ranges:
+            topic_id = topic_ids.get(piece.topic, "")
+            places = [*_listed(web, piece, topic_id, cluster_id)]
+            if places and not any(listed.values()):
+                _check_store(options.objects, web, piece, places[0])
+            listed[piece.topic, piece.partition] = places
+            found += _cut(piece, places)
+    return found, listed
+
+
+def _listed(
+    web: WebConnection, piece: OffsetRange, topic_id: str, cluster_id: str
+) -> Iterator[LedgerPlace]:
+    """The ledgers with records of a range, in order."""
+    offset, next_offset = -1, piece.start
+    while offset < next_offset < piece.end:
+        offset = next_offset
+        page = web.objects(piece.topic, piece.partition, offset)
+        prefix = str(page["prefix"])
+        is_of_cluster = prefix == cluster_id or prefix.startswith(f"{cluster_id}-worker-")
+        if not is_of_cluster or kafka_uuid(UUID(page["topic_id"])) != topic_id:
+            return  # without object storage; recreated since, which its tasks will find
+        for one in page["objects"]:
+            ledger, base, end, epoch, size = (int(one[name]) for name in _NUMBERS)
+            place = LedgerPlace(prefix, ledger, base, end, epoch, size, bool(one["is_tabled"]))
+            if place.base_offset < piece.end and place.end_offset > piece.start:
+                yield place
+        next_offset = page.get("next_offset", -1)
+
+
+def _check_store(url: str, web: WebConnection, piece: OffsetRange, first: LedgerPlace) -> None:
+    """Look for the first ledger that is listed: the wrong store would give no record, and brokers
+    all of them. Raises OptionInvalid, StoreUnavailable."""
+    try:
+        with LedgerObjects(url) as objects:
+            if objects.exists(first):
+                return
+    except RequestInvalid as error:
+        raise OptionInvalid(f"The option objects cannot be used: {error}.") from error
+    except StorageUnavailable as error:
+        raise StoreUnavailable(
+            f"Object storage could not be asked for ledger {first.ledger}: {error}. Nothing was"
+            " read. Without the option objects, brokers are asked for all records."
+        ) from error
+    again = web.objects(piece.topic, piece.partition, first.base_offset)["objects"]
+    if first.ledger not in [one["ledger"] for one in again]:
+        return  # it was deleted after it had been listed
+    raise OptionInvalid(
+        f"The option objects names {objects.shown}, which does not have ledger {first.ledger} of"
+        f" cluster {first.prefix}. Nothing was read. Set it to what the brokers were started with"
+        " (--objects), as this machine and all workers reach it.",
+        option="objects",
+    )
+
+
+def _cut(piece: OffsetRange, places: Places) -> list[OffsetRange]:
+    """The range in parts that end with a ledger, of about TASK_BYTES each."""
+    found: list[OffsetRange] = []
+    begin, size = piece.start, 0
+    for place in places:
+        size += place.size_bytes
+        if size >= TASK_BYTES and begin < place.end_offset < piece.end:
+            found.append(piece._replace(start=begin, end=place.end_offset))
+            begin, size = place.end_offset, 0
+    return [*found, piece._replace(start=begin)]
+
+
+def places_of(piece: OffsetRange, places: Places) -> Places:
+    """Those of the ledgers that have offsets of a range."""
+    first = bisect_right(places, piece.start, key=_END)
+    return places[first : bisect_left(places, piece.end, key=_BASE)]
