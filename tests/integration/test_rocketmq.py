@@ -276,6 +276,21 @@ def test_an_official_client_gets_what_it_expects(rocketmq, language, lane):
     goes_through(PROGRAMS[language](), address(rocketmq), rocketmq, lane)
 
 
+@pytest.mark.parametrize("language", ["python", "go", "java"])
+def test_a_namespace_of_a_client_is_a_prefix_of_its_topics_and_groups(rocketmq, language):
+    """In all calls: also where the client is asked about a transaction. Node's names it in some
+    calls and not in others, and Rust's has none."""
+    message_type, expected = LANES["transaction"]
+    topic, group = fresh(rocketmq, "team.of", message_type)
+    short, short_group = topic.removeprefix("team."), f"of-{group}"
+    at, named = address(rocketmq), {"HEADRACE_NAMESPACE": "team"}
+    assert output_of(PROGRAMS[language](), at, "transaction", short, short_group, **named) == (
+        expected
+    )
+    left = post(rocketmq, f"/v1/queues/{topic}/team.{short_group}/receive", {"max": 1})
+    assert left["messages"] == [], "the group has acknowledged them"
+
+
 OF_OLDER_CLIENTS = [
     pytest.param(*pins[:2], lane, marks=() if lane == "normal" else pytest.mark.long)
     for pins, lane in product(OLDER, LANES_OF_OLDER)

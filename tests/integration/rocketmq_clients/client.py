@@ -30,7 +30,8 @@ ENDPOINT, LANE, TOPIC, GROUP = sys.argv[1:5]
 KEY = (os.environ.get("HEADRACE_ACCESS_KEY", ""), os.environ.get("HEADRACE_ACCESS_SECRET", ""))
 # On a slow machine, a partition may take longer to move than 3 s, the default.
 PATIENCE = {"request_timeout": 30} if LANE == "steady" else {}
-CONFIG = ClientConfiguration(ENDPOINT, Credentials(*KEY), **PATIENCE)
+NAMESPACE = os.environ.get("HEADRACE_NAMESPACE", "")
+CONFIG = ClientConfiguration(ENDPOINT, Credentials(*KEY), namespace=NAMESPACE, **PATIENCE)
 WAIT_S = 40
 INVISIBLE_S = 15
 

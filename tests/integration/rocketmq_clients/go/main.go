@@ -35,7 +35,7 @@ func check(err error) {
 
 func config(group string) *rmq.Config {
 	return &rmq.Config{
-		Endpoint: endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{
+		Endpoint: endpoint, ConsumerGroup: group, NameSpace: os.Getenv("HEADRACE_NAMESPACE"), Credentials: &credentials.SessionCredentials{
 			AccessKey: os.Getenv("HEADRACE_ACCESS_KEY"), AccessSecret: os.Getenv("HEADRACE_ACCESS_SECRET"),
 		},
 	}

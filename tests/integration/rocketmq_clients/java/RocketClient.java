@@ -43,6 +43,10 @@ public final class RocketClient {
             String secret = System.getenv("HEADRACE_ACCESS_SECRET");
             made.setCredentialProvider(new StaticSessionCredentialsProvider(key, secret));
         }
+        String namespace = System.getenv("HEADRACE_NAMESPACE");
+        if (namespace != null) { // by its name: older clients have none
+            ClientConfigurationBuilder.class.getMethod("setNamespace", String.class).invoke(made, namespace);
+        }
         // On a slow machine, a partition may take longer to move than 3 s, the default.
         if (arguments[1].equals("steady")) made.setRequestTimeout(Duration.ofSeconds(30));
         config = made.build();
