@@ -67,6 +67,28 @@ def test_a_listener_is_advertised_under_another_address(tmp_path) -> None:
         broker.stop()
 
 
+def test_rocketmqs_clients_are_sent_to_another_address_by_other_brokers(tmp_path) -> None:
+    """At the broker itself they get the address by which they asked."""
+    advertised = "PLAINTEXT://127.0.0.1:1,ROCKETMQ://mq.example:8081"
+    broker = Broker(tmp_path, "--advertise", advertised, "--rocketmq", "127.0.0.1:0")
+    broker.start()
+    try:
+        status, text = _get(broker.http, "/v1/brokers")
+        assert status == 200
+        (one,) = json.loads(text)["brokers"]
+        (found,) = [at for at in one["endpoints"] if at["face"] == "rocketmq"]
+        assert found["address"] == "mq.example:8081"
+    finally:
+        broker.stop()
+
+
+def test_an_address_is_advertised_only_for_a_listener_that_is_there(tmp_path) -> None:
+    broker = Broker(tmp_path, "--advertise", "PLAINTEXT://127.0.0.1:1,ROCKETMQ://mq.example:8081")
+    with pytest.raises(AssertionError):
+        broker.start()
+    assert "--advertise names the listener ROCKETMQ, which --rocketmq does not have" in broker.log()
+
+
 def _get(address: str, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=TIMEOUT_S) as answer:

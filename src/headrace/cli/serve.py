@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.broker.broker_config import BrokerConfig
-from headrace.broker.settings.kinds import Listener, Listeners, Switch
+from headrace.broker.settings.kinds import ROCKETMQ_LISTENER, Listener, Listeners, Switch
 from headrace.broker.settings.table import SETTINGS, topic_default_of
 from headrace.cli.cluster_options import CLUSTER_NAMES, cluster_settings, tls_of, with_tls
 from headrace.cli.config_file import config_option
@@ -431,10 +431,14 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
     first, *others = values["kafka"]
     http, *more_http = values["http"]
     advertised = {one.name: (one.host, one.port) for one in values["advertise"] or ()}
-    unknown = sorted(advertised.keys() - {one.name for one in values["kafka"]})
+    names = {one.name for one in values["kafka"]}
+    if values["rocketmq"] is not None:
+        names.add(ROCKETMQ_LISTENER)
+    unknown = sorted(advertised.keys() - names)
     if unknown:
+        option = "--rocketmq" if unknown[0] == ROCKETMQ_LISTENER else "--kafka"
         raise CommandFailed(
-            f"--advertise names the listener {unknown[0]}, which --kafka does not have; nothing"
+            f"--advertise names the listener {unknown[0]}, which {option} does not have; nothing"
             " was started"
         )
     return Settings(

@@ -404,10 +404,9 @@ async def _listen(
     certificates: Certificates,
 ) -> None:
     listener = certificates.listeners[endpoint.listener]
-    advertised = None
-    if face.name == KAFKA:
-        advertised = settings.advertised.get(endpoint.listener)
-    elif is_wildcard(endpoint.host):  # reached under the name that Kafka clients use
+    advertised = settings.advertised.get(endpoint.listener)
+    if advertised is None and face.name != KAFKA and is_wildcard(endpoint.host):
+        # Reached under the name that Kafka clients use.
         advertised = node.cluster.endpoints[0].host, endpoint.port
     try:
         address = await face.listen(endpoint.host, endpoint.port, listener, advertised)

@@ -237,7 +237,7 @@ def check_advertised(settings: Settings) -> None:
     """Raise RequestInvalid if an advertised address leads nowhere: Kafka refuses
     0.0.0.0 among `advertised.listeners`, too."""
     for endpoint in settings.endpoints:
-        if endpoint.face != KAFKA:
+        if endpoint.face != KAFKA and endpoint.listener not in settings.advertised:
             continue
         host, _ = settings.advertised.get(endpoint.listener, (endpoint.host, endpoint.port))
         if is_wildcard(host):

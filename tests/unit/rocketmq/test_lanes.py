@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from hashlib import md5
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_request
@@ -19,6 +20,7 @@ from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.errors import StorageUnavailable
 from headrace.log.visibility import READ_COMMITTED
+from headrace.metadata.endpoints import ROCKETMQ, Endpoint
 from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
 from headrace.records.partitioner import partition_of_key
@@ -679,6 +681,28 @@ async def test_routes_name_the_address_by_which_the_client_asked(rocket):
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 1
     await rocket.set_group(GROUP, **{"headrace.share.key.order": "true"})
     assert len((await rocket.ask("QueryAssignment", **where)).assignments) == 2
+
+
+@on_rocketmq
+async def test_routes_name_other_brokers_by_what_they_have_registered(rocket):
+    """A name, or an address of either family; one without the listener is represented by this."""
+    await rocket.create("orders", "fifo", partitions=5)
+    hosts = ["mq.example", "192.0.2.7", "2001:db8::7"]
+    schemes = [wire.DOMAIN_NAME, wire.IPV4, wire.IPV6]
+    owners = [
+        SimpleNamespace(id=7 + number, endpoints=(Endpoint(ROCKETMQ, "ROCKETMQ", host, 8081, ""),))
+        for number, host in enumerate(hosts)
+    ]
+    owners += [SimpleNamespace(id=17, endpoints=None), None]
+    rocket.node.services.cluster.leader_of = lambda _topic, number: owners[number]
+    answer = await rocket.ask("QueryRoute", topic={"name": "orders"})
+    found = [queue.broker.endpoints for queue in answer.message_queues]
+    assert [one.scheme for one in found[:3]] == schemes
+    expected = [(host, 8081) for host in hosts] + [("broker.test", 8081)] * 2
+    assert [(one.addresses[0].host, one.addresses[0].port) for one in found] == expected
+    names = [queue.broker.name for queue in answer.message_queues]
+    own = f"broker-{rocket.node.services.cluster.broker_id}"
+    assert names == ["broker-7", "broker-8", "broker-9", own, own]
 
 
 def acknowledgement(topic, *receipts):

@@ -280,7 +280,7 @@ class Listener(NamedTuple):
 
 
 class Listeners:
-    """Named addresses, as Kafka writes them."""
+    """Named addresses, as Kafka writes them; `also`: a reserved name that may be among them."""
 
     wire_type = STRING
     expected = (
@@ -288,13 +288,17 @@ class Listeners:
         " capital letters, digits and _, not HTTP"
     )
 
+    def __init__(self, also: str = "") -> None:
+        self._also = also
+
     def parse(self, text: str) -> tuple[Listener, ...]:
         """See Kind. An address without a name is the PLAINTEXT listener."""
         listeners: list[Listener] = []
         for item in text.split(","):
             name, separator, address = item.strip().rpartition("://")
             name = name if separator else PLAINTEXT
-            if not _LISTENER_NAME.fullmatch(name) or _RESERVED.fullmatch(name):
+            is_reserved = name != self._also and _RESERVED.fullmatch(name)
+            if not _LISTENER_NAME.fullmatch(name) or is_reserved:
                 raise ValueError(self.expected)
             try:
                 listeners.append(Listener(name, *HostAndPort().parse(address)))

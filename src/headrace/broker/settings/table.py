@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.broker_config import ACL
 from headrace.broker.security.connection_limits import UNLIMITED
 from headrace.broker.settings.kinds import (
+    ROCKETMQ_LISTENER,
     Addresses,
     HostAndPort,
     Listeners,
@@ -61,10 +62,11 @@ _PLACES = (
     ),
     BrokerSetting(
         "advertised.listeners",
-        Listeners(),
+        Listeners(also=ROCKETMQ_LISTENER),
         "Addresses by listener that clients should connect to, if they differ"
         " from --kafka. Clients receive the addresses of the listener that they"
-        " connected to.",
+        " connected to. ROCKETMQ stands for --rocketmq: the address to which other brokers"
+        " send RocketMQ's clients.",
         spelling="advertise",
         is_common=True,
     ),
