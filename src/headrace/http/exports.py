@@ -99,7 +99,7 @@ class ExportOperations:
         write = partial(_WRITERS[form], shown)
         rows = _rows(pages(), topic.name, query.get("max", MESSAGES), write)
         headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-        paced = self._charged(call.session, _with_head(rows, form))
+        paced = _with_head(self._charged(call, rows), form)
         return HeldStream(paced, _TYPES[form], headers, released)
 
     async def _page(
@@ -113,15 +113,16 @@ class ExportOperations:
         _check_whole(page)
         return page
 
-    async def _charged(
-        self, session: ClientSession, rows: AsyncIterator[bytes]
-    ) -> AsyncIterator[bytes]:
-        """The rows, as fast as the client's quota for reads lets them go."""
+    async def _charged(self, call: Call, rows: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The rows, as fast as the client's quota for reads lets them go. Raises what
+        `check_again` raises."""
         quotas = self._services.quotas
         async for one in rows:
-            throttle_ms = quotas.take(session, CONSUMER, len(one))
+            throttle_ms = quotas.take(call.session, CONSUMER, len(one))
             yield one
-            await quotas.wait_paid(session, CONSUMER, throttle_ms)
+            if throttle_ms:
+                await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
+                call.check_again()
 
     def _take_place(self, session: ClientSession, tenant: str) -> Callable[[], None]:
         """Count an export; returns what ends it. A client is a user, or an address without one.

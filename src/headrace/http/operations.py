@@ -60,6 +60,8 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_S_MAX: Final = 60.0
 """A request holds one of the server's tasks while its body arrives."""
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+LOGIN_CHECK_S: Final = 1.0
+"""How often a stream that waits is checked again, so that it ends soon after its login."""
 Json = dict[str, Any]
 CREATED: Final = "201"
 INT64_MAX: Final = 2**63 - 1

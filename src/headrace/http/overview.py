@@ -7,6 +7,8 @@ holds no events for a client that reads slowly, and continues after `Last-Event-
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation as Right
@@ -15,7 +17,15 @@ from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.errors import HeadraceError
 from headrace.http.event_streams import EventStream, event
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History
-from headrace.http.operations import TOPIC, Call, Json, Operation, integer, text
+from headrace.http.operations import (
+    LOGIN_CHECK_S,
+    TOPIC,
+    Call,
+    Json,
+    Operation,
+    integer,
+    text,
+)
 from headrace.http.partitions import failed_brokers
 from headrace.http.problems import details
 from headrace.http.verdict import PROBLEMS_MAX, Verdict
@@ -141,7 +151,6 @@ class OverviewOperations:
         shown: dict[str, Any] = {}
         try:
             while True:
-                call.check_again()  # rights may have been withdrawn
                 sees_cluster = _require_seen(call, name)
                 states = self._cluster_states() if sees_cluster else []
                 for kind, data in [*states, *self._topic_states(call, name)]:
@@ -153,9 +162,17 @@ class OverviewOperations:
                     if sees_cluster:
                         yield event("rates", history.point(number, number - 1), self._id(number))
                     number += 1
-                await history.wait_next()
+                await self._wait_next(call)
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield event("problem", call.shown(details(error)))
+
+    async def _wait_next(self, call: Call) -> None:
+        """Return when another sample was taken. Raises what `check_again` raises."""
+        number = self._history.taken
+        while self._history.taken == number:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._history.wait_next(), LOGIN_CHECK_S)
+            call.check_again()
 
     def _cluster_states(self) -> list[tuple[str, Json]]:
         """What is sent when it changes."""

@@ -23,6 +23,7 @@ from headrace.http.decoded import DECODE, add_decoded, check_decode
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import (
     INT64_MAX,
+    LOGIN_CHECK_S,
     OFFSET,
     PARTITION,
     TOPIC,
@@ -195,14 +196,26 @@ class RecordOperations:
                     is_quiet = False
                     throttle_ms = quotas.take(call.session, CONSUMER, len(encoded))
                     yield encoded
-                    await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
+                    if throttle_ms:
+                        await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
+                        call.check_again()
                 if is_quiet:
                     yield b": still there\n\n"
-                followed = await follower.next(FOLLOWED_RECORDS, KEEP_ALIVE_S)
-                call.check_again()  # rights may have been withdrawn
-                events = _events_of(followed, follower, run)
+                events = _events_of(await self._next(follower, call), follower, run)
         except HeadraceError as error:  # the head of the response was sent: say it in the stream
             yield event("problem", call.shown(details(error)))
+
+    @staticmethod
+    async def _next(follower: Follower, call: Call) -> Mapping[int, PartitionRead]:
+        """What comes next, nothing if that takes long. Raises the error of a partition, and what
+        `check_again` raises: rights may be withdrawn, and the login may end, meanwhile."""
+        left_s = KEEP_ALIVE_S
+        while True:
+            followed = await follower.next(FOLLOWED_RECORDS, min(left_s, LOGIN_CHECK_S))
+            call.check_again()
+            left_s -= LOGIN_CHECK_S
+            if left_s <= 0 or not all(found.is_empty for found in followed.values()):
+                return followed
 
 
 def _events_of(

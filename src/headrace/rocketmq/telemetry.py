@@ -51,6 +51,16 @@ class Telemetry:
         self._groups = groups
         self._clients = clients
         self._tasks = tasks
+        self._streams: dict[_Stream, None] = {}
+        """Those that have said whose they are."""
+        services.issuers.keys.issued.on_change(self._key_changed)
+
+    def _key_changed(self, id_: str, fact: object) -> None:
+        """End the streams of an access key that was revoked or has expired: they get no command
+        any more."""
+        ended = [] if fact is not None else [one for one in self._streams if one.key_id == id_]
+        for stream in ended:
+            stream.ended(Status.UNAUTHENTICATED, "the access key has ended")
 
     async def heartbeat(self, caller: Caller, request: Any, response: Any) -> None:
         """The client is there. Java's 5.0.0 leaves out what it is: its settings have said so."""
@@ -117,6 +127,8 @@ class Telemetry:
         if session is None:
             session = await check_session(stream.call)
         stream.session = session
+        if not stream.call.is_finished:
+            self._streams[stream] = None
         self._services.connections.join(stream.call.connection, session)
         caller = Caller(self._services, stream.call, "Telemetry", session)
         caller.require_still(())
@@ -155,6 +167,7 @@ class Telemetry:
 
     def left(self, stream: _Stream) -> None:
         """The stream has ended."""
+        self._streams.pop(stream, None)
         if stream.client is not None:
             self._clients.closed(stream.client, stream.call)
 
@@ -197,10 +210,16 @@ class _Stream:
         """See Requests."""
         self._telemetry.take(self, body)
 
-    def ended(self) -> None:
+    @property
+    def key_id(self) -> str:
+        """The access key that it is signed with; empty: none."""
+        identity = None if self.session is None else self.session.identity
+        return "" if identity is None else identity.key_id
+
+    def ended(self, status: Status = Status.OK, message: str = "") -> None:
         """See Requests."""
         self._end()
-        self.call.finish()
+        self.call.finish(status, message)
 
     def _end(self) -> None:
         self._telemetry.left(self)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.http.test_logins import Address, ask, basic, served, set_password
 
 from headrace.broker.security import browser_sessions
+from headrace.http import history, records
 from headrace.metadata.issued_facts import BROWSER_SESSIONS
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 
@@ -224,3 +225,52 @@ async def test_a_stream_ends_with_the_session_that_began_it():
             text = await reader.readuntil(b"the credentials are not valid")
         writer.close()
         assert b"secret text" not in text
+
+
+@pytest.mark.parametrize("path", ["/v1/topics/orders/tail", "/v1/events"])
+async def test_a_quiet_stream_ends_soon_after_its_login(path, monkeypatch):
+    """Not only once there is something to send."""
+    monkeypatch.setattr(records, "KEEP_ALIVE_S", 1e6)
+    monkeypatch.setattr(history, "INTERVAL_S", 1e6)
+    async with served() as address:
+        await address.node.topics.create("orders")
+        reader, writer = await asyncio.open_connection(*address)
+        lines = [f"GET {path} HTTP/1.1", "Host: localhost"]
+        lines.append(f"Authorization: {basic('alice', 'pä:ss')}")
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        await reader.readuntil(b"event: ")
+        await set_password(address.node, "another")
+        async with asyncio.timeout(30):
+            await reader.readuntil(b"event: problem")
+            await reader.readuntil(b"the credentials are not valid")
+        writer.close()
+
+
+@pytest.mark.parametrize("what", ["tail?from=earliest", "export"])
+async def test_a_slowed_stream_is_checked_again_before_it_goes_on(what):
+    """What was read while the login held waits for the quota, and is not sent after its end."""
+    async with served() as address:
+        node, quotas = address.node, address.node.services.quotas
+        await node.topics.create("orders")
+        given = f"Authorization: {basic('alice', 'pä:ss')}"
+        body = {"records": [{"value": f"text {number} {'x' * 80_000}"} for number in range(3)]}
+        assert (await ask(address, "POST", "/v1/topics/orders/records", given, body=body))[0] == 200
+        has_slowed, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(_session: Any, _kind: Any, size_bytes: int) -> None:
+            if size_bytes > 80_000:
+                has_slowed.set()
+                await go_on.wait()
+
+        quotas.take = lambda _session, _kind, size_bytes: size_bytes  # type: ignore[method-assign]
+        quotas.wait_paid = slow  # type: ignore[method-assign]
+        reader, writer = await asyncio.open_connection(*address)
+        lines = [f"GET /v1/topics/orders/{what} HTTP/1.1", "Host: localhost", given]
+        writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+        await asyncio.wait_for(has_slowed.wait(), 30)
+        await set_password(node, "another")
+        go_on.set()
+        text = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        assert b"text 0" in text
+        assert b"text 1" not in text

@@ -18,11 +18,14 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, PatternType, Perm
 from headrace.broker.security.api_keys import HTTP, ROCKETMQ, NewKey, ScopeRule
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
+from headrace.broker.security.users import CredentialChange
 from headrace.broker.services.record_sends import Outgoing
 from headrace.errors import PolicyViolation
+from headrace.grpc.service import Status
 from headrace.records.codec import Record
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.signed import KEYS_MAX, REFUSED, SignedConnection
+from headrace.runtime.scram import SHA_256, new_credential, salt_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -299,27 +302,53 @@ async def test_a_key_that_ends_ends_what_waits(ends):
         assert await made.code(made.headers(key)) == codes.UNAUTHORIZED
 
 
-async def test_a_stream_is_signed_once_and_ends_with_its_key():
-    async with signing() as made:
-        key = await made.key(ROOT)
+class Producer:
+    """A stream of settings, and what it is answered."""
+
+    def __init__(self, made: Signing, key: Key) -> None:
         path = f"/{wire.SERVICE}/Telemetry"
-        call = made.rocket.stream_call("Telemetry", made.connection, made.headers(key))
-        requests: Any = made.rocket.messaging.methods[path].handler(call)
-        command = wire.TelemetryCommand()
-        command.settings.client_type = wire.PRODUCER
-        command.settings.publishing.topics.add(name="orders")
+        self.call = made.rocket.stream_call("Telemetry", made.connection, made.headers(key))
+        self._requests: Any = made.rocket.messaging.methods[path].handler(self.call)
+        self._command = wire.TelemetryCommand()
+        self._command.settings.client_type = wire.PRODUCER
+        self._command.settings.publishing.topics.add(name="orders")
 
-        async def told() -> int:
-            call.arrived.clear()
-            requests.message(command.SerializeToString())
-            await asyncio.wait_for(call.arrived.wait(), 20)
-            return int(wire.TelemetryCommand.FromString(call.sent[-1]).status.code)
+    async def code(self) -> int:
+        """What settings are answered with."""
+        self.call.arrived.clear()
+        self._requests.message(self._command.SerializeToString())
+        await asyncio.wait_for(self.call.arrived.wait(), 20)
+        return int(wire.TelemetryCommand.FromString(self.call.sent[-1]).status.code)
 
-        assert await told() == codes.OK
+
+async def test_a_stream_is_signed_once_and_refused_when_its_key_has_expired():
+    async with signing() as made:
+        producer = Producer(made, await made.key(ROOT, lifetime_ms=DAY_MS))
+        assert await producer.code() == codes.OK
         made.rocket.rig.clock.ahead_ms += 3_600_000
-        assert await told() == codes.OK, "settings are sent again every five minutes"
-        await made.services.issuers.keys.revoke(key.id)
-        assert await told() == codes.UNAUTHORIZED
+        assert await producer.code() == codes.OK, "settings are sent again every five minutes"
+        made.rocket.rig.clock.ahead_ms += DAY_MS
+        assert await producer.code() == codes.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("ends", ["its key", "its user"])
+async def test_a_quiet_stream_ends_with_its_key(ends):
+    async with signing() as made:
+        users, keys = made.services.authentication.users, made.services.issuers.keys
+        credential = new_credential(SHA_256, "a password", salt_text(1))
+        await users.change([CredentialChange("root", SHA_256, credential)])
+        ended, other = await made.key(ROOT), await made.key()
+        streams = Producer(made, ended), Producer(made, other), Producer(made, ended)
+        for one in streams[:2]:
+            assert await one.code() == codes.OK
+        if ends == "its key":
+            await keys.revoke(ended.id)
+        else:
+            await users.change([CredentialChange("root", SHA_256, None)])
+        await asyncio.wait_for(streams[0].call.over.wait(), 20)
+        assert streams[0].call.status == Status.UNAUTHENTICATED
+        assert await streams[1].code() == codes.OK, "of another key on the same connection"
+        assert await streams[2].code() == codes.UNAUTHORIZED, "it had said nothing so far"
 
 
 async def test_a_key_is_refused_where_no_listener_authenticates():
