@@ -136,7 +136,7 @@ ACCESS: Final[Mapping[str, Access]] = {
     "listPastOffsets": needs(
         _topic(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "groups.group")
     ),
-    "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")),
+    "moveGroup": needs(_group(READ), _topic(READ, "body.offsets.topic")).audited(),
     "diagnoseGroup": needs(_group(DESCRIBE)),
     "getGroupLag": needs(_group(DESCRIBE)),
     "listHotKeys": needs(_topic(READ)),
@@ -158,8 +158,8 @@ ACCESS: Final[Mapping[str, Access]] = {
     "receive": _QUEUE,
     "settle": _QUEUE,
     "listParkedKeys": _SEE_QUEUE,
-    "parkKeys": _QUEUE,
-    "unparkKeys": _QUEUE,
+    "parkKeys": _QUEUE.audited(),
+    "unparkKeys": _QUEUE.audited(),
     "listQuotas": needs(cluster(SEE_SETTINGS)),
     "changeQuota": needs(cluster(SET)),
     "deleteQuota": needs(cluster(SET)),
@@ -174,7 +174,9 @@ ACCESS: Final[Mapping[str, Access]] = {
         _topic(WRITE, "body.to"),
         group(READ, "body.topic")._replace(prefix=REDRIVE_PREFIX),
         transaction(WRITE, "body.topic")._replace(prefix=REDRIVE_PREFIX),
-    ).by("redrive"),
+    )
+    .by("redrive")
+    .audited(),
     **{f"list{kind}Tasks": _OWN for kind in ("Search", "Trace", "Redrive")},
     **{f"{verb}{kind}": _RESULTS for kind in ("Search", "Trace") for verb in ("get", "follow")},
     **{f"{verb}Redrive": _OWN for verb in ("get", "follow")},

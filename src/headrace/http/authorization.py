@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from headrace.broker.services.services import Services
 
 Json = dict[str, Any]
-_CHANGING: Final = frozenset(
-    {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
-)
 _NAMING: Final = (
     *("name", "principal", "user", "client_id", "ip"),
     *("principals", "add", "move", "remove"),
@@ -143,15 +140,15 @@ class Rights:
 
     def note_change(self, path: Json, body: Json, *, failed: bool) -> None:
         """Write an administrative change to the audit log."""
-        needed = [need for need in self._access.needs if need.operation in _CHANGING]
+        needed = self._access.noted
         if needed:
             given = {"path": path, "body": body}
-            names = [
+            names = dict.fromkeys(
                 name
                 for need in needed
                 for name in (_names(given, need.of) if need.of else _named(path, body))
-            ]
-            self._services.audit.changed(self._session, self._request, names, int(failed))
+            )
+            self._services.audit.changed(self._session, self._request, [*names], int(failed))
 
 
 def _named(path: Json, body: Json) -> list[str]:

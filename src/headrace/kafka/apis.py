@@ -314,9 +314,9 @@ _APIS = (
         0,
         needs(cluster(Operation.ALTER)).by("scram_users"),
     ),
-    Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, _TOKENS),
-    Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, _TOKENS),
-    Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2, _TOKENS),
+    Api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2, _TOKENS.audited()),
+    Api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2, _TOKENS.audited()),
+    Api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2, _TOKENS.audited()),
     Api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, _TOKENS),
     Api(
         DESCRIBE_CLUSTER,
@@ -471,7 +471,7 @@ _APIS = (
         0,
         0,
         0,
-        needs(group(Operation.READ), topics(Operation.READ, "topics.topic_name")),
+        needs(group(Operation.READ), topics(Operation.READ, "topics.topic_name")).audited(),
     ),
     Api(
         DELETE_SHARE_GROUP_OFFSETS,

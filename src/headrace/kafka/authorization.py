@@ -217,29 +217,25 @@ async def as_written(check: Check, access: Access) -> Answer:
 
 # --- changes, for the audit log --------------------------------------------------------------
 
-_CHANGING: Final = frozenset(
-    {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
-)
 _NAMING: Final = (
     *("name", "resource_name", "group_id", "topic", "topic_name", "topic_id"),
-    *("transactional_id", "user", "principal", "entity_name"),
+    *("transactional_id", "user", "principal", "owner_principal_name"),
     *("resource_name_filter", "principal_filter"),
 )
 
 
 def is_change(api: Api) -> bool:
     """Whether a request administers something, rather than sending or receiving records."""
-    return api.key not in _NO_CHANGES and any(
-        need.operation in _CHANGING for need in api.access.needs
-    )
+    access = api.access
+    return api.key not in _NO_CHANGES and (access.is_audited or bool(access.noted))
 
 
 _NO_CHANGES: Final = frozenset({3, 27})
-"""Metadata, which may create a topic on first use, and WriteTxnMarkers."""
+"""Metadata, whose handler notes a topic that it creates, and WriteTxnMarkers."""
 
 
-def resources_of(request: Any) -> list[str]:
-    """The names of what a request is about."""
+def resources_of(api: Api, request: Any) -> list[str]:
+    """The names of what a change is about: where it has none, the cluster."""
     found: dict[str, None] = {}
     for field in request.__slots__:
         value = getattr(request, field)
@@ -248,14 +244,14 @@ def resources_of(request: Any) -> list[str]:
                 found.update(dict.fromkeys(_names_of(item)))
         elif field in _NAMING and value:
             found[str(value)] = None
-    return list(found)
+    return list(found) or [CLUSTER_NAME] * bool(api.access.needs)
 
 
 def _names_of(item: Any) -> list[str]:
     if isinstance(item, str):
         return [item]
     if entity := getattr(item, "entity", None):
-        return [f"{part.entity_type}={part.entity_name}" for part in entity]
+        return [f"{part.entity_type}={part.entity_name or '<default>'}" for part in entity]
     named = [str(value) for name in _NAMING if (value := getattr(item, name, None))]
     return [" ".join(named)] if named else []
 

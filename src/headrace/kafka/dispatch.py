@@ -23,13 +23,11 @@ from headrace.kafka.apis import (
     ADD_PARTITIONS_TO_TXN,
     ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
-    ALTER_SHARE_GROUP_OFFSETS,
     ALTER_USER_SCRAM_CREDENTIALS,
     API_VERSIONS,
     APIS,
     BROKER_APIS,
     CREATE_ACLS,
-    CREATE_DELEGATION_TOKEN,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
@@ -39,7 +37,6 @@ from headrace.kafka.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
     END_TXN,
-    EXPIRE_DELEGATION_TOKEN,
     FETCH,
     GET_TELEMETRY_SUBSCRIPTIONS,
     INCREMENTAL_ALTER_CONFIGS,
@@ -51,7 +48,6 @@ from headrace.kafka.apis import (
     OWN_APIS,
     PRODUCE,
     PUSH_TELEMETRY,
-    RENEW_DELEGATION_TOKEN,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SHARE_ACKNOWLEDGE,
@@ -191,14 +187,7 @@ _HANDLERS: dict[int, Handler] = {
     **forwarded_queues.HANDLERS,
 }
 _SERVED: Final = {**APIS, **OWN_APIS}
-_CHANGES: Final = frozenset(
-    {
-        *(api.key for api in APIS.values() if is_change(api)),
-        CREATE_DELEGATION_TOKEN,
-        RENEW_DELEGATION_TOKEN,
-        EXPIRE_DELEGATION_TOKEN,
-    }
-)
+_CHANGES: Final = frozenset(api.key for api in APIS.values() if is_change(api))
 _READS: Final = frozenset(
     key
     for key, api in APIS.items()
@@ -214,7 +203,6 @@ _STORED: Final = _CHANGES | {
     ADD_OFFSETS_TO_TXN,
     END_TXN,
     SHARE_ACKNOWLEDGE,
-    ALTER_SHARE_GROUP_OFFSETS,
 }
 """Holds its tenant's share until it is answered: it takes the disk, and waits for nothing that the
 tenant has yet to send."""
@@ -567,7 +555,7 @@ class KafkaFace:
             tenancy = tenancy_of(node, context.session)
             if tenancy is not None and not tenancy.enter(api.key, request):
                 return refusal(api.key, context.version, request, NOT_FOR_TENANTS)
-        resources = resources_of(request) if api.key in _CHANGES else ()
+        resources = resources_of(api, request) if api.key in _CHANGES else ()
         if node.services.authorizer.is_open:
             answer = await handler(node, request, context)
         else:

@@ -562,6 +562,34 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
     assert "123456" not in "".join(lines)
 
 
+NOTED = {
+    *("createTopic", "growTopic", "deleteTopic", "changeTopicConfig", "changeGroupConfig"),
+    *("deleteGroup", "moveGroup", "parkKeys", "unparkKeys", "startRedrive"),
+    *("createAcl", "deleteAcl", "createTenant", "changeTenant", "deleteTenant"),
+    *("changeQuota", "deleteQuota"),
+}
+"""Those of keys, sessions and dead letters are noted by their handlers."""
+
+
+def test_these_operations_administer_something():
+    assert {name for name, access in ACCESS.items() if access.noted} == NOTED
+
+
+@pytest.mark.parametrize("name", sorted(NOTED))
+async def test_what_administers_is_in_the_audit_log(name, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        await web.call(name)
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "headrace.audit"]
+    found = json.loads(line)
+    assert (found["event"], found["principal"], found["request"]) == ("changed", "User:root", name)
+    assert found["resources"]
+    assert len({*found["resources"]}) == len(found["resources"])
+    if "{group}" in web.by_name()[name].path:
+        assert GROUP in found["resources"]
+
+
 def test_the_documents_say_what_each_operation_needs():
     text = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
     missing = [name for name in ACCESS if f"`{name}`" not in text]

@@ -52,6 +52,11 @@ class Need(NamedTuple):
     """What precedes that name in the resource's."""
 
 
+_ADMINISTERING: Final = frozenset(
+    {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+)
+
+
 class Access(NamedTuple):
     """What one API needs."""
 
@@ -61,10 +66,23 @@ class Access(NamedTuple):
     rule: str = ""
     """What enforces the needs: a rule of `kafka/authorization_rules`, or a handler. Empty: they are
     enforced as written."""
+    is_audited: bool = False
+    """Whether it is in the audit log although it needs no right to administer."""
 
     def by(self, rule: str) -> Access:
         """These needs, enforced by a rule of their own."""
         return self._replace(rule=rule)
+
+    def audited(self) -> Access:
+        """These needs, of what changes more than a client's own."""
+        return self._replace(is_audited=True)
+
+    @property
+    def noted(self) -> tuple[Need, ...]:
+        """The needs whose resources the audit log names, of what administers something."""
+        if self.is_audited:
+            return tuple(need for need in self.needs if need.how is not How.SHOWN)
+        return tuple(need for need in self.needs if need.operation in _ADMINISTERING)
 
 
 def public(reason: str) -> Access:

@@ -184,7 +184,10 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
                     raise RequestInvalid("the request has a topic with neither a name nor an id")
                 found.append(topics.get_by_id(topic_id))
             else:
+                is_new = may_create and topics.find(item.name) is None
                 found.append(await topics.get_or_create(item.name, may_create=may_create))
+                if is_new:
+                    node.services.audit.changed(context.session, "Metadata", [item.name], 0)
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
             found.append(_missing(name, topic_id, error))
