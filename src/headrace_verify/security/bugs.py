@@ -7,7 +7,9 @@ Invariants: as in `wire.bugs`: `spoiled.py` patches the process before it starts
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import importlib
 import json
 import logging
@@ -142,6 +144,37 @@ def store_any_number_of_iterations(patch: Patch) -> None:
         patch(module, "ITERATIONS_MAX", 2**31)
 
 
+def begin_logins_by_any_mechanism(patch: Patch) -> None:
+    from headrace.broker.security.logins import Logins
+    from headrace.runtime.scram import HASHES
+
+    begin = Logins.begin
+
+    def lax(self: Any, mechanism: str, enabled: Any, *place: Any, **named: Any) -> Any:
+        return begin(self, mechanism, [*enabled, *HASHES], *place, **named)
+
+    patch(Logins, "begin", lax)
+
+
+def take_public_keys_for_secrets(patch: Patch) -> None:
+    from joserfc import jws
+
+    from headrace.broker.security import tokens
+
+    judge = tokens.Tokens.judge
+
+    async def confused(self: Any, token: str) -> Any:
+        head, _, signature = token.rpartition(".")
+        for key in self._keys:
+            public = key.as_pem(private=False)
+            mac = hmac.digest(public, head.encode(), hashlib.sha256)
+            if base64.urlsafe_b64encode(mac).decode().rstrip("=") == signature:
+                return self._user(json.loads(jws.extract_compact(token.encode()).payload))
+        return await judge(self, token)
+
+    patch(tokens.Tokens, "judge", confused)
+
+
 def believe_tokens_unseen(patch: Patch) -> None:
     from joserfc import jws
 
@@ -178,6 +211,35 @@ def take_all_absent_users_for_new_ones(patch: Patch) -> None:
     from headrace.broker.security.user_forms import UserForms
 
     patch(UserForms, "count", lambda _self, _credentials, _step: None)
+
+
+def keep_the_session_that_a_browser_brings(patch: Patch) -> None:
+    from headrace.broker.security.browser_sessions import BrowserSessions
+    from headrace.http.logins import AuthenticatedApp
+
+    brought: list[str] = []
+    kept: dict[str, Any] = {}
+    of_cookie, begin, find = (
+        AuthenticatedApp._of_cookie,
+        BrowserSessions.begin,
+        BrowserSessions.find,
+    )
+
+    async def noting(self: Any, headers: Any) -> Any:
+        brought[:] = [one.partition("=")[2] for one in headers.getlist("cookie")]
+        return await of_cookie(self, headers)
+
+    async def keeping(self: Any, identity: Any) -> Any:
+        value, session = await begin(self, identity)
+        kept.update(dict.fromkeys(brought, session))
+        return value, session
+
+    async def finding(self: Any, value: str) -> Any:
+        return kept.get(value) or await find(self, value)
+
+    patch(AuthenticatedApp, "_of_cookie", noting)
+    patch(BrowserSessions, "begin", keeping)
+    patch(BrowserSessions, "find", finding)
 
 
 def keep_sessions_that_were_signed_out(patch: Patch) -> None:
@@ -413,12 +475,15 @@ BUGS = (
     Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
     Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
     Hole(store_any_number_of_iterations, ("scram is neither",), says="iterations are stored"),
+    Hole(begin_logins_by_any_mechanism, ("scram is neither",), says="not enabled begins a login"),
     Hole(believe_tokens_unseen, ("forged tokens",), says="logs in"),
+    Hole(take_public_keys_for_secrets, ("forged tokens",), says="as a secret logs in"),
     Hole(take_names_that_collide_for_one, ("rules are of one name",), says="a_b"),
     Hole(
         give_absent_users_a_new_salt_each_time, ("errors do not tell",), says="the salt of nobody"
     ),
     Hole(take_all_absent_users_for_new_ones, ("errors do not tell",), says="nobody is asked for"),
+    Hole(keep_the_session_that_a_browser_brings, ("sessions are new",), says="planted session is"),
     Hole(keep_sessions_that_were_signed_out, ("sessions are new",), says="still holds"),
     Hole(take_sessions_from_any_page, ("other sites cannot",), says="another site"),
     Hole(believe_a_header_of_a_proxy, ("headers do not smuggle",), says="X-Forwarded-User"),
