@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, print_json, print_table
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import PRINCIPAL_NAME, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.records.tenant_names import written
 
@@ -68,7 +68,12 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(OPERATIONS, case_sensitive=False),
             help="May be repeated.",
         ),
-        click.option("--principal", metavar="TYPE:NAME", help="For example User:alice, or User:*."),
+        click.option(
+            "--principal",
+            type=PRINCIPAL_NAME,
+            metavar="TYPE:NAME",
+            help="For example User:alice, or User:*.",
+        ),
     ):
         command = option(command)
     return command
@@ -172,10 +177,9 @@ def add(
     **options: Any,
 ) -> None:
     """Add rules, for one principal."""
-    if principal is None or ":" not in principal:
-        what = "no principal specified" if principal is None else f"{principal!r} has no type"
-        step = f"Add --principal User:{principal or 'NAME'}"
-        raise CommandFailed(f"{what}; nothing was changed", step, USAGE)
+    if principal is None:
+        step = "Add --principal User:NAME"
+        raise CommandFailed("no principal specified; nothing was changed", step, USAGE)
     permission = "DENY" if deny else "ALLOW"
     bindings = [
         _binding(resource, prefix=prefix, entry=(principal, host or "*", one, permission))

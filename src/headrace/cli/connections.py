@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.parameters import PRINCIPAL_NAME
 from headrace.cli.web import HTTP, Web
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ PAGE = 1_000
 @click.command()
 @click.option("--software", metavar="NAME", help="Only of this software, as clients name it.")
 @click.option("--software-version", metavar="VERSION", help="Only of this version of it.")
-@click.option("--principal", metavar="TYPE:NAME", help="Only of this user, such as User:alice.")
+@click.option(
+    "--principal",
+    type=PRINCIPAL_NAME,
+    metavar="TYPE:NAME",
+    help="Only of this user, such as User:alice.",
+)
 @click.option("--client-id", metavar="NAME", help="Only of this client id.")
 @click.option("--counts", "is_counted", is_flag=True, help="Count them by software and user.")
 @HTTP

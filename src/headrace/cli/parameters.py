@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headrace.cli.completion import complete_topics
+from headrace.cli.failures import USAGE, CommandFailed
 from headrace.errors import HeadraceError
 from headrace.records.tenant_names import key_of
 from headrace.server.settings import parse_address
@@ -39,6 +40,26 @@ class TopicName(click.ParamType[str]):
 
 
 TOPIC_NAME: Final = TopicName()
+
+
+class PrincipalName(click.ParamType[str]):
+    """A principal, with its type: without one it would be nobody's name."""
+
+    name = "principal"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click.ParamType. Raises CommandFailed."""
+        if not all(value.partition(":")):
+            option = "--principal" if param is None else param.opts[0]
+            raise CommandFailed(
+                f"{value[:100]!r} has no type or no name; nothing was changed",
+                f"Add {option} User:{value.strip(':') or 'NAME'}",
+                USAGE,
+            )
+        return value
+
+
+PRINCIPAL_NAME: Final = PrincipalName()
 
 
 def number_option(

@@ -13,6 +13,7 @@ import click
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.pairs import setting
+from headrace.cli.parameters import PRINCIPAL_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _asked(session: CliSession, method: str, path: str, body: Any = None, **quer
     "--principal",
     "principals",
     multiple=True,
+    type=PRINCIPAL_NAME,
     metavar="TYPE:NAME",
     help="Of the tenant, for example User:alice. May be repeated.",
 )
@@ -121,6 +123,7 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     "--add",
     "added",
     multiple=True,
+    type=PRINCIPAL_NAME,
     metavar="TYPE:NAME",
     help="A principal to add. May be repeated.",
 )
@@ -128,6 +131,7 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     "--move",
     "moved",
     multiple=True,
+    type=PRINCIPAL_NAME,
     metavar="TYPE:NAME",
     help="A principal to take from its tenant. May be repeated.",
 )
@@ -135,6 +139,7 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     "--remove",
     "removed",
     multiple=True,
+    type=PRINCIPAL_NAME,
     metavar="TYPE:NAME",
     help="A principal to remove. May be repeated.",
 )

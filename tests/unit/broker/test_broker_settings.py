@@ -155,6 +155,37 @@ async def test_invalid_settings_are_refused_and_nothing_is_stored(name, value, m
         assert one.config.compaction_interval_ms == 15_000
 
 
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.truststore.location"])
+async def test_a_file_of_certificates_is_read_again_also_by_the_name_of_a_listener(name):
+    """As operators of Kafka do it, whose certificates belong to listeners."""
+    readings = []
+
+    async def read():
+        readings.append(name)
+
+    given = {name: "/common.pem", f"listener.name.own.{name}": "/own.pem"}
+    of_all = {"headrace.http": "127.0.0.1:1", **given}
+    async with running(BrokerConfig(broker_id=3, offsets_partition_count=2), given=of_all) as one:
+        one.settings._read_certificates = read
+        for named, value in (
+            (name, "/common.pem"),
+            (f"listener.name.client.{name}", "/common.pem"),
+            (f"listener.name.own.{name}", "/own.pem"),
+        ):
+            readings.clear()
+            await one.settings.change("3", [ConfigChange(named, SET, value)])
+            assert readings == [name], named
+        readings.clear()
+        for named, value in (
+            (f"listener.name.client.{name}", "/other.pem"),
+            (f"listener.name.own.{name}", "/common.pem"),
+        ):
+            with pytest.raises(ConfigInvalid, match=f"--listener-setting {named}=VALUE"):
+                await one.settings.change("3", [ConfigChange(named, SET, value)])
+        assert not readings
+        assert one.settings.overrides("3") == {}
+
+
 @pytest.mark.parametrize("broker", ["-1", "x", "03", str(2**31), "\u0663"])
 async def test_malformed_broker_ids_are_refused(broker):
     async with node() as one:

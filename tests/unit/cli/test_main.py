@@ -176,13 +176,26 @@ def test_a_misspelt_topic_or_group_is_answered_by_the_right_one():
     assert "did you mean" not in failures.no_topic("order", ["nums"]).message
 
 
-def test_a_principal_without_a_type_is_answered_by_one_that_has_it(capsys):
-    code, _, err = run(
-        "acl", "add", "--principal", "bob", "--operation", "read", "--topic", "t", capsys=capsys
-    )
-    assert code == failures.USAGE
-    assert "'bob' has no type" in err
-    assert "--principal User:bob" in err
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("acl add --operation read --topic t", "--principal"),
+        ("acl list", "--principal"),
+        ("acl remove", "--principal"),
+        ("acl explain --operation read --topic t", "--principal"),
+        ("connections", "--principal"),
+        ("tenant create acme", "--principal"),
+        ("tenant set acme", "--add"),
+        ("tenant set acme", "--move"),
+        ("tenant set acme", "--remove"),
+    ],
+)
+def test_a_principal_without_a_type_is_answered_by_one_that_has_it(command, option, capsys):
+    for given in ("bob", ":bob", "User:"):
+        code, _, err = run(*command.split(), option, given, capsys=capsys)
+        assert code == failures.USAGE
+        assert f"{given!r} has no type" in err
+        assert f"{option} User:" in err
 
 
 def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):

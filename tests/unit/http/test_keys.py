@@ -79,6 +79,9 @@ async def test_a_scope_narrows_what_the_user_may_do(authorizer):
             given = f"Authorization: {bearer(key)}"
             status, answer = await ask(address, method, path, given, body=body)
             assert status == 403, (path, answer)
+            if path.startswith("/v1"):
+                assert "by its scope" in answer, "no rule would help"
+                assert "headrace key create" in answer
         records = "/v1/topics/orders/records?partition=0&offset=0"
         assert (await get(address, records, bearer(key)))[0] == 200
 
@@ -89,6 +92,8 @@ async def test_a_scope_gives_no_right_that_the_user_lacks():
         every = READ_ORDERS | {"name": "*", "operation": "ALL"}
         key = await create(address, scope=[every])
         assert await listed(address, key) == []
+        status, answer = await get(address, "/v1/topics/secrets", bearer(key))
+        assert (status, "headrace acl add" in answer) == (403, True)
 
 
 async def test_a_key_makes_no_keys_and_no_session():

@@ -137,12 +137,18 @@ _ERRORS: Final[dict[ResourceType, type[Unauthorized]]] = {
 def unauthorized(
     session: ClientSession, operation: Operation, kind: ResourceType, name: str
 ) -> Unauthorized:
-    """The error of a missing right."""
+    """The error of a missing right, which a rule can give, or a wider scope of the client's key."""
     what = kind.name.lower().replace("_", " ")
     of = "" if kind == ResourceType.CLUSTER else f" {name[:255]!r}"
+    scope = session.scope
+    if scope is None or scope.covers(operation, kind, name):
+        who, step = str(session.principal or "the client"), "an administrator can allow it"
+        step += " (headrace acl add)"
+    else:
+        who = f"the key of {session.principal}, by its scope,"
+        step = "create another one (headrace key create --scope)"
     return _ERRORS[kind](
-        f"{session.principal or 'the client'} may not {operation.name} {what}{of}: an administrator"
-        " can allow it (headrace acl add)",
+        f"{who} may not {operation.name} {what}{of}: {step}",
         operation=operation,
         kind=kind,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -233,13 +234,14 @@ class BrokerSettings:
             if not is_dry_run:
                 await self._read_certificates()
             changes = rest
-        change = partial(changed, changes, definitions=SETTINGS, check=_check)
+        change = partial(changed, changes, definitions=_definitions(changes), check=_check)
         await self._change(broker, change, is_dry_run=is_dry_run)
 
     def _is_reread(self, change: ConfigChange) -> bool:
         """Whether it names the file of certificates that is in use."""
-        known, _ = self._start.get(change.name, (None, None))
-        is_same = change.operation == SET and known is not None and change.value == known
+        common = next((one for one in _CERTIFICATE_FILES if change.name.endswith(f".{one}")), "")
+        named = self._start.get(change.name) or self._start.get(common) or (None, None)
+        is_same = change.operation == SET and named[0] is not None and change.value == named[0]
         return is_same and change.name.endswith(_CERTIFICATE_FILES)
 
     async def replace(
@@ -313,6 +315,15 @@ def _broker_id(broker: str) -> int | None:
     return int(broker)
 
 
+def _definitions(changes: Iterable[ConfigChange]) -> Mapping[str, BrokerSetting]:
+    """Those of all brokers, and those of single listeners that are to be changed."""
+    found = dict(SETTINGS)
+    for name, _operation, _value in changes:
+        with suppress(ConfigInvalid):  # refused as unknown
+            found[name] = setting_named(name)
+    return found
+
+
 def _check_not_fixed(changes: Iterable[str]) -> None:
     for name in changes:
         if name in FIXED:
@@ -326,8 +337,9 @@ def _check(name: str, value: str | None) -> None:
     """Raise ConfigInvalid unless the setting exists, is dynamic, and accepts the value."""
     setting = setting_named(name)
     if not setting.can_change:
+        option = setting.option if name in SETTINGS else f"listener-setting {name}=VALUE"
         raise ConfigInvalid(
             f"{name} cannot be changed while the broker is running: nothing was changed. "
-            f"Restart the broker with --{setting.option}"
+            f"Restart the broker with --{option}"
         )
     setting.parse(value, "the request")
