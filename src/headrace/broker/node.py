@@ -108,6 +108,7 @@ from headrace.metadata.tenant_facts import TENANTS
 from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.records.tenant_names import tenant_of
+from headrace.runtime.disk import open_files_limit
 from headrace.runtime.rounds import Rounds
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
@@ -577,7 +578,9 @@ def _services_of(node: Node, machine: Machine) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=node.authentication,
-        connections=ConnectionLimits(node.config, node.clock.now_ns, node.tenant_rates.counts),
+        connections=ConnectionLimits(
+            node.config, node.clock.now_ns, node.tenant_rates.counts, open_files_limit()
+        ),
         issuers=node.issuers,
         helper_access=partial(helper_access, machine.helper_listener, node.authentication),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),

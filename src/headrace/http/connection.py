@@ -1,9 +1,10 @@
 """One HTTP connection: uvicorn's on httptools, with the bounds and refusals that the parser lacks.
 
 Responsibilities: of what a client sends ahead, at most one slice is parsed before the response that
-is owed is sent; the rest stays unparsed. Heads, trailers and chunk extensions are bounded. A
-malformed request gets 400 after the responses that are owed before it, and ends the connection. The
-head and the body of a response are one write (`JoinedWrites`). Knows no path and no handler.
+is owed is sent; the rest stays unparsed. Heads, trailers and chunk extensions are bounded, and the
+time in which a head arrives. A malformed request gets 400 after the responses that are owed before
+it, a late one 408, and either ends the connection. The head and the body of a response are one
+write (`JoinedWrites`). Knows no path and no handler.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from headrace.http.problems import problem
 from headrace.runtime.tls import certificate_of, server_name_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.listener import ListenerSecurity
 
@@ -38,6 +41,9 @@ each time that a handler asks whether its client has disconnected."""
 BARREN_BYTES_MAX: Final = 64 * 1024
 """Of input in a row that completes no head, no message and no part of a body: a page token or a
 name of the longest kind, percent-encoded, fits."""
+HEAD_S_MAX: Final = 30.0
+"""From the connection, or the first byte while no response is owed, to the end of a head: as long
+as a Kafka client has for its login."""
 PRINCIPAL: Final = "principal"
 """The key of a request's state that holds the principal of the client's certificate."""
 PLACE: Final = "place"
@@ -79,6 +85,7 @@ class HttpConnection(HttpToolsProtocol):
         self._is_in_head = False
         self._has_ended = False
         """Nothing more is parsed: the request before was malformed, or asked for an upgrade."""
+        self._head_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio.Protocol."""
@@ -103,6 +110,7 @@ class HttpConnection(HttpToolsProtocol):
             if oldest is not None:
                 self.connections.discard(oldest)
                 oldest.transport.abort()
+        self._await_head()
 
     def _is_within(self, limits: ConnectionLimits, transport: Any) -> bool:
         """Whether the connection is within the limits, and counted then."""
@@ -118,6 +126,7 @@ class HttpConnection(HttpToolsProtocol):
         """See asyncio.Protocol."""
         if self._limits is not None:
             self._limits.close(self)
+        self._end_awaiting_head()
         super().connection_lost(exc)
 
     @property
@@ -135,6 +144,8 @@ class HttpConnection(HttpToolsProtocol):
             return
         if not self._unparsed and len(data) <= SLICE_BYTES and self._may_parse():
             self._parse(data)  # nearly every request
+            if self.is_idle:
+                self._await_head()
             return
         self._unparsed = data if not self._unparsed else bytes(self._unparsed) + data
         self._parse_unparsed()
@@ -155,6 +166,27 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = rest
         if rest:
             self.flow.pause_reading()
+        elif self.is_idle:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        """Have the head that has begun, or is yet to begin, end in time."""
+        if self._head_due is None and not self.transport.is_closing():
+            self._head_due = self.loop.call_later(HEAD_S_MAX, self._head_is_late)
+
+    def _end_awaiting_head(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _head_is_late(self) -> None:
+        self._head_due = None
+        if not self._is_in_head:
+            self.transport.close()  # it asked for nothing
+            return
+        self._has_ended = True
+        detail = f"the head of the request did not arrive within {HEAD_S_MAX:.0f} s"
+        self._end_with(408, "Request Timeout", detail, "send it at once")
 
     def _parse(self, data: bytes | memoryview) -> None:
         self._is_barren = True
@@ -196,10 +228,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """See HttpToolsProtocol: a problem, as for every other error."""
-        response = problem(
-            400, msg, f"send valid HTTP/1.1, heads of {BARREN_BYTES_MAX} bytes at most"
-        )
-        head = [b"HTTP/1.1 400 Bad Request"]
+        next_step = f"send valid HTTP/1.1, heads of {BARREN_BYTES_MAX} bytes at most"
+        self._end_with(400, "Bad Request", msg, next_step)
+
+    def _end_with(self, status: int, reason: str, detail: str, next_step: str) -> None:
+        response = problem(status, detail, next_step)
+        head = [f"HTTP/1.1 {status} {reason}".encode()]
         fields = [*self.server_state.default_headers, *response.raw_headers]
         head += [name + b": " + value for name, value in (*fields, (b"connection", b"close"))]
         self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body))
@@ -234,6 +268,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """See HttpToolsProtocol. Raises RequestMalformed."""
         self._is_in_head = self._is_barren = False
+        self._end_awaiting_head()
         version = self.parser.get_http_version()
         hosts = sum([name == _HOST for name, _value in self.headers])
         if version not in VERSIONS or hosts > 1 or (version == "1.1" and not hosts):

@@ -8,6 +8,8 @@ import pytest
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.connection_limits import (
+    ADDRESS_MAX,
+    UNLIMITED,
     ConnectionLimits,
     ListenerLimits,
     parse_overrides,
@@ -20,9 +22,11 @@ CONFIG = BrokerConfig()
 class Limited:
     """Limits whose clock a test moves."""
 
-    def __init__(self, **config: object) -> None:
+    def __init__(self, descriptors: int = UNLIMITED, **config: object) -> None:
         self.now_ns = 0
-        self.limits = ConnectionLimits(replace(CONFIG, **config), lambda: self.now_ns)
+        self.limits = ConnectionLimits(
+            replace(CONFIG, **config), lambda: self.now_ns, None, descriptors
+        )
         self._next = 0
 
     def open(self, host: str = "10.0.0.1", listener: str = "CLIENT") -> tuple[int, str]:
@@ -43,6 +47,24 @@ def test_an_address_has_its_limit_and_its_override():
     limited.limits.close(first)
     assert limited.open()[1] == ""
     assert limited.limits.refused_total == 3
+
+
+@pytest.mark.parametrize(("descriptors", "most"), [(1_000_000, ADDRESS_MAX), (40, 10)])
+def test_an_address_of_another_machine_leaves_room_for_others_without_any_limit(descriptors, most):
+    limited = Limited(descriptors)
+    assert [limited.open()[1] for _ in range(most)] == [""] * most
+    assert limited.open()[1] == f"max.connections.per.ip, {most} for 10.0.0.1"
+    assert limited.open("10.0.0.2")[1] == ""
+    for local in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert {limited.open(local)[1] for _ in range(most + 1)} == {""}
+
+
+def test_the_limit_of_another_machine_is_lifted_by_a_setting():
+    more = Limited(40, connections_per_ip_max=12)
+    assert [more.open()[1] for _ in range(13)].count("") == 12
+    one = Limited(40, connections_per_ip_overrides=f"10.0.0.1:{UNLIMITED}")
+    assert {one.open()[1] for _ in range(20)} == {""}
+    assert [one.open("10.0.0.2")[1] for _ in range(20)].count("") == 10
 
 
 def test_a_listener_has_its_limit_and_the_one_of_brokers_is_exempt_from_the_brokers():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 import uvicorn
@@ -305,5 +306,70 @@ def test_a_body_that_does_not_arrive_holds_no_task(monkeypatch):
         assert (status, b"did not arrive" in body) == (400, True)
         with pytest.raises(asyncio.IncompleteReadError):  # the rest is not taken for a request
             await one.response()
+
+    on_a_socket(answer, test)
+
+
+# --- requests that are late ----------------------------------------------------------------------
+
+
+async def ask_first(one, monkeypatch) -> None:
+    """From the next head on, little time is left for one; the first is not in a hurry."""
+    one.send(get(b"/first"))
+    assert (await one.response())[0] == 200
+    monkeypatch.setattr(connection, "HEAD_S_MAX", 0.05)
+
+
+def test_a_head_that_does_not_end_is_answered_and_ends_its_connection(monkeypatch):
+    async def test(one) -> None:
+        await ask_first(one, monkeypatch)
+        for part in (b"GET / HTTP/1.1\r\n", HOST, b"X: "):
+            one.send(part)
+            await asyncio.sleep(0)
+        status, headers, body = await one.response()
+        assert (status, headers[b"connection"]) == (408, b"close")
+        assert b"did not arrive" in body
+        assert await one.rest() == b""
+
+    on_a_socket(echo, test)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_connection_that_asks_for_nothing_is_closed(sent, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S_MAX", 0.05)
+
+    async def test(one) -> None:
+        one.send(sent)
+        assert await one.rest() == b""
+
+    on_a_socket(echo, test)
+
+
+def test_a_body_after_an_early_response_has_no_longer_than_a_head(monkeypatch):
+    async def answer(scope, receive, send) -> None:
+        await respond(send, b"no")
+
+    async def test(one) -> None:
+        await ask_first(one, monkeypatch)
+        one.send(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000\r\n\r\n")
+        assert (await one.response())[0] == 200
+        one.send(b"123")
+        assert await one.rest() == b""
+
+    on_a_socket(answer, test)
+
+
+def test_a_response_that_is_owed_may_take_longer_than_a_head(monkeypatch):
+    never = threading.Event()
+
+    async def answer(scope, receive, send) -> None:
+        if scope["path"] == "/slow":
+            await asyncio.to_thread(never.wait, 0.3)
+        await respond(send, b"at last")
+
+    async def test(one) -> None:
+        await ask_first(one, monkeypatch)
+        one.send(get(b"/slow"))
+        assert (await one.response())[2] == b"at last"
 
     on_a_socket(answer, test)

@@ -1,8 +1,9 @@
 """How many connections clients may have, and how fast they may open them (KIP-308, 402, 612).
 
 Invariants: no I/O. One set of counts for the listeners of all protocols. Kafka's settings and
-meanings, but for one point: where Kafka's acceptor stops to accept, which lets clients wait until
-they time out, a connection over a limit is closed at once.
+meanings, but for two points: where Kafka's acceptor stops to accept, which lets clients wait until
+they time out, a connection over a limit is closed at once; and where no limit of an address is set,
+one of another machine has that of `ADDRESS_MAX`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ Client: TypeAlias = "tuple[str, TenantPlace | None]"
 
 UNLIMITED: Final = 2_147_483_647
 """Kafka's default of its connection limits."""
+ADDRESS_MAX: Final = 8_192
+"""Of connections from one address beyond loopback, unless a limit is set: more than a machine of
+clients opens, and few enough that the descriptors and the memory suffice for others."""
 _ALL: Final = ""
 
 
@@ -86,6 +90,15 @@ def parse_overrides(text: str) -> Mapping[str, int]:
     return found
 
 
+def _is_local(host: str) -> bool:
+    """Whether connections come from this machine, or from no address (simulated ones)."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 class ConnectionLimits:
     """See the module."""
 
@@ -94,8 +107,12 @@ class ConnectionLimits:
         config: BrokerLimits,
         now_ns: Callable[[], int],
         tenants: TenantConnections | None = None,
+        descriptors: int = UNLIMITED,
     ) -> None:
-        """`config` may change: each new connection is compared with its values of that time."""
+        """`config` may change: each new connection is compared with its values of that time.
+        `descriptors`: how many this process may open; one address never has more than a quarter,
+        unless its limit is set."""
+        self._address_max = min(ADDRESS_MAX, descriptors // 4)
         self._config = config
         self._now_ns = now_ns
         self.of_listeners: dict[str, ListenerLimits] = {}
@@ -141,7 +158,10 @@ class ConnectionLimits:
         text = config.connections_per_ip_overrides
         if text != self._overrides[0]:
             self._overrides = text, parse_overrides(text)
-        return self._overrides[1].get(host, config.connections_per_ip_max)
+        most = self._overrides[1].get(host, config.connections_per_ip_max)
+        if most == UNLIMITED and host not in self._overrides[1] and not _is_local(host):
+            return self._address_max
+        return most
 
     def delay_ms(self, listener: str) -> int:
         """Charge a new connection to the rates of its listener and of the broker; returns for how

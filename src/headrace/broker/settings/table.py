@@ -448,7 +448,9 @@ _CONNECTIONS = (
         "max.connections.per.ip",
         "connections_per_ip_max",
         Whole(0, UNLIMITED),
-        "Maximum number of connections from one address, of all listeners together.",
+        "Maximum number of connections from one address, of all listeners together. With the"
+        " default, an address beyond loopback has 8,192, or a quarter of the descriptors that the"
+        " broker may open if that is less; max.connections.per.ip.overrides can lift this for one.",
         **LIVE,
     ),
     of_config(
