@@ -236,6 +236,27 @@ async def test_an_age_that_is_not_in_memory_is_unknown_and_not_read(web):
         assert [one.records for one in found] == [2, 1, 0], "the lag now needs no age"
 
 
+@on_the_web
+async def test_the_lag_in_the_partitions_that_are_loaded_is_kept_as_a_lower_bound(web):
+    """A partition that nobody has used since the start is not loaded for it."""
+    await web.node.topics.create(TOPIC, 2)
+    await web.ask("POST", f"{PATH}/records", {"records": [{"value": "x", "partition": 0}] * 3})
+    for group, numbers in {"both": (0, 1), "cold": (1,)}.items():
+        offsets = [OffsetToCommit(TOPIC, number, 0) for number in numbers]
+        commit = CommitCommand(group, NO_GENERATION, "", None, offsets)
+        await web.node.services.groups.commit(commit)
+    cold = web.node.topics.by_name[TOPIC].log(1)
+    assert cold is None or not cold.is_loaded
+    await take_sample(web.node.services.lags)
+    _, both = await web.ask("GET", "/v1/groups/both/lag")
+    assert [(one["lag_records"], one["lag_ms"], one["is_partial"]) for one in both["points"]] == [
+        (3, None, True)
+    ]
+    assert (both["lag_is_partial"], both["trend"]) == (True, None)
+    _, nothing = await web.ask("GET", "/v1/groups/cold/lag")
+    assert nothing["points"] == [], "nothing of its lag is known"
+
+
 async def coordinated_by(cluster, web):
     """The id of a group that this broker coordinates."""
     for index in range(100):

@@ -4,7 +4,8 @@ Invariants: knows no protocol; loads no log, and reads no disk: the age of a rec
 memory is unknown. Each broker samples what it knows: share groups on the
 partitions that it serves, and consumer groups that it coordinates, for which it asks the other
 brokers once where the partitions end. Memory is bounded by GROUPS_MAX. A lag in fewer partitions
-than the group has is a lower bound, and said to be one; of a consumer group it is not kept.
+than the group has is a lower bound, and said to be one. Of a consumer group it is kept if the
+others are not loaded anywhere, and not if a broker did not answer: the next sample may be whole.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class LagPart(NamedTuple):
 
     records: int = 0
     partitions: int = 0
-    """Of a share group: those that are counted. Of a consumer group 0."""
+    """Of a share group: those that are counted. Of a consumer group: those that are not, because no
+    broker has loaded them, if others are."""
     is_cut: bool = False
     """Of a consumer group: where some of its partitions end is not known."""
     age_ms: int = 0
@@ -191,7 +193,7 @@ class GroupLags:
             {
                 group: Sample(part.records << PARTITIONS_BITS | part.partitions, part.age_ms)
                 for group, part in parts.items()
-                if not part.is_cut
+                if not part.is_cut or part.partitions
             },
         )
 
@@ -210,7 +212,7 @@ class GroupLags:
                 number * INTERVAL_MS,
                 part.records,
                 None if part.age_ms == UNKNOWN else part.age_ms,
-                part.partitions < wanted,
+                part.partitions < wanted if wanted else part.partitions > 0,
             )
             for number, part in sorted(parts.items())
         ]
@@ -276,13 +278,16 @@ class GroupLags:
         for places in offsets.values():
             for place, offset in places.items():
                 wanted[place].update(() if ages is None else (offset,))
-        ends = await self._ends(wanted, ages)
+        ends, is_whole = await self._ends(wanted, ages)
         for group, places in offsets.items():
             known = [(ends[place], offset) for place, offset in places.items() if place in ends]
             lags = [max(end.high_watermark - max(at, end.start), 0) for end, at in known]
             times = [end.ages_ms.get(at, UNKNOWN) for end, at in known]
-            is_group_cut = len(known) < len(places) or group == cut_group
-            parts[group] = LagPart(sum(lags), 0, is_group_cut, _oldest(times))
+            unknown = len(places) - len(known)
+            unloaded = unknown if known and is_whole and group != cut_group else 0
+            age_ms = UNKNOWN if unloaded else _oldest(times)
+            is_group_cut = unknown > 0 or group == cut_group
+            parts[group] = LagPart(sum(lags), unloaded, is_group_cut, age_ms)
         return parts, is_cut or cut_group is not None
 
     def _offsets(self) -> tuple[dict[str, dict[Place, int]], str | None]:
@@ -301,8 +306,9 @@ class GroupLags:
 
     async def _ends(
         self, places: Mapping[Place, Iterable[int]], ages: Ages | None
-    ) -> dict[Place, End]:
-        """The end of each of these partitions that is loaded, with the ages of these offsets."""
+    ) -> tuple[dict[Place, End], bool]:
+        """(the end of each of these partitions that is loaded, with the ages of these offsets,
+        whether all brokers have answered)."""
         wanted: dict[str, list[list[int]]] = defaultdict(list)
         for (name, number), offsets in sorted(places.items()):
             wanted[name].append([number, *sorted(offsets)])
@@ -313,16 +319,18 @@ class GroupLags:
             for name, asked in wanted.items()
             if (left := [one for one in asked if (name, one[0]) not in here])
         }
+        failed: Mapping[int, HeadraceError] = {}
         if elsewhere:
-            answers, _failed = split(await self._calls.ask_others("groups.ends", [elsewhere]))
+            answers, failed = split(await self._calls.ask_others("groups.ends", [elsewhere]))
             for answer in answers.values():
                 rows += answer
-        return {
+        ends = {
             (name, number): End(
                 start, end, dict(zip(sorted(places[name, number]), found, strict=True))
             )
             for name, number, start, end, found in rows
         }
+        return ends, not failed
 
     async def _ends_here(self, asked: Any) -> Any:
         (wanted,) = checked(asked, dict)
