@@ -23,6 +23,9 @@ export const PAGES = [
 ];
 
 const RELOADED = "headrace-reloaded";
+const pageOf = ([name = ""]) => PAGES.find(([path]) => path === name);
+
+pageOf(route.peek().path)?.[2]().catch(() => {}); // at once, not after the session is known: the page says if it fails
 
 // A page that could not be loaded, and neither after the console was read again.
 const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
@@ -30,7 +33,7 @@ const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
 
 function Page() {
   const name = route.value.path[0] ?? "";
-  const known = PAGES.find(([path]) => path === name);
+  const known = pageOf(route.value.path);
   const [shown, setShown] = useState({});
   const seen = useRef(null);
   useEffect(() => {
