@@ -6,23 +6,24 @@ keeps a program from being built fails it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.java.jars import Jar, ensure_jars
+from headrace.java.jars import Jar, cache_folder, ensure_jars
 from headrace_bench.kafka_parts import java
-from headrace_verify.blackbox.languages.cached import made_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 JAVA_FAMILY = HERE / "java_family"
@@ -35,14 +36,17 @@ BUILD_TIMEOUT_S = 900
 GO_TESTS_TIMEOUT_S = 2_400
 
 
-def built_once(
-    kind: str, toolchain: list[str], sources: list[Path], build: Callable[[Path], None]
-) -> Path:
-    """What `build(path)` makes of these sources, from the cache."""
+@contextmanager
+def built_once(kind: str, toolchain: list[str], sources: list[Path]) -> Iterator[Path]:
+    """The folder in the cache for these sources; one process builds at a time."""
     digest = hashlib.sha256(subprocess.check_output(toolchain))
     for path in sources:
         digest.update(path.read_bytes())
-    return made_once("test-clients", f"{kind}-{digest.hexdigest()[:16]}", build)
+    root = cache_folder() / "test-clients"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield root / f"{kind}-{digest.hexdigest()[:16]}"
 
 
 def run(command: list[str], folder: Path, **environment: str) -> None:
@@ -69,20 +73,15 @@ def built_in_go(
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go compiler on the PATH (package golang-go)")
-    program = built_once(
-        kind,
-        [go, "version"],
-        [source / name for name in names],
-        lambda program: go_build(go, source, program, package),
-    )
+    with built_once(kind, [go, "version"], [source / name for name in names]) as program:
+        if not program.exists():
+            partial = program.with_suffix(".partial")
+            run(
+                [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), package],
+                source, GOFLAGS="-mod=readonly", GOWORK="off",
+            )  # fmt: skip
+            partial.replace(program)
     return [str(program)], {}
-
-
-def go_build(go: str, source: Path, program: Path, package: str = ".") -> None:
-    run(
-        [go, "build", "-buildvcs=false", "-trimpath", "-o", str(program), package],
-        source, GOFLAGS="-mod=readonly", GOWORK="off",
-    )  # fmt: skip
 
 
 def go_family_program(library: str, age: str) -> str:
@@ -92,15 +91,20 @@ def go_family_program(library: str, age: str) -> str:
         pytest.skip("no Go compiler on the PATH (package golang-go)")
     source = HERE / "go_family" / library
     pinned = [source / name for name in ("main.go", f"{age}.mod", f"{age}.sum")]
-
-    def build(program: Path) -> None:
-        # A go.mod of its own keeps the folder from being part of another module.
-        with tempfile.TemporaryDirectory() as folder:
-            for path, name in zip(pinned, ("main.go", "go.mod", "go.sum"), strict=True):
-                shutil.copy(path, Path(folder) / name)
-            go_build(go, Path(folder), program)
-
-    return str(built_once(f"{library}-{age}", [go, "version"], pinned, build))
+    with built_once(f"{library}-{age}", [go, "version"], pinned) as program:
+        if not program.exists():
+            partial = program.with_suffix(".partial")
+            # A go.mod of its own keeps the folder from being part of another module.
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(pinned[0], folder)
+                shutil.copy(pinned[1], Path(folder) / "go.mod")
+                shutil.copy(pinned[2], Path(folder) / "go.sum")
+                run(
+                    [go, "build", "-buildvcs=false", "-trimpath", "-o", str(partial), "."],
+                    Path(folder), GOFLAGS="-mod=readonly", GOWORK="off",
+                )  # fmt: skip
+            partial.replace(program)
+    return str(program)
 
 
 def go_module(module: str) -> Path:
@@ -145,14 +149,15 @@ def installed_for_node(kind: str, source: Path, script: str) -> tuple[list[str],
     if node is None or npm is None:
         pytest.skip("no Node.js with npm on the PATH (packages nodejs, npm)")
     pinned = [source / "package.json", source / "package-lock.json"]
-
-    def install(folder: Path) -> None:
-        folder.mkdir()
-        for path in pinned:
-            shutil.copy(path, folder)
-        run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
-
-    folder = built_once(kind, [node, "--version"], pinned, install)
+    with built_once(kind, [node, "--version"], pinned) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            for path in pinned:
+                shutil.copy(path, partial)
+            run([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], partial)
+            partial.replace(folder)
     return [node, str(source / script)], {"NODE_CLIENTS": str(folder)}
 
 
@@ -169,16 +174,17 @@ def built_in_rust(kind: str, source: Path, names: tuple[str, ...]) -> list[str]:
             "no Rust compiler with cargo on the PATH or in ~/.cargo/bin (packages rustc, cargo)"
         )
     pinned = [source / name for name in (*names, "Cargo.toml", "Cargo.lock")]
-
-    def build(program: Path) -> None:
-        target = program.parent / f"{kind}-target"  # what was compiled before is used again
-        run(
-            [cargo, "build", "--locked", "--manifest-path", str(source / "Cargo.toml")],
-            HERE, CARGO_TARGET_DIR=str(target),
-        )  # fmt: skip
-        shutil.copy(target / "debug" / f"{kind}-clients", program)
-
-    return [str(built_once(kind, [cargo, "--version"], pinned, build))]
+    with built_once(kind, [cargo, "--version"], pinned) as program:
+        if not program.exists():
+            target = program.parent / f"{kind}-target"  # what was compiled before is used again
+            run(
+                [cargo, "build", "--locked", "--manifest-path", str(source / "Cargo.toml")],
+                HERE, CARGO_TARGET_DIR=str(target),
+            )  # fmt: skip
+            partial = program.with_suffix(".partial")
+            shutil.copy(target / "debug" / f"{kind}-clients", partial)
+            partial.replace(program)
+    return [str(program)]
 
 
 def require_javac() -> tuple[str, str]:
@@ -199,16 +205,6 @@ def pinned_jars(path: Path) -> list[Path]:
     return ensure_jars([Jar.parse(line) for line in lines if not line.startswith("#")])
 
 
-def compiled_once(
-    kind: str, compiler: str, pinned: list[Path], classpath: str, sources: list[Path]
-) -> Path:
-    """The folder of classes of `sources`; `pinned`: the files that they depend on, too."""
-    command = [compiler, "-nowarn", "-cp", classpath, *map(str, sources), "-d"]
-    return built_once(
-        kind, [compiler, "--version"], pinned, lambda folder: run([*command, str(folder)], HERE)
-    )
-
-
 def java_family_program(main: str) -> tuple[list[str], list[Path]]:
     """The command of a program of `java_family`, and the jar of each version, oldest first."""
     runtime, compiler = require_javac()
@@ -216,7 +212,15 @@ def java_family_program(main: str) -> tuple[list[str], list[Path]]:
     # The libraries that the clients load are those of 2.8: none of them changed its interface.
     libraries = [jar for jar in pinned_jars(HERE / "java_2_8" / "jars.txt") if jar not in jars]
     sources = [JAVA_FAMILY / "Family.java", JAVA_FAMILY / "FamilyLogin.java"]
-    folder = compiled_once("java-family", compiler, sources, str(jars[0]), sources)
+    with built_once("java-family", [compiler, "--version"], sources) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run(
+                [compiler, "-nowarn", "-d", str(partial), "-cp", str(jars[0]), *map(str, sources)],
+                HERE,
+            )
+            partial.replace(folder)
     classpath = os.pathsep.join(map(str, [folder, *libraries]))
     flags = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [runtime, *flags, "-cp", classpath, main], jars
@@ -228,6 +232,11 @@ def old_java_program() -> tuple[list[str], dict[str, str]]:
     source = HERE / "java_2_8"
     classpath = os.pathsep.join(map(str, pinned_jars(source / "jars.txt")))
     names = [source / "Clients.java", source / "jars.txt"]
-    folder = compiled_once("java-2.8", compiler, names, classpath, names[:1])
+    with built_once("java-2.8", [compiler, "--version"], names) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, str(names[0])], source)
+            partial.replace(folder)
     flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "Clients"], {}

@@ -313,6 +313,65 @@ def test_a_link_restores_what_a_page_showed(browser, console_broker):
         assert page.get_by_role("button", name=f"Open {full}:6").count() == 0
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "topics",
+        "topics/orders",
+        "topics/orders/life",
+        "topics/orders/time",
+        "groups",
+        "groups/billing/reset",
+        "dead-letters/orders.dead",
+    ],
+)
+def test_every_choice_that_changes_what_a_page_shows_is_in_its_link(browser, path):
+    with browser.page(path) as page:
+        page.locator("main .filters select").first.wait_for()
+        labels = page.locator("main .filters .field:has(select) > span").all_inner_texts()
+    for label in labels:
+        with browser.page(path) as page:
+            choice = page.locator("main .filters").get_by_label(label, exact=True)
+            values = choice.locator("option").evaluate_all("all => all.map((one) => one.value)")
+            if len(values) < 2:
+                continue
+            choice.select_option(values[-1])
+            wait_until(lambda choice=choice: "?" in choice.page.url)
+            link = page.url
+            page.goto("about:blank")
+            page.goto(link)
+            choice.locator("option:checked").wait_for(state="attached")
+            wait_until(lambda choice=choice, last=values[-1]: choice.input_value() == last)
+
+
+def test_links_restore_an_opened_message_a_reset_and_a_filter_of_settings(browser):
+    with browser.page("topics/orders?from=key&key=k1") as page:
+        page.get_by_role("button", name="Open").first.click()
+        title = page.locator("dialog h2").inner_text()
+        link = page.url
+        page.goto("about:blank")
+        page.goto(link)
+        page.locator("dialog h2", has_text=title).wait_for()
+        page.keyboard.press("Escape")
+        page.wait_for_url(lambda url: "open=" not in url)
+    with browser.page("groups/billing/reset?to=offset&value=5") as page:
+        assert page.get_by_label("Offset", exact=True).input_value() == "5"
+        page.get_by_label("Offset", exact=True).fill("6")
+        page.wait_for_url("**value=6**")
+    with browser.page("topics/orders/settings?contains=max.message.bytes") as page:
+        page.locator("tbody tr").first.wait_for()
+        assert page.locator("tbody tr b").all_inner_texts() == ["max.message.bytes"]
+        page.get_by_label("Name contains").fill("retention.bytes")
+        page.wait_for_url("**contains=retention.bytes**")
+
+
+def test_what_does_not_exist_cannot_be_deleted(browser):
+    for path in ("topics/none", "groups/none"):
+        with browser.page(path) as page:
+            page.get_by_role("alert").wait_for()
+            assert page.get_by_role("button", name="Delete").count() == 0
+
+
 def test_a_tail_shows_new_messages_and_keeps_its_rows_bounded(browser, console_broker):
     with browser.page("topics/orders?from=live") as page:
         page.get_by_text("Waiting for messages").wait_for()
@@ -565,6 +624,33 @@ def test_delayed_messages_are_shown_by_day_and_delivered_now(browser, console_br
         wait_until(lambda: days.count() == 1)
 
 
+def test_a_key_is_parked_and_unparked_and_the_command_does_the_same(browser, console_broker):
+    def parked() -> list[str]:
+        found = ask(console_broker, "GET", "/v1/queues/orders/parking/parked")
+        return [one["key"] for one in found["parked"]]
+
+    change = {"set": {"headrace.share.key.order": "true"}}
+    ask(console_broker, "PATCH", "/v1/groups/parking/config", change)
+    ask(console_broker, "POST", "/v1/queues/orders/parking/receive", {"max": 1})
+    with browser.page("queues/orders/parking") as page:
+        page.get_by_label("Key").fill("-k 1")
+        page.get_by_role("button", name="Park the key").click()
+        page.get_by_text("Messages with the key -k 1 are set aside").wait_for()
+        page.locator("dialog summary").click()
+        command = page.locator("dialog .forms pre").first.inner_text()
+        page.locator("dialog footer button.main").click()
+        page.locator("dialog .note.good").wait_for()
+        assert "-k 1" in parked()
+        page.keyboard.press("Escape")
+        keys = page.get_by_role("region", name="Parked keys")
+        keys.get_by_role("button", name="Unpark the key").first.click()
+        page.locator("dialog footer button.main").click()
+        page.locator("dialog .note.good").wait_for()
+    assert parked() == []
+    run(command, console_broker)
+    assert "-k 1" in parked()
+
+
 def test_a_queue_says_how_old_its_oldest_message_is(browser):
     with browser.page("queues/orders/workers") as page:
         oldest = page.locator(".figure", has_text="Oldest").locator("dd")
@@ -589,6 +675,17 @@ def test_offsets_are_reset_after_a_dry_run_that_counts(browser, console_broker):
     commit(console_broker, "resetting", 12)
     run(command, console_broker)
     assert set(offsets_of(console_broker, "resetting").values()) == {0}
+
+
+def test_members_are_shown_with_the_partitions_that_they_are_assigned(browser, console_broker):
+    from confluent_kafka import Consumer
+
+    client = Consumer({"bootstrap.servers": console_broker.kafka, "group.id": "assigned"})
+    client.subscribe(["orders"])
+    wait_until(lambda: client.poll(0.1) is not None or client.assignment())
+    with browser.page("groups/assigned/members") as page:
+        page.get_by_role("cell", name="orders 0, 1, 2").wait_for()
+    client.close()
 
 
 def test_clients_are_grouped_by_software_and_shown_with_their_quotas(browser, console_broker):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,10 +25,11 @@ from tests.integration.foreign import (
     HERE,
     built_in_go,
     built_in_rust,
-    compiled_once,
+    built_once,
     installed_for_node,
     pinned_jars,
     require_javac,
+    run,
 )
 
 from headrace.java.jars import Jar, ensure_jars
@@ -140,7 +142,13 @@ def java_program(version: str = "") -> tuple[list[str], dict[str, str]]:
         jars = pinned_jars(source / "jars.txt")
         names = [source / f"{one}.java" for one in ("RocketClient", "RecentLanes", "Steady")]
     classpath = os.pathsep.join(map(str, jars))
-    folder = compiled_once("rocketmq-java", compiler, [*names, *jars], classpath, names)
+    with built_once("rocketmq-java", [compiler, "--version"], [*names, *jars]) as folder:
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            files = map(str, names)
+            run([compiler, "-nowarn", "-d", str(partial), "-cp", classpath, *files], source)
+            partial.replace(folder)
     flags = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     return [runtime, *flags, "-cp", f"{folder}{os.pathsep}{classpath}", "RocketClient"], {}
 

@@ -128,7 +128,10 @@ ACCESS: Final[Mapping[str, Access]] = {
         transaction(WRITE, "path.group"), *_shown(WRITE, ResourceType.TOPIC, "checks.topic")
     ),
     "listGroups": needs(*_shown(DESCRIBE, ResourceType.GROUP, "groups.group")),
-    "getGroup": needs(_group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "members.topics")),
+    "getGroup": needs(
+        _group(DESCRIBE),
+        *_shown(DESCRIBE, ResourceType.TOPIC, "members.topics", "members.assignments.topic"),
+    ),
     "deleteGroup": needs(_group(Operation.DELETE)),
     "getGroupOffsets": needs(
         _group(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "offsets.topic")

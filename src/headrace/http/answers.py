@@ -309,6 +309,9 @@ ANSWERS: Final[dict[str, Any]] = {
                     "host": "127.0.0.1",
                     "instance_id?": OrNull("billing-1"),
                     "topics?": ["orders"],
+                    "assignments": [
+                        Part("Assignment", {"topic": "orders", "partitions": [0, 1]}),
+                    ],
                 },
             )
         ],

@@ -132,6 +132,9 @@ class GroupOperations:
                         if one.topics is None
                         else {"topics": one.topics}
                     ),
+                    "assignments": [
+                        {"topic": topic, "partitions": numbers} for topic, numbers in one.assigned
+                    ],
                 }
                 for one in found.members
             ],

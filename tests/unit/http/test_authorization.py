@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -216,7 +217,10 @@ async def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_
         for web.principal, topics in (("nobody", ["open"]), ("root", ["open", TOPIC])):
             status, answer = await web.call("getGroup")
             assert status == 200
-            assert [sorted(one["topics"]) for one in answer["members"]] == [topics]
+            (member,) = answer["members"]
+            assert sorted(member["topics"]) == topics
+            assert [one["topic"] for one in member["assignments"]] == topics
+            assert {*chain(*(one["partitions"] for one in member["assignments"]))} == {0}
 
 
 async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monkeypatch):

@@ -14,6 +14,8 @@ from headrace.broker.services.group_listing import GroupListings
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.share_group_administration import EMPTY, SHARE, STABLE
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
+from headrace.coordination.groups.consumer_protocol import read_assignment
+from headrace.coordination.groups.conversion import CONSUMER
 from headrace.errors import (
     GroupKindMismatch,
     GroupNotEmpty,
@@ -25,7 +27,8 @@ from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.identifiers import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from headrace.broker.services.cluster import Cluster
     from headrace.broker.services.group_administration import GroupAdministration
@@ -48,6 +51,8 @@ class GroupMember(NamedTuple):
     instance_id: str | None
     topics: list[str] | None
     """What a share group's member subscribes to; None for a consumer group's."""
+    assigned: Sequence[tuple[str, list[int]]] = ()
+    """(topic, partitions), as far as it is known: a streams group assigns tasks."""
 
 
 class GroupState(NamedTuple):
@@ -119,15 +124,25 @@ class GroupService:
             found = await self._described(group_id)
             members = [
                 GroupMember(one.member_id, one.client_id, one.client_host, one.group_instance_id,
-                            None)
+                            None, _consumed(found.protocol_type, one.assignment, group_id))
                 for one in found.members
             ]  # fmt: skip
             return GroupState(found.group_type, found.state, members)
         members = [
-            GroupMember(one.member_id, one.client_id, one.client_host, None, [*one.subscribed])
+            GroupMember(one.member_id, one.client_id, one.client_host, None, [*one.subscribed],
+                        self._named(one.assigned))
             for one in self._shares.members(group_id).members.values()
-        ]
+        ]  # fmt: skip
         return GroupState(SHARE, STABLE if members else EMPTY, members)
+
+    def _named(self, assigned: Iterable[tuple[UUID, int]]) -> list[tuple[str, list[int]]]:
+        """By topic; without topics that were deleted."""
+        found: dict[str, list[int]] = {}
+        for topic_id, number in assigned:
+            topic = self._topics.by_id.get(topic_id)
+            if topic is not None:
+                found.setdefault(topic.name, []).append(number)
+        return sorted(found.items())
 
     async def _described(self, group_id: str) -> GroupDescription:
         (described,) = await self._groups.describe([group_id])
@@ -245,6 +260,14 @@ class GroupService:
         command = CommitCommand(group_id, NO_GENERATION, "", None, offsets)
         reply = await self._groups.commit(command)
         return {(one.topic, one.partition): one.error for one in reply.results}
+
+
+def _consumed(protocol_type: str, assignment: bytes, group_id: str) -> list[tuple[str, list[int]]]:
+    """The partitions of a consumer's assignment; those of other protocols mean something else."""
+    if protocol_type != CONSUMER:
+        return []
+    found = read_assignment(assignment, group_id)
+    return sorted((name, sorted(numbers)) for name, numbers in found.items())
 
 
 def _with_lag(one: GroupOffset, log: tuple[int, int] | None) -> GroupOffset:

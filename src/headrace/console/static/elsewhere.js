@@ -29,6 +29,7 @@ const COMMANDS = [
   ["topics/*", (topic) => ["topic", "describe", topic]],
   ["topics/*/config", (topic) => ["topic", "describe", topic, "--all-settings"]],
   ["topics/*/ledgers", (topic, query) => ["topic", "ledgers", topic, ...given(query, "partition")]],
+  ["topics/*/objects/*", (topic, partition) => ["topic", "ledgers", topic, `--partition=${partition}`]],
   ["topics/*/hot-keys/*", (topic, partition, query) => ["topic", "hot-keys", topic, `--partition=${partition}`, ...given(query, "offset")]],
   ["topics/*/past-offsets", (topic, { at_ms: ms, group }) => ["group", "past", topic, `--at=${new Date(Number(ms ?? Date.now())).toISOString()}`, ...given({ group }, "group")]],
   ["topics/*/records", (topic, query) => ["consume", topic, ...given(query, "partition"), ...start(query), ...given({ count: query.max }, "count")]],

@@ -22,8 +22,6 @@ def made_once(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     root = cache_folder() / kind
     root.mkdir(parents=True, exist_ok=True)
     place = root / name
-    if place.exists():
-        return place  # whatever another process makes now
     with (root / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():

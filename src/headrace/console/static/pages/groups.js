@@ -50,14 +50,14 @@ function Group({ name, tab, query }) {
     after: () => go(["groups"]),
   });
   const tabs = [["lag", t("Lag")], ["members", t("Members")], ["slow", t("Why is it slow?")], ["reset", t("Reset offsets")], ["settings", t("Settings")]];
-  return html`<${Title} text=${visible(name, 200)}><button onClick=${remove}>${t("Delete the group")}</button><//>
+  return html`<${Title} text=${visible(name, 200)}>${state.data && html`<button onClick=${remove}>${t("Delete the group")}</button>`}<//>
     <${Tabs} label=${t("Parts of the group")} tabs=${tabs} chosen=${tab} href=${(one) => link(["groups", name, one])} />
     <${Loaded} state=${state}>${(group) => html`
       ${tab === "lag" && html`<${Lag} group=${group} query=${query} again=${state.again} />`}
       ${tab === "members" && html`<${Members} group=${group} />`}
       ${tab === "slow" && html`<${Diagnosis} name=${name} />`}
-      ${tab === "reset" && html`<${Reset} group=${group} start=${start} again=${state.again} />`}
-      ${tab === "settings" && html`<${Settings} kind="groups" name=${name} start=${start}
+      ${tab === "reset" && html`<${Reset} group=${group} query=${query} start=${start} again=${state.again} />`}
+      ${tab === "settings" && html`<${Settings} kind="groups" name=${name} query=${query} start=${start}
         cli=${([verb, change]) => words("headrace", "config", verb === "--set" ? "set" : "unset", change, "--group", name)} />`}
     `}<//>
     ${dialog}`;
@@ -68,6 +68,8 @@ function Members({ group }) {
   return html`<${Table} label=${t("Members")} rows=${group.members} keyOf=${(one) => one.id} columns=${[
     { name: t("Client"), cell: (one) => html`<bdi>${visible(one.client_id, 200)}</bdi>` },
     { name: t("Host"), cell: (one) => one.host },
+    { name: t("Assigned partitions"), cell: (one) => (one.assignments.length === 0 ? t("none") : one.assignments.map(({ topic, partitions }) =>
+      html`<div><a href=${link(["topics", topic, "partitions"])}><bdi>${visible(topic, 250)}</bdi></a> ${partitions.join(", ")}</div>`)) },
     { name: t("Member"), cell: (one) => html`<bdi class="line">${visible(one.id, 200)}</bdi>` },
     { name: t("Instance"), cell: (one) => html`<bdi>${visible(one.instance_id ?? "–", 200)}</bdi>` },
   ]} />`;
@@ -112,11 +114,11 @@ export function resetAction(name, places, target, to, after) {
   };
 }
 
-function Reset({ group, start, again }) {
+function Reset({ group, query, start, again }) {
   const topics = [...new Set(group.offsets.map((one) => one.topic))];
-  const [topic, setTopic] = useState(topics[0] ?? "");
-  const [kind, setKind] = useState("earliest");
-  const [value, setValue] = useState("");
+  const topic = topics.includes(query.topic) ? query.topic : topics[0] ?? "";
+  const { to: kind = "earliest", value = "" } = query;
+  const setValue = (event) => setQuery({ value: event.target.value });
   const submit = (event) => {
     event.preventDefault();
     const target = {
@@ -130,10 +132,10 @@ function Reset({ group, start, again }) {
   if (topics.length === 0) return html`<${Empty} text=${t("The group has no offsets: its consumers have not committed any.")} />`;
   return html`${group.members.length > 0 && html`<${Refusal} problem=${{ message: t("The group has members."), nextStep: t("stop its consumers first") }} />`}
     <form class="filters" onSubmit=${submit}>
-      <${Select} label=${t("Topic")} value=${topic} options=${topics.map((one) => [one, one])} onChange=${setTopic} />
-      <${Select} label=${t("To")} value=${kind} onChange=${setKind} options=${[["earliest", t("the start")], ["latest", t("the end")], ["offset", t("an offset")], ["time", t("a time")]]} />
-      ${kind === "offset" && html`<${Field} label=${t("Offset")}><input type="number" min="0" required value=${value} onInput=${(event) => setValue(event.target.value)} /><//>`}
-      ${kind === "time" && html`<${Field} label=${t("Time")}><input type="datetime-local" step="1" required value=${value} onInput=${(event) => setValue(event.target.value)} /><//>`}
+      <${Select} label=${t("Topic")} value=${topic} options=${topics.map((one) => [one, one])} onChange=${(one) => setQuery({ topic: one })} />
+      <${Select} label=${t("To")} value=${kind} onChange=${(to) => setQuery({ to, value: "" })} options=${[["earliest", t("the start")], ["latest", t("the end")], ["offset", t("an offset")], ["time", t("a time")]]} />
+      ${kind === "offset" && html`<${Field} label=${t("Offset")}><input type="number" min="0" required value=${value} onInput=${setValue} /><//>`}
+      ${kind === "time" && html`<${Field} label=${t("Time")}><input type="datetime-local" step="1" required value=${value} onInput=${setValue} /><//>`}
       <button class="main">${t("Check")}</button>
     </form>`;
 }

@@ -18,12 +18,24 @@ const READS_MAX = 4; // of a partition's newest messages: each ends at 8 MiB
 const PARTITIONS_AT_ONCE = 16;
 const EXPORTED_MAX = 10_000;
 const START = { offset: "", time: "", key: "", where: "", after: "" };
+const PLACE = /^(\d+):(\d+)$/;
 const EXAMPLE = 'value.amount > 100 && headers.region == "eu"';
 
 const decodeOf = ({ as }) => (as === BY_SCHEMA ? BY_SCHEMA : undefined);
 
 export function Messages({ topic, query }) {
-  const [opened, setOpened] = useState(null);
+  const [opened, open] = useState(null);
+  const setOpened = (record) => {
+    open(record);
+    const isHere = record?.offset != null && (record.topic ?? topic.name) === topic.name;
+    setQuery({ open: !isHere ? "" : `${record.partition}:${record.offset}` });
+  };
+  useEffect(() => {
+    const place = PLACE.exec(query.open ?? "");
+    if (!place || opened) return;
+    page(topic, Number(place[1]), { offset: place[2], max: 1, decode: decodeOf(query) }).then(
+      ({ records: [found] }) => found?.offset === Number(place[2]) && open(found), () => {});
+  }, []);
   const from = query.from ?? "latest";
   return html`<div class="filters">
       <${Select} label=${t("Show")} value=${from} onChange=${(one) => setQuery({ ...START, from: one })} options=${[
@@ -39,7 +51,7 @@ export function Messages({ topic, query }) {
     ${from === "live"
       ? html`<${Tail} topic=${topic} partition=${query.partition ?? ""} open=${setOpened} key=${query.partition ?? ""} />`
       : html`<${Browse} topic=${topic} from=${from} query=${query} open=${setOpened} />`}
-    ${opened && html`<${Message} topic=${topic.name} record=${opened} as=${query.as ?? "auto"} close=${() => setOpened(null)} />`}`;
+    ${opened && html`<${Message} topic=${opened.topic ?? topic.name} record=${opened} as=${query.as ?? "auto"} close=${() => setOpened(null)} />`}`;
 }
 
 // --- browse --------------------------------------------------------------------------------------

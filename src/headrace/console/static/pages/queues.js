@@ -62,10 +62,20 @@ function Queue({ topic, group }) {
   const unpark = (one) => start({
     title: t("Unpark the key"), method: "POST", path: `${path}/unpark`,
     body: { keys: [one.key], ...(one.key_encoding && { key_encoding: one.key_encoding }) },
-    cli: one.key_encoding ? undefined : words("headrace", "backlog", "unpark", group, topic, one.key),
+    cli: one.key_encoding ? undefined : words("headrace", "backlog", "unpark", group, topic, "--", one.key),
     preview: () => t("Its {n} messages are delivered again, from the first on.", { n: count(one.records) }),
     after: state.again,
   });
+  const park = (event) => {
+    event.preventDefault();
+    const key = event.target.elements.key.value;
+    start({
+      title: t("Park the key"), method: "POST", path: `${path}/park`, body: { keys: [key] },
+      cli: words("headrace", "backlog", "park", group, topic, "--", key),
+      preview: () => t("Messages with the key {key} are set aside, and stay in the topic, in order; others are still delivered.", { key: visible(key, 200) }),
+      after: state.again,
+    });
+  };
   const sum = (name, partitions) => partitions.reduce((total, one) => total + one[name], 0);
   return html`<${Title} text=${`${topic} · ${visible(group, 200)}`}>
       <a href=${link(["queues", topic])}>${t("Delayed and half messages")}</a>
@@ -88,6 +98,8 @@ function Queue({ topic, group }) {
         { name: t("Lag in time"), isNumber: true, cell: (one) => span(data.ages.get(one.partition)) },
       ]} />
       <h2>${t("Parked keys")}</h2>
+      <form class="filters" onSubmit=${park}><${Field} label=${t("Key")}><input name="key" required maxlength="4096" autocomplete="off" spellcheck="false" /><//>
+        <button>${t("Park the key")}</button></form>
       ${data.parked.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Parked keys")} rows=${data.parked} keyOf=${(one) => `${one.partition} ${one.key}`} columns=${[
         { name: t("Key"), cell: (one) => html`<bdi class="line">${line(one.key, one.key_encoding)}</bdi>` },
         { name: t("Records"), isNumber: true, cell: (one) => count(one.records) },

@@ -2,13 +2,14 @@
 import { html, useState } from "../vendor/preact.js";
 import { at, get, useData } from "../api.js";
 import { visible } from "../format.js";
+import { setQuery } from "../route.js";
 import { Field, Loaded, Table } from "../ui.js";
 import { settingText, t } from "../words.js";
 
-export function Settings({ kind, name, start, cli }) {
+export function Settings({ kind, name, query, start, cli }) {
   const path = at(kind, name, "config");
   const state = useData((signal) => get(path, {}, signal), [path]);
-  const [wanted, setWanted] = useState("");
+  const wanted = query.contains ?? "";
   const [edited, setEdited] = useState(null);
   const change = (setting, value) => start({
     title: value === null ? t("Reset the setting") : t("Change the setting"), method: "PATCH", path, hasDryRun: true,
@@ -18,7 +19,7 @@ export function Settings({ kind, name, start, cli }) {
     after: () => { setEdited(null); state.again(); },
   });
   return html`<div class="filters"><${Field} label=${t("Name contains")}>
-      <input type="search" value=${wanted} onInput=${(event) => setWanted(event.target.value)} /><//></div>
+      <input type="search" value=${wanted} onInput=${(event) => setQuery({ contains: event.target.value })} /><//></div>
     <${Loaded} state=${state}>${(data) => html`<${Table} label=${t("Settings")} keyOf=${(one) => one.name}
       rows=${data.settings.filter((one) => one.name.includes(wanted.toLowerCase()))} columns=${[
         { name: t("Name"), cell: (one) => html`<b>${one.name}</b><br /><small>${settingText(one)}</small>` },

@@ -23,7 +23,7 @@ export function Topic({ name, tab, query }) {
   }, [name]);
   const tabs = [["messages", t("Messages")], ["life", t("A message's life")], ["time", t("Time travel")], ["partitions", t("Partitions")], ["ledgers", t("Ledgers")], ["settings", t("Settings")], ["send", t("Send")]];
   return html`<${Title} text=${name}>
-      <button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>
+      ${state.data && html`<button onClick=${() => start(deletion(name))}>${t("Delete the topic")}</button>`}
     <//>
     <${Tabs} label=${t("Parts of the topic")} tabs=${tabs} chosen=${tab} href=${(one) => link(["topics", name, one])} />
     <${Loaded} state=${state}>${(topic) => html`
@@ -32,7 +32,7 @@ export function Topic({ name, tab, query }) {
       ${tab === "time" && html`<${TimeTravel} topic=${topic} query=${query} start=${start} />`}
       ${tab === "partitions" && html`<${Partitions} topic=${topic} start=${start} again=${state.again} />`}
       ${tab === "ledgers" && html`<${Ledgers} topic=${topic} query=${query} />`}
-      ${tab === "settings" && html`<${Settings} kind="topics" name=${name} start=${start}
+      ${tab === "settings" && html`<${Settings} kind="topics" name=${name} query=${query} start=${start}
         cli=${(change) => words("headrace", "topic", "alter", name, ...change)} />`}
       ${tab === "send" && html`<${Produce} topic=${topic} query=${query} start=${start} />`}
     `}<//>
