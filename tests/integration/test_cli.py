@@ -420,6 +420,30 @@ def test_positions(user, topic):
     assert values("--from", "latest") == ""
     assert values("-n", "2", "-o") == "0:0\t00:1\t1"
     assert values("--from", "1h") == ""
+
+
+def test_the_last_records_are_records_and_not_markers_of_transactions(user, topic):
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": user.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    for number in range(10):
+        producer.begin_transaction()
+        producer.produce(topic, str(number), partition=0)
+        producer.flush()
+        if number % 3 == 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+    def values(*options: str) -> str:
+        return "".join(user.types("consume", topic, *options).lines())
+
+    assert values() == "0134679"
+    assert values("--from", "-3") == "679"
+    assert values("--from", "-5") == "34679"
+    assert values("--from", "-100") == "0134679"
+    assert values("--from", "-4", "--uncommitted") == "6789"
     assert values("-p", "1") == ""
     none = user.types("consume", topic, "-p", "7")
     assert none.code == 3

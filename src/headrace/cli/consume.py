@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.completion import complete_groups
+from headrace.cli.last_records import begins_of_last
 from headrace.cli.output import say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
@@ -167,7 +168,7 @@ def consume(session: CliSession, /, topics: tuple[str, ...], **options: Any) -> 
         if options["group"]:
             _consume_group(reader, [subscription(one) for one in topics], options)
         else:
-            spans = _spans(session, chosen, options)
+            spans = _spans(reader, chosen, options)
             meter.set_total(_total(spans, options))
             read_spans(reader, spans)
     except KeyboardInterrupt:
@@ -226,13 +227,17 @@ def _meter(label: str, options: dict[str, Any]) -> Meter:
 
 
 def _spans(
-    session: CliSession, partitions: list[Partition], options: dict[str, Any]
+    reader: ReadState, partitions: list[Partition], options: dict[str, Any]
 ) -> dict[Partition, Span]:
+    session = reader.session
     bounds = log_bounds(session, partitions)
     start = options["start"]
     if start is None:
         start = LATEST if options["follow"] and options["stop"] is None else EARLIEST
-    begin = resolve(session, start, bounds)
+    if start.kind == "last":
+        begin = begins_of_last(reader, start.number, bounds)
+    else:
+        begin = resolve(session, start, bounds)
     if start.kind == "offset":
         _tell_of_ends(start.number, bounds)
     if options["stop"] is not None:
