@@ -64,9 +64,10 @@ class Load(NamedTuple):
 LOADS = (Load("small", 100, "none", 1.0), Load("kib-zstd", 1_024, "zstd", 0.5))
 
 
-def fill(bootstrap: str, load: Load, count: int) -> None:
-    """Write `count` records of words, which compress as text does."""
-    create_topic(bootstrap, load.topic, PARTITIONS, {"retention.ms": "-1"})
+def fill(bootstrap: str, load: Load, count: int, **settings: str) -> None:
+    """Write `count` records of words, which compress as text does; settings have _ for dots."""
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    create_topic(bootstrap, load.topic, PARTITIONS, {"retention.ms": "-1", **config})
     chance = random.Random(1)
     words = [chance.randbytes(6).hex() for _ in range(400)]
     values = [

@@ -2,8 +2,8 @@
 
 Killed at random moments: the driver with all its processes, Python workers, the planner, the
 committer, the broker, and the owner of partitions. Between them options, the cut into tasks,
-partition counts and the source's identity change. A batch that has begun repeats its rows in any
-order, so a shuffle may change as well.
+partition counts and the source's identity change, and whether old records are read from object
+storage. A batch that has begun repeats its rows in any order, so a shuffle may change as well.
 """
 
 import json
@@ -33,6 +33,10 @@ MODULES = {
 VICTIMS = ("driver", *MODULES, "broker", "owner")
 PARTITIONS_MAX = 8
 SOURCE, TARGET = "source", "target"
+TIERED = {
+    "remote.storage.enable": "true", "segment.bytes": "2000", "local.retention.bytes": "0",
+    "retention.ms": "-1",
+}  # fmt: skip
 
 
 class Trial:
@@ -40,7 +44,9 @@ class Trial:
 
     def __init__(self, folder, seed):
         self.chance = random.Random(seed)
-        self.broker = Broker.of_workers(folder, 2).start()
+        self.objects = f"file://{folder / 'objects'}"
+        tier = "--objects", self.objects, "--tiering-interval-ms", "200"
+        self.broker = Broker.of_workers(folder, 2, *tier).start()
         self.admin = AdminClient({"bootstrap.servers": self.broker.kafka, "log_level": 0})
         self.checkpoint = str(folder / "checkpoint")
         self.partitions = {SOURCE: 3, TARGET: 2}
@@ -48,7 +54,7 @@ class Trial:
         self.loses = False
         self.child = None
         for name, count in self.partitions.items():
-            create_topic(self.broker.kafka, name, count, {})
+            create_topic(self.broker.kafka, name, count, TIERED if name == SOURCE else {})
 
     def send(self, count):
         producer = Producer({"bootstrap.servers": self.broker.kafka, "enable.idempotence": True})
@@ -65,6 +71,9 @@ class Trial:
             "maxOffsetsPerTrigger": self.chance.choice(["40", "300", "5000"]),
             "includeHeaders": self.chance.choice(["true", "false"]),
         }
+        if self.chance.random() < 0.7:
+            web = self.chance.choice(self.broker.http.split(","))
+            cuts |= {"objects": self.objects, "http": web}
         return cuts | {"failOnDataLoss": "false"} if self.loses else cuts
 
     def change(self):
@@ -84,7 +93,7 @@ class Trial:
     def recreate(self):
         """Delete the source, all of which was written, and create another of its name."""
         self.admin.delete_topics([SOURCE])[SOURCE].result(60)
-        create_topic(self.broker.kafka, SOURCE, 3, {})
+        create_topic(self.broker.kafka, SOURCE, 3, TIERED)
         self.partitions[SOURCE] = 3
         self.loses = True
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.integration.broker import Broker
 from tests.integration.clients import TIMEOUT_S, create_topic
+from tests.pipeline.test_tiered_reads import rows
 from tests.waiting import wait_until
 
 from headrace.broker.housekeeping.tabling import NOT_YET
@@ -71,6 +72,17 @@ def ledgers_of(broker: Broker, topic: str) -> list[dict[str, Any]]:
     return found
 
 
+def check_tasks(broker: Broker, topic: str, url: str, end: int) -> None:
+    """The tasks of a read give the same from the table's files, and no broker sends a byte."""
+    bounds = {"endingOffsets": json.dumps({topic: {"0": end}}), "maxRecordsPerTask": "1000"}
+    given = {"bootstrap.servers": broker.kafka, "subscribe": topic, **bounds}
+    expected = rows(given)
+    names = "headrace_fetch_bytes_total", "headrace_tier_cold_read_bytes_total"
+    before = [metric(broker, name) for name in names]
+    assert rows({**given, "objects": url, "http": broker.http}) == expected
+    assert [metric(broker, name) for name in names] == before
+
+
 def files_of(table: Any) -> set[str]:
     return {task.file.file_path for task in table.scan().plan_files()}
 
@@ -116,6 +128,8 @@ def test_consumers_get_the_same_records_from_the_table_after_maintenance_and_res
         wait_until(is_replaced, SLOW_S)
         wait_until(lambda: len(list(objects.rglob("*.ledger"))) <= 1, SLOW_S)
         assert consume(broker, topic, 0, COUNT) == sent
+        *_, newest, _active = ledgers_of(broker, topic)
+        check_tasks(broker, topic, f"file://{objects}", newest["base_offset"])
         told = headrace(broker, "topic", "ledgers", topic)
         assert re.search(r"old records: \d+ ledgers in the topic's table", told), told
         # More records, and maintenance of all that may be rewritten: no second copy again.

@@ -278,3 +278,31 @@ def test_records_are_read_from_s3(tmp_path, monkeypatch):
     finally:
         lake.broker.kill()
         server.stop()
+
+
+def test_workers_have_objects_of_their_own(tmp_path):
+    url = f"file://{tmp_path / 'objects'}"
+    tier = "--objects", url, "--tiering-interval-ms", "200"
+    broker = Broker.of_workers(tmp_path / "broker", 2, *tier).start()
+    try:
+        create_topic(broker.kafka, "old", 4, **SETTINGS | {"segment_bytes": 2_000})
+        producer = Producer({"bootstrap.servers": broker.kafka})
+        for number in range(2_000):
+            producer.produce("old", b"%d" % number, partition=number % 4)
+            if number % 100 == 99:
+                assert producer.flush(TIMEOUT_S) == 0
+        given = {"bootstrap.servers": broker.kafka, "subscribe": "old"}
+        expected = rows(given)
+        stored = given | {"objects": url, "http": broker.http.split(",")[1]}
+        reader = HeadraceReader(parse_source(stored))
+
+        def are_stored() -> bool:
+            planned = reader.partitions()
+            return len(planned) == 4 and all(len(task.places) > 1 for task in planned)
+
+        wait_until(are_stored, SLOW_S)
+        prefixes = {place.prefix for task in reader.partitions() for place in task.places}
+        assert len(prefixes) == 2
+        assert rows(stored) == expected
+    finally:
+        broker.kill()

@@ -182,7 +182,7 @@ class OpenedLedger:
             for data in self._read(position // step, -(-limit // step)):
                 rest = b"".join((rest, data[skip:]))
                 skip = 0
-                found = self._whole(rest, start, end, least)
+                found = self._whole(rest, end, least)
                 if not found:
                     continue
                 at, last = found[-1]
@@ -198,15 +198,15 @@ class OpenedLedger:
         if not self._contents.is_compacted or end == self._place.end_offset:
             raise self._corrupt(f"it ends at offset {least}, before {end}")
 
-    def _whole(
-        self, data: bytes, start: int, end: int, least: int | None
-    ) -> list[tuple[int, BatchHeader]]:
+    def _whole(self, data: bytes, end: int, least: int | None) -> list[tuple[int, BatchHeader]]:
         """The complete batches in `data` up to `end`, of which the first begins at `least`."""
         found: list[tuple[int, BatchHeader]] = []
         place, is_dense = self._place, not self._contents.is_compacted
         try:
             for at, header in iterate_headers(data):
                 first = header.base_offset
+                if first >= end:
+                    break
                 is_next = first == least if is_dense else first >= (least or 0)
                 if not is_next or not place.base_offset <= first <= header.last_offset:
                     raise self._corrupt(f"a batch begins at offset {first} instead of {least}")
@@ -215,8 +215,6 @@ class OpenedLedger:
                 if header.leader_epoch != place.leader_epoch:
                     raise _other(place, f"its leader epoch is {header.leader_epoch}")
                 least = header.last_offset + 1
-                if first >= end:
-                    break
                 found.append((at, header))
         except BatchCorrupt as error:
             raise self._corrupt(str(error)) from error
