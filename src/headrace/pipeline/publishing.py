@@ -9,24 +9,26 @@ are added by an OverwriteFiles operation that replaces nothing, which Iceberg re
 and validates against the snapshot that the progress was read from. A kill between the steps leaves
 a staged snapshot, which expires like others.
 
-A merge is staged, too, and published only if the table still is what the progress was read from.
+A merge is staged, too, and so is a round without rows: it becomes the current snapshot only if the
+table still is what the progress was read from, by a commit that Iceberg compares and sets.
 
 Relies on this behaviour of Iceberg 1.12: `BaseOverwriteFiles.operation` is `append` if files are
 added and none is deleted; compaction (`replace`) does not count as a conflict;
-`CherryPickOperation` makes a staged overwrite current only if its parent is the current snapshot.
+`TableOperations.commit` fails if the table's metadata is not the one that it is given any more.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import loaded, offsets_properties, read_progress
+from headrace.pipeline.catalog import loaded
 from headrace.pipeline.errors import TableMoved
-from headrace.pipeline.planning import larger, offset_of, walk
+from headrace.pipeline.planning import offset_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.planning import Offsets
@@ -40,7 +42,7 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
     WHEN MATCHED AND s.value IS NULL AND s.offset > t.offset THEN DELETE
     WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
     WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
-_CONFLICTS = ("conflicting files", "ValidationException")
+_CONFLICTS = ("conflicting files", "ValidationException", "CommitFailedException")
 
 
 def java_table(spark: Any, table: TableName) -> Any:
@@ -73,18 +75,13 @@ class Publisher:
         Raises TableMoved if rows at or after `start` were added since the snapshot, or if a
         rollback removed it.
         """
-        wap_id = f"headrace-{uuid4().hex}"
-        self._spark.conf.set("spark.wap.id", wap_id)
-        try:
+        with self._staging(properties) as wap_id:
             frame.writeTo(self._table.in_spark).append()
-        finally:
-            self._spark.conf.unset("spark.wap.id")
         self._publish(self._staged(wap_id), start, end, since_snapshot_id, properties)
 
     def merge(
         self,
         frame: Any,
-        end: Offsets,
         *,
         since_snapshot_id: int | None,
         properties: Mapping[str, str],
@@ -100,56 +97,63 @@ class Publisher:
 
         latest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
         rows = frame.withColumn("_rank", f.row_number().over(latest))
-        view, wap_id = f"headrace_{uuid4().hex}", f"headrace-{uuid4().hex}"
+        view = f"headrace_{uuid4().hex}"
         rows.where("_rank = 1").drop("_rank").createOrReplaceTempView(view)
+        try:
+            with self._staging(properties) as wap_id, self._refusing():
+                self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
+                if self._staged_or_none(wap_id) is None:  # nothing to change in an empty table
+                    frame.where("false").writeTo(self._table.in_spark).append()
+        finally:
+            self._spark.catalog.dropTempView(view)
+        self._advance(self._staged(wap_id), since_snapshot_id)
+
+    @contextmanager
+    def _staging(self, properties: Mapping[str, str]) -> Iterator[str]:
+        """Yield the id under which the next commit is staged, with these snapshot properties."""
+        wap_id = f"headrace-{uuid4().hex}"
         settings = {_SNAPSHOT_PROPERTY + name: value for name, value in properties.items()}
         settings["spark.wap.id"] = wap_id
         for name, value in settings.items():
             self._spark.conf.set(name, value)
         try:
-            self._spark.sql(_MERGE.format(table=self._table.in_spark, rows=view))
+            yield wap_id
+        finally:
+            for name in settings:
+                self._spark.conf.unset(name)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise TableMoved where Iceberg refuses a commit because the table has changed."""
+        try:
+            yield
         except Exception as error:
             if any(phrase in str(error) for phrase in _CONFLICTS):
                 raise self._overtaken() from error
             raise
-        finally:
-            for name in settings:
-                self._spark.conf.unset(name)
-            self._spark.catalog.dropTempView(view)
-        staged = self._staged_or_none(wap_id)
-        if staged is not None:
-            self._advance(staged, since_snapshot_id)
-        self._record_unchanged(end, properties)
 
-    def _advance(self, staged: Any, since_snapshot_id: int | None) -> None:
-        """Make the staged snapshot the current one, whose parent it must be."""
-        from py4j.protocol import Py4JJavaError
-
-        if staged.parent_snapshot_id != since_snapshot_id:
+    def _advance(self, staged_id: int, since_snapshot_id: int | None) -> None:
+        """Make the staged snapshot the current one in the place of `since_snapshot_id`, which the
+        commit itself compares: of the metadata that it was seen in there is one successor."""
+        operations = java_table(self._spark, self._table).operations()
+        seen = operations.current()
+        current, staged = seen.currentSnapshot(), seen.snapshot(staged_id)
+        is_current = (current and current.snapshotId()) == since_snapshot_id
+        if not is_current or staged is None or staged.parentId() != since_snapshot_id:
             raise self._overtaken()
-        try:
-            self._java_table().manageSnapshots().cherrypick(staged.snapshot_id).commit()
-        except Py4JJavaError as error:
-            if any(phrase in str(error) for phrase in (*_CONFLICTS, "Cannot cherry-pick")):
-                raise self._overtaken() from error
-            raise
+        changed = self._iceberg.TableMetadata.buildFrom(seen).setBranchSnapshot(staged_id, "main")
+        with self._refusing():
+            operations.commit(seen, changed.build())
+
+    @property
+    def _iceberg(self) -> Any:
+        return self._spark._jvm.org.apache.iceberg  # noqa: SLF001 - pyspark has no public way
 
     def _overtaken(self) -> TableMoved:
         return TableMoved(
             f"{self._table.in_spark}: another writer changed the table during this round, which was"
             " not committed. Run the archive again; if this repeats, end the other writer."
         )
-
-    def _record_unchanged(self, end: Offsets, properties: Mapping[str, str]) -> None:
-        """A merge that changes no row commits no snapshot: its end goes to the table, beside those
-        of other topics."""
-        table = loaded(self._catalog, self._table)
-        reached = read_progress(table).offsets
-        if all(offset_of(reached, t, p, 0) >= offset for t, p, offset in walk(end)):
-            return
-        kept = {**properties, **offsets_properties(table, larger(reached, end))}
-        pairs = ", ".join(f"'{name}'='{value}'" for name, value in kept.items())
-        self._spark.sql(f"ALTER TABLE {self._table.in_spark} SET TBLPROPERTIES ({pairs})")
 
     def _staged_or_none(self, wap_id: str) -> Any:
         for snapshot in reversed(loaded(self._catalog, self._table).snapshots()):
@@ -168,9 +172,6 @@ class Publisher:
             " when it starts."
         )
 
-    def _java_table(self) -> Any:
-        return java_table(self._spark, self._table)
-
     def _publish(
         self,
         staged_id: int,
@@ -179,34 +180,23 @@ class Publisher:
         since_snapshot_id: int | None,
         properties: Mapping[str, str],
     ) -> None:
-        from py4j.protocol import Py4JJavaError
-
-        jvm = self._spark._jvm  # noqa: SLF001 - pyspark has no public way
-        table = self._java_table()
+        table = java_table(self._spark, self._table)
         files = list(table.snapshot(staged_id).addedDataFiles(table.io()))
-        if not files and since_snapshot_id is not None:
-            # An append is not validated: its ends would hide what a rollback removed.
-            ancestors = jvm.org.apache.iceberg.util.SnapshotUtil
-            if not ancestors.isAncestorOf(table, since_snapshot_id):
-                raise self._overtaken()
-        # Without files an overwrite would be recorded as such, and no rows can conflict.
-        update = table.newOverwrite() if files else table.newAppend()
+        if not files:
+            # Iceberg would record an overwrite without files as such, and validates no append.
+            self._advance(staged_id, since_snapshot_id)
+            return
+        update = table.newOverwrite()
         for file in files:
             update.addFile(file)
-        if files:
-            expressions = jvm.org.apache.iceberg.expressions.Expressions
-            update.conflictDetectionFilter(_beyond(expressions, start, end))
-            update.validateNoConflictingData()
-            if since_snapshot_id is not None:
-                update.validateFromSnapshot(since_snapshot_id)
+        update.conflictDetectionFilter(_beyond(self._iceberg.expressions.Expressions, start, end))
+        update.validateNoConflictingData()
+        if since_snapshot_id is not None:
+            update.validateFromSnapshot(since_snapshot_id)
         for name, value in properties.items():
             update.set(name, value)
-        try:
+        with self._refusing():
             update.commit()
-        except Py4JJavaError as error:
-            if any(phrase in str(error) for phrase in _CONFLICTS):
-                raise self._overtaken() from error
-            raise
 
 
 def _beyond(expressions: Any, start: Offsets, end: Offsets) -> Any:

@@ -336,7 +336,6 @@ class Failing(BaseHTTPRequestHandler):
     [
         lambda catalog, place, name: load_table_or_none(catalog, name),
         lambda catalog, place, name: Publisher(None, name, catalog)._staged("id"),
-        lambda catalog, place, name: Publisher(None, name, catalog)._record_unchanged({}, {}),
         lambda catalog, place, name: _keep_offsets(None, place, name),
         lambda catalog, place, name: _expire(None, MaintainConfig(place), name, place),
         lambda catalog, place, name: _Archive._progress(

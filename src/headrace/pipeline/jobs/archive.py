@@ -453,10 +453,7 @@ class _Archive:
     ) -> None:
         if self._config.mode != APPEND:
             self._publisher.merge(
-                frame,
-                end.offsets,
-                since_snapshot_id=progress.snapshot_id,
-                properties=properties,
+                frame, since_snapshot_id=progress.snapshot_id, properties=properties
             )
             return
         self._publisher.commit(

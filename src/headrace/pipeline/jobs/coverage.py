@@ -14,7 +14,7 @@ from headrace.pipeline.planning import Offsets, larger, offset_of, walk
 from headrace.pipeline.publishing import java_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.position import TopicIds
@@ -65,7 +65,8 @@ def read_pinned_table(spark: Any, table: TableName) -> PinnedTable:
     shown = spark.table(name).columns
     frame = frame.select(*(column for column in frame.columns if column in shown))
     found = java_table(spark, table)
-    snapshots = list(_current_and_ancestors(found))
+    ancestors = spark._jvm.org.apache.iceberg.util.SnapshotUtil  # noqa: SLF001 - no public way
+    snapshots = [found.snapshot(each) for each in ancestors.currentAncestorIds(found)]
     properties = dict(found.properties())
     ancestry = Ancestry.of((one.snapshotId(), one.sequenceNumber()) for one in snapshots)
     archived_to = kept_offsets(properties, ancestry)
@@ -75,15 +76,6 @@ def read_pinned_table(spark: Any, table: TableName) -> PinnedTable:
         archived_to = larger(archived_to, recorded_offsets(recorded))
         topic_ids |= recorded_topic_ids(recorded)
     return PinnedTable(frame, archived_to, topic_ids)
-
-
-def _current_and_ancestors(table: Any) -> Iterator[Any]:
-    """The snapshots that the table consists of, the newest first, as far as they exist."""
-    each = table.currentSnapshot()
-    while each is not None:
-        yield each
-        parent = each.parentId()
-        each = None if parent is None else table.snapshot(parent)
 
 
 def look_outside(topic: str, table: PinnedTable, ends: Ends, topic_ids: TopicIds) -> Outside:

@@ -19,7 +19,7 @@ from headrace.pipeline.catalog import (
     load_table_or_none,
 )
 from headrace.pipeline.errors import TableUnusable
-from headrace.pipeline.publishing import WAP_PROPERTY
+from headrace.pipeline.publishing import WAP_PROPERTY, java_table
 
 if TYPE_CHECKING:
     from headrace.pipeline.warehouse import Warehouse
@@ -125,10 +125,7 @@ def fitted(spark: Any, table: TableName, frame: Any) -> Any:
     from pyspark.sql.functions import col
 
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no public way
-    loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-        spark._jsparkSession,  # noqa: SLF001
-        table.in_spark,
-    )
+    loaded = java_table(spark, table)
     wanted = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(
         frame.select(VALUE)._jdf.schema()  # noqa: SLF001
     )
