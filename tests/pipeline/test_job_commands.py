@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from tests.pipeline.test_delivery_proof import PARTITIONS, commit, publish
@@ -85,6 +87,25 @@ def test_the_page_of_a_topic_is_made_by_one_command(broker, numbered_topic, tmp_
     assert done.returncode == 0, done.stderr
     assert {path.name for path in out.iterdir()} >= {"index.html", "flow.png", "lag-0.png"}
     assert "not proven" in (out / "index.html").read_text()
+
+
+def test_a_bar_on_the_terminal_counts_the_tasks_of_a_job(broker, numbered_topic):
+    near, far = os.openpty()
+    command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "pipeline", "proof"]
+    command += [numbered_topic, "--sent", "shop=0:89", "--master", "local[2]"]
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=far, env=env) as child:
+        os.close(far)
+        drawn = b""
+        with suppress(OSError):  # EIO: the child has closed its side
+            while data := os.read(near, 65_536):
+                drawn += data
+        assert child.wait(600) == 1, drawn
+    os.close(near)
+    shown = [tuple(map(int, one)) for one in re.findall(rb"(\d+)/(\d+)", drawn)]
+    assert b"Spark tasks" in drawn
+    assert any(done and done <= total for done, total in shown)
+    assert b"headrace pipeline resend" in drawn.splitlines()[-1]
 
 
 def test_quality_and_replay_answer_with_figures(broker, numbered_topic, tmp_path):

@@ -135,7 +135,7 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
     stop = stop_on_interrupt("chunk")
 
     def job() -> Any:
-        with spark_for(options["master"], None) as spark:
+        with spark_for(options["master"], None, counts_itself=True) as spark:
             planned = None
             if options["dry_run"] or not as_json:
                 planned = plan(config, spark=spark)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,7 @@ from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
 from headrace.cli.parameters import TOPIC_NAME, Command, number_option
 from headrace.cli.positions import TimeType
+from headrace.cli.progress import watching
 from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
@@ -134,9 +135,15 @@ def connection_of(session: CliSession) -> Any:
 
 @contextmanager
 def spark_for(
-    master: str, warehouse: Any, table: str | None = None, drivers: Sequence[Path] = ()
+    master: str,
+    warehouse: Any,
+    table: str | None = None,
+    drivers: Sequence[Path] = (),
+    *,
+    counts_itself: bool = False,
 ) -> Iterator[Any]:
-    """A session for one job; `drivers` are jars of JDBC drivers."""
+    """A session for one job; `drivers` are jars of JDBC drivers. A bar counts Spark's tasks, unless
+    the job counts its work itself."""
     sessions = job_module("session")
     place = None
     if warehouse is not None:
@@ -150,7 +157,9 @@ def spark_for(
     )  # fmt: skip
     spark = sessions.make_session(config)
     try:
-        yield spark
+        shown = watching("Spark tasks", job_module("jobs.running").tasks_of(spark))
+        with nullcontext() if counts_itself else shown:
+            yield spark
     finally:
         spark.stop()
 

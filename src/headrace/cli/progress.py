@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.cli.output import counted, duration_text, say, size_text
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
+    Update = Callable[..., None]
+    """`rich.progress.Progress.update` of one task."""
+
 REFRESH_NS = 100_000_000
 LINE_EVERY_NS = 60_000_000_000
 
@@ -24,44 +28,68 @@ LINE_EVERY_NS = 60_000_000_000
 @contextmanager
 def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show progress towards a known total: call the yielded function with each increment."""
-    if not sys.stderr.isatty():
-        yield lambda _count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    with _bar(label, total) as update:
+        yield lambda count: update(advance=count)
 
-    shown = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with shown:
-        task = shown.add_task(label, total=total)
-        yield lambda count: shown.advance(task, count)
+
+@contextmanager
+def watching(label: str, look: Callable[[], tuple[int, int]]) -> Iterator[None]:
+    """Show progress of work that does not report it: a thread asks `look`, which must not raise,
+    for (done, total so far)."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Event, Thread
+
+    with _bar(label, None) as update:
+        is_over = Event()
+
+        def follow() -> None:
+            while not is_over.wait(REFRESH_NS / 1e9):
+                done, total = look()
+                update(completed=done, total=total or None)
+
+        thread = Thread(target=follow, name="progress")
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
 
 @contextmanager
 def bytes_read(label: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress in bytes: call the yielded function with (bytes done, total bytes)."""
+    with _bar(label, None, are_bytes=True) as update:
+        yield lambda done, total: update(completed=done, total=total)
+
+
+@contextmanager
+def _bar(label: str, total: int | None, *, are_bytes: bool = False) -> Iterator[Update]:
+    """A bar of one task, and what updates it; shown on a terminal alone."""
     if not sys.stderr.isatty():
-        yield lambda _done, _all: None
+        yield lambda **_fields: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    shown = Progress(
+    figures = (DownloadColumn(), TimeRemainingColumn()) if are_bytes else (MofNCompleteColumn(),)
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
+        *figures,
         console=Console(stderr=True),
         transient=True,
-    )
-    with shown:
-        task = shown.add_task(label, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    ) as shown:
+        yield partial(shown.update, shown.add_task(label, total=total))
 
 
 class StatusLine:

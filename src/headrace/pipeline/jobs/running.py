@@ -1,14 +1,18 @@
-"""What a command does with the errors that a job meets in Spark.
+"""What a command sees of a job in Spark: how far its tasks are, and the errors that it meets.
 
-Invariants: text only. Spark passes on an error of a worker or a planner as part of its own message.
+Invariants: changes nothing. Spark passes on an error of a worker or a planner as part of its own
+message.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _OURS: Final = re.compile(r"headrace\.pipeline\.errors\.(\w+): (.+)")
 
@@ -21,3 +25,24 @@ def cause_of(error: BaseException) -> str | None:
         if isinstance(getattr(errors, match.group(1), None), type)
     ]
     return found[-1].group(2).strip() if found else None
+
+
+def tasks_of(spark: Any) -> Callable[[], tuple[int, int]]:
+    """What tells how many tasks are done, of those of all stages that have begun since."""
+    from py4j.protocol import Py4JError
+
+    tracker = spark.sparkContext.statusTracker()
+    stages: dict[int, tuple[int, int]] = {}
+
+    def look() -> tuple[int, int]:
+        try:
+            running = set(tracker.getActiveStageIds())
+            for stage in running | {one for one, (done, all_) in stages.items() if done < all_}:
+                found = tracker.getStageInfo(stage)
+                if found is not None:
+                    stages[stage] = (found.numCompletedTasks, found.numTasks)
+        except (Py4JError, OSError):  # Java has ended: the job itself reports it
+            pass
+        return sum(done for done, _ in stages.values()), sum(all_ for _, all_ in stages.values())
+
+    return look
