@@ -1,11 +1,10 @@
-"""What security costs: logins by mechanism, decisions of access control, memory under floods.
+"""What security costs: logins by mechanism, decisions of access control.
 
-    python benchmarks/security.py [logins] [decisions] [floods] [--logins 300] [--seconds 10]
+    python benchmarks/security.py [logins] [decisions] [--logins 300]
 
 Logins: the broker's CPU for each, and how many a second the client got by one after the other.
 Decisions: of 100,000 rules of 10,000 principals, new ones and those that a session remembers.
-Floods: the most memory that a broker has held, beyond what it had before, beside what its limits
-add up to. TLS has a benchmark of its own, `tls.py`.
+Floods and TLS have benchmarks of their own, `floods.py` and `tls.py`.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
-import resource
 import secrets
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from joserfc import jwt
@@ -49,9 +45,6 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ISSUER, AUDIENCE = "https://issuer.example", "headrace"
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 RULES, PRINCIPALS = 100_000, 10_000
-QUEUED_MIB = 64
-"""Limits of requests and of responses that wait, in the broker that is flooded."""
-CONNECTIONS = 10_000
 SASL_HANDSHAKE, SASL_AUTHENTICATE, PRODUCE, FETCH, METADATA, API_VERSIONS = 17, 36, 0, 1, 3, 18
 
 
@@ -69,6 +62,7 @@ class Served:
         assert self.child.stdout is not None
         served = json.loads(self.child.stdout.readline())
         host, _, port = served["kafka"].rpartition(":")
+        self.served = served
         self.address, self.http = (host, int(port)), served["http"]
         self.process = psutil.Process(self.child.pid)
 
@@ -187,122 +181,13 @@ def decisions(_folder: Path, _options: argparse.Namespace) -> None:
     )
 
 
-# --- floods --------------------------------------------------------------------------------------
-
-
-class Peak:
-    """The most memory that a process holds while it is watched."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        self._process = process
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.before = self.most = process.memory_info().rss
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(0.02):
-            self.most = max(self.most, self._process.memory_info().rss)
-
-
 def batch(value: bytes) -> bytes:
     from headrace.records.codec import Record, encode_batch
 
     return encode_batch([Record(0, 1, None, value, [])])
 
 
-def produce_frame(value: bytes) -> bytes:
-    records = text(batch(value), ">i")
-    body = struct.pack(">hhii", -1, 1, 30_000, 1) + text(b"flooded") + struct.pack(">ii", 1, 0)
-    return request_frame(b"", PRODUCE, 7, 1, body + records, is_flexible=False)
-
-
-def fetch_frame() -> bytes:
-    topic = text(b"flooded") + struct.pack(">iiqqi", 1, 0, 0, -1, 50 * MIB)
-    body = struct.pack(">iiiibiii", -1, 0, 1, 50 * MIB, 0, 0, -1, 1) + topic + struct.pack(">i", 0)
-    return request_frame(b"", FETCH, 7, 1, body, is_flexible=False)
-
-
-def send_unread(served: Served, data: bytes, count: int, seconds: float) -> None:
-    """Send again and again on so many connections, and read nothing."""
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(served.connect()) for _ in range(count)]
-        sent = dict.fromkeys(opened, 0)
-        for one in opened:
-            one.setblocking(False)
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            for one in opened:
-                with contextlib.suppress(BlockingIOError, ConnectionError):
-                    sent[one] += one.send(memoryview(data)[sent[one] % len(data) :])
-            time.sleep(0.001)
-
-
-def open_connections(served: Served, _seconds: float) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    count = min(CONNECTIONS, hard - 100)
-    with contextlib.ExitStack() as stack:
-        for number in range(count):
-            one = stack.enter_context(served.connect())
-            if number % 10 == 0:
-                ask(one, API_VERSIONS, 0, b"")
-        print(f"  {count:,} connections are open")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def fail_logins(served: Served, seconds: float) -> None:
-    program = Path(__file__).parents[1] / "tests" / "integration" / "login_flood.py"
-    address = f"{served.address[0]}:{served.address[1]}"
-    flood = subprocess.Popen([sys.executable, str(program), address, "100"], stdout=subprocess.PIPE)
-    time.sleep(seconds)
-    flood.kill()
-    flood.wait()
-
-
-def floods(folder: Path, options: argparse.Namespace) -> None:
-    """See the module."""
-    value = random.Random(1).randbytes(900_000)
-    for name in ("REQUEST", "RESPONSE"):
-        os.environ[f"HEADRACE_QUEUED_MAX_{name}_BYTES"] = str(QUEUED_MIB * MIB)
-    metadata = request_frame(b"", METADATA, 4, 1, struct.pack(">ib", -1, 0), is_flexible=False)
-    kinds: dict[str, Callable[[Served, float], None]] = {
-        "producers faster than the disk": lambda s, t: send_unread(s, produce_frame(value), 50, t),
-        "consumers that read nothing": lambda s, t: send_unread(s, fetch_frame(), 100, t),
-        "1,000 requests in flight": lambda s, t: send_unread(s, metadata * 1_000, 1, t),
-        "10,000 connections": open_connections,
-        "failing logins": fail_logins,
-    }
-    for number, (name, flood) in enumerate(kinds.items()):
-        login = ("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT")
-        login += ("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{USER}")
-        served = Served(folder / str(number), *(login if "logins" in name else ()))
-        try:
-            if "consumers" in name:
-                with served.connect() as one:
-                    for _ in range(60):
-                        one.sendall(produce_frame(value))
-                        (size,) = struct.unpack(">i", one.recv(4, socket.MSG_WAITALL))
-                        one.recv(size, socket.MSG_WAITALL)
-            with Peak(served.process) as peak:
-                flood(served, options.seconds)
-            with served.connect() as one:
-                ask(one, API_VERSIONS, 0, b"")  # it answers
-            grown = (peak.most - peak.before) / MIB
-            print(f"floods, {name}: {grown:.0f} MiB more than {peak.before / MIB:.0f}")
-        finally:
-            served.stop()
-    print(f"limits: {QUEUED_MIB} MiB of requests and {QUEUED_MIB} MiB of responses that wait")
-
-
-PARTS = {"logins": logins, "decisions": decisions, "floods": floods}
+PARTS = {"logins": logins, "decisions": decisions}
 
 
 @contextlib.contextmanager
@@ -317,7 +202,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS])
     parser.add_argument("--logins", type=int, default=300)
-    parser.add_argument("--seconds", type=float, default=10.0)
     options: Any = parser.parse_args()
     for name in options.parts or PARTS:
         with own_folder() as folder:

@@ -17,6 +17,8 @@ from headrace.broker.services.long_poll import WAKE_LATE_MS, wait_for_records
 from headrace.broker.shares.hosted_shares import LITE
 from headrace.errors import (
     BrokerUnreachable,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
     DeliveryUnknown,
     GroupUnknown,
     HeadraceError,
@@ -59,6 +61,10 @@ clients wait for a response, as some calls are not repeated by them (RocketMQ's 
 RELEASE_PAUSES_S: Final = (0.2, 1.0, 5.0)
 BEGUN_MAX: Final = 10_000
 """Queues whose groups are known to have begun."""
+
+
+UNREADY: Final = NotOwner, CoordinatorLoading, CoordinatorUnavailable
+"""What calls that may be repeated get from a partition that moves, or reads its state back."""
 
 
 class Owners(NamedTuple):
@@ -193,6 +199,10 @@ class QueueOwners:
                 )
             else:
                 return  # a partition that has moved since has no locks of the former tenure
+
+    def is_there(self, broker_id: int) -> bool:
+        """Whether a broker is registered."""
+        return any(broker.id == broker_id for broker in self._brokers())
 
     def peer(self, broker_id: int) -> tuple[BrokerFact, QueuePeerCalls]:
         """A broker, and the calls to it. Raises BrokerUnreachable where it is not registered."""
@@ -330,6 +340,8 @@ class QueueOwners:
 
         async def ask(broker_id: int, part: Sequence[int]) -> None:
             try:
+                if not self.is_there(broker_id):
+                    raise _no_owner(topic, deliveries[part[0]].partition)
                 broker, peers = self.peer(broker_id)
                 asked = [deliveries[at] for at in part]
                 found.update(
@@ -383,10 +395,12 @@ class QueueOwners:
             if pause_s:
                 await asyncio.sleep(pause_s)
             found.update(await self._ask_once(topic, left, here, there))
-            left = {number for number in left if isinstance(found[number], NotOwner)}
+            left = {number for number in left if isinstance(found[number], UNREADY)}
             if not left:
                 break
-        found.update({number: self._away(topic, number) for number in left})
+        for number in left:
+            if isinstance(found[number], NotOwner):
+                found[number] = self._away(topic, number)
         return dict(sorted(found.items()))
 
     def _away(self, topic: Topic, number: int) -> BrokerUnreachable:
@@ -404,7 +418,7 @@ class QueueOwners:
     ) -> dict[int, _T | _U | HeadraceError]:
         owners = self.of(topic)
         found: dict[int, _T | _U | HeadraceError] = {
-            number: self._away(topic, number) for number in owners.away if number in numbers
+            number: _no_owner(topic, number) for number in owners.away if number in numbers
         }
 
         async def ask_here() -> None:
@@ -444,6 +458,11 @@ def _for_each(
     elif isinstance(error, NotOwner):
         error = away(topic, [delivery.partition])
     return [error] * len(delivery.settlements)
+
+
+def _no_owner(topic: Topic, number: int) -> NotOwner:
+    """Until it has one, or that takes too long (`away`)."""
+    return NotOwner(f"no broker serves {topic.name}-{number}")
 
 
 def away(topic: Topic, numbers: Sequence[int], owner: int = -1) -> BrokerUnreachable:

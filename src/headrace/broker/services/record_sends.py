@@ -226,6 +226,8 @@ class RecordSends:
                 # An owner closes the connection of a request above its limit, without an answer.
                 self._topics.logs.config_of(topic.fact).check_size(len(batch))
                 owner = self._ownership.leader(topic, number).broker
+                if not self._owners.is_there(owner):
+                    continue  # until it has a next one
                 return await self._owners.call(
                     owner,
                     lambda peers, broker: peers.append(

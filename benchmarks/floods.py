@@ -1,0 +1,622 @@
+"""Memory of a broker under each flood, and whether it serves others meanwhile.
+
+    python -m benchmarks.floods [NAMES] [--seconds 8]
+
+Each flood has a broker of its own, whose limits of memory are QUEUED_MIB. Printed are the most
+memory it held beyond what an idle one has, the most files it had open, and how long the slowest of
+the requests took that another client sent over Kafka's protocol and HTTP meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from benchmarks import security
+from headrace.grpc import frames
+from headrace.grpc.hpack import encode_field
+from headrace.kafka.apis import APIS
+from headrace.kafka.client.exchange import request_frame
+from headrace.kafka.wire.schema import read_response, write_request
+from headrace.records.codec import Record, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MIB: Final = 1 << 20
+QUEUED_MIB: Final = 64
+CONNECTIONS: Final = 10_000
+TOPIC: Final = "flooded"
+VALUE: Final = random.Random(1).randbytes(900_000)
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND, JOIN, SYNC = 0, 1, 3, 8, 10, 11, 14
+DESCRIBE_GROUPS, CREATE_TOPICS, INIT_PRODUCER, ADD_PARTITIONS, API_VERSIONS = 15, 19, 22, 24, 18
+
+
+class Served(security.Served):
+    """A broker process with all its faces."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        for name in ("REQUEST", "RESPONSE"):
+            os.environ[f"HEADRACE_QUEUED_MAX_{name}_BYTES"] = str(QUEUED_MIB * MIB)
+        super().__init__(folder, "--rocketmq", "127.0.0.1:0", *options)
+        self.web_address = address_of(self.served["http"])
+        self.rocketmq = address_of(self.served["rocketmq"])
+
+    def connect(self, address: tuple[str, int] | None = None, buffer: int = 0) -> socket.socket:
+        """`buffer`: of what the client has received and not read."""
+        made = socket.socket()
+        if buffer:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        made.settimeout(60)
+        made.connect(address or self.address)
+        return made
+
+    def ask(self, api: int, body: dict[str, Any], version: int = -1) -> Any:
+        """One request on a connection of its own."""
+        with self.connect() as one:
+            return ask(one, api, body, version)
+
+    def web(self, method: str, path: str, body: Any = None) -> Any:
+        """One HTTP request."""
+        one = http.client.HTTPConnection(*self.web_address, timeout=60)
+        head = {"Content-Type": "application/json"} if body is not None else {}
+        one.request(method, path, None if body is None else json.dumps(body), head)
+        answer = one.getresponse()
+        text = answer.read()
+        one.close()
+        return answer.status, text
+
+
+def address_of(text: str) -> tuple[str, int]:
+    host, _, port = text.strip("/").rpartition(":")
+    return host.rpartition("/")[2], int(port)
+
+
+def frame(api: int, body: dict[str, Any], version: int | None = None) -> bytes:
+    """A request in the newest version, or in that one."""
+    version = APIS[api].version_max if version is None else version
+    flexible = version >= APIS[api].flexible_from
+    return request_frame(
+        b"f", api, version, 1, write_request(api, version, body), is_flexible=flexible
+    )
+
+
+def receive(connection: socket.socket) -> bytes:
+    def take(size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            part = connection.recv(size - len(found))
+            if not part:
+                raise ConnectionError("closed by the broker")
+            found += part
+        return bytes(found)
+
+    return take(int.from_bytes(take(4), "big"))
+
+
+def ask(connection: socket.socket, api: int, body: dict[str, Any], version: int = -1) -> Any:
+    version = APIS[api].version_max if version < 0 else version
+    connection.sendall(frame(api, body, version))
+    is_flexible = version >= APIS[api].flexible_from and api != API_VERSIONS
+    return read_response(api, version, receive(connection), 4 + is_flexible)
+
+
+class Watch:
+    """What a process holds while it is flooded, and how long others wait."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._weigh), threading.Thread(target=self._ask)]
+        self.before = self.most = served.process.memory_info().rss
+        self.files = 0
+        self.slowest_s = 0.0
+        self.answered = 0
+        self.failed_count = 0
+
+    def __enter__(self) -> Self:
+        for one in self._threads:
+            one.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for one in self._threads:
+            one.join()
+
+    def _weigh(self) -> None:
+        while not self._is_over.wait(0.02):
+            self.most = max(self.most, self._served.process.memory_info().rss)
+            self.files = max(self.files, self._served.process.num_fds())
+
+    def _ask(self) -> None:
+        while not self._is_over.wait(0.1):
+            begun_s = time.monotonic()
+            try:
+                self._served.ask(API_VERSIONS, {}, 0)
+                self._served.web("GET", "/healthz")
+            except (OSError, http.client.HTTPException):
+                self.failed_count += 1
+            else:
+                self.answered += 1
+            self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+
+
+def send_unread(
+    served: Served,
+    data: bytes,
+    count: int,
+    seconds: float,
+    address: tuple[str, int] | None = None,
+    first: bytes = b"",
+) -> None:
+    """Send again and again on so many connections, and read nothing; one that is closed is opened
+    again."""
+    opened: dict[socket.socket, int] = {}
+    closed = 0
+
+    def open_one() -> None:
+        one = served.connect(address, 4096)
+        if first:
+            one.sendall(first)
+        one.setblocking(False)
+        opened[one] = 0
+
+    for _ in range(count):
+        open_one()
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        for one in list(opened):
+            try:
+                opened[one] += one.send(memoryview(data)[opened[one] % len(data) :][: 1 << 18])
+            except BlockingIOError:
+                pass
+            except OSError:
+                closed += 1
+                del opened[one]
+                one.close()
+                open_one()
+        time.sleep(0.001)
+    print(f"  {closed} connections were closed by the broker")
+    for one in opened:
+        one.close()
+
+
+# --- floods ----------------------------------------------------------------------------------
+
+
+def produce_frame(value: bytes = VALUE, topic: str = TOPIC) -> bytes:
+    records = security.batch(value)
+    name = topic.encode()
+    body = struct.pack(">hhiih", -1, 1, 30_000, 1, len(name)) + name
+    body += struct.pack(">iii", 1, 0, len(records)) + records
+    return request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+
+
+def fetch_frame(size: int = 50 * MIB) -> bytes:
+    topic = struct.pack(">h", len(TOPIC)) + TOPIC.encode()
+    topic += struct.pack(">iiqqi", 1, 0, 0, -1, size)
+    body = struct.pack(">iiiibiii", -1, 0, 1, size, 0, 0, -1, 1) + topic + struct.pack(">i", 0)
+    return request_frame(b"", FETCH, 7, 1, body, is_flexible=False)
+
+
+def fill(served: Served, count: int = 60) -> None:
+    with served.connect() as one:
+        for _ in range(count):
+            one.sendall(produce_frame())
+            receive(one)
+
+
+def topics(served: Served, count: int, partitions: int) -> None:
+    """Create topics, so that answers about all of them are large."""
+    made = [
+        {"name": f"topic-{n}", "num_partitions": partitions, "replication_factor": 1}
+        for n in range(count)
+    ]
+    for item in made:
+        item.update(assignments=[], configs=[])
+    served.ask(CREATE_TOPICS, {"topics": made, "timeout_ms": 60_000, "validate_only": False})
+
+
+def join(group: str, member: str = "", size: int = 10, timeout_ms: int = 300_000) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "session_timeout_ms": timeout_ms,
+        "rebalance_timeout_ms": timeout_ms,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": bytes(size)}],
+    }
+
+
+JOIN_V: Final = 3
+"""A version in which one request makes a member."""
+
+
+def producers(served: Served, seconds: float) -> None:
+    """Producers faster than the disk."""
+    send_unread(served, produce_frame(), 50, seconds)
+
+
+def consumers(served: Served, seconds: float) -> None:
+    """Consumers that read nothing."""
+    fill(served)
+    send_unread(served, fetch_frame(), 100, seconds)
+
+
+def metadata_unread(served: Served, seconds: float) -> None:
+    """1,000 requests in flight, whose answers of 0.5 MiB are not read."""
+    topics(served, 20, 500)
+    data = frame(METADATA, {"topics": None, "allow_auto_topic_creation": False}, 4)
+    send_unread(served, data * 1_000, 20, seconds)
+
+
+def member(served: Served, group: str, size: int) -> tuple[str, int]:
+    """A member whose description is large, in a group that is complete."""
+    with served.connect() as one:
+        served.ask(FIND, {"key_type": 0, "coordinator_keys": [group]})
+        found = ask(one, JOIN, join(group, size=size), JOIN_V)
+        given = {
+            "group_id": group,
+            "generation_id": found.generation_id,
+            "member_id": found.member_id,
+            "assignments": [],
+        }
+        ask(one, SYNC, given, 3)
+        return found.member_id, found.generation_id
+
+
+def described(count: int) -> bytes:
+    asked = {"groups": ["large"] * count, "include_authorized_operations": False}
+    return frame(DESCRIBE_GROUPS, asked, 4)
+
+
+def descriptions(served: Served, seconds: float) -> None:
+    """Descriptions of a group of 0.9 MiB, asked for again and again and not read."""
+    member(served, "large", 900_000)
+    data = described(1)
+    send_unread(served, data * 1_000, 50, seconds)
+
+
+def behind_a_join(served: Served, seconds: float) -> None:
+    """Large answers that wait for one that is not to come soon: a join."""
+    member(served, "large", 900_000)
+    member(served, "held", 10)
+    first = frame(JOIN, join("held"), JOIN_V)
+    data = described(1)
+    send_unread(served, data * 1_000, 50, seconds, first=first)
+
+
+def waiting_members(served: Served, seconds: float) -> None:
+    """Members with a description of 8 MB each, which wait in their groups."""
+    served.ask(FIND, {"key_type": 0, "coordinator_keys": ["g"]})
+    opened: list[socket.socket] = []
+    refused = 0
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s and len(opened) < 400:
+        one = served.connect()
+        opened.append(one)
+        try:
+            one.sendall(frame(JOIN, join(f"group-{len(opened) % 100}", size=8_000_000), JOIN_V))
+        except OSError:
+            refused += 1
+    print(f"  {len(opened)} members, {refused} closed")
+    time.sleep(2)
+    for one in opened:
+        one.close()
+
+
+def many_groups(served: Served, seconds: float) -> None:
+    """Groups with a member each, as many as one can make."""
+    served.ask(FIND, {"key_type": 0, "coordinator_keys": ["g"]})
+    number = 0
+    end_s = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(served.connect()) for _ in range(20)]
+        while time.monotonic() < end_s:
+            for one in opened:
+                some = b""
+                for _ in range(10):
+                    number += 1
+                    given = {"topics": [{"name": TOPIC, "partitions": [
+                        {"partition_index": 0, "committed_offset": 1,
+                         "committed_metadata": "x" * 4000}]}]}  # fmt: skip
+                    body = {"group_id": f"g-{number}", "generation_id_or_member_epoch": -1,
+                            "member_id": "", **given}  # fmt: skip
+                    some += frame(OFFSET_COMMIT, body, 8)
+                one.sendall(some)
+            for one in opened:
+                for _ in range(10):
+                    receive(one)
+    print(f"  {number} groups")
+
+
+def open_transactions(served: Served, seconds: float) -> None:
+    """Transactions that are left open, as many as one can begin."""
+    topics(served, 1, 1)
+    number = 0
+    end_s = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(served.connect()) for _ in range(20)]
+        while time.monotonic() < end_s:
+            for one in opened:
+                number += 1
+                one.sendall(frame(INIT_PRODUCER, {
+                    "transactional_id": f"t-{number}", "transaction_timeout_ms": 900_000,
+                    "producer_id": -1, "producer_epoch": -1}, 4))  # fmt: skip
+            for one in opened:
+                receive(one)
+    print(f"  {number} transactional ids")
+
+
+def producer_ids(served: Served, seconds: float) -> None:
+    """Records of ever new producer ids in one partition."""
+    topics(served, 1, 1)
+    number = 0
+    end_s = time.monotonic() + seconds
+    with served.connect() as one:
+        while time.monotonic() < end_s:
+            count, some = 100, b""
+            for _ in range(count):
+                number += 1
+                records = encode_batch(
+                    [Record(0, 1, None, b"x", [])],
+                    producer_id=10_000_000 + number, producer_epoch=0, base_sequence=0,
+                )  # fmt: skip
+                body = struct.pack(">hhiih", -1, 1, 30_000, 1, 7) + b"topic-0"
+                body += struct.pack(">iii", 1, 0, len(records)) + records
+                some += request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+            one.sendall(some)
+            for _ in range(count):
+                receive(one)
+    print(f"  {number} producer ids")
+
+
+def connections(served: Served, _seconds: float) -> None:
+    """10,000 connections that are idle."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as stack:
+        for number in range(min(CONNECTIONS, hard - 100)):
+            one = stack.enter_context(served.connect())
+            if number % 10 == 0:
+                ask(one, API_VERSIONS, {}, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def long_polls(served: Served, seconds: float) -> None:
+    """200 fetches in flight on each of 500 connections, which wait for ten minutes."""
+    fill(served, 1)
+    topic = struct.pack(">h", len(TOPIC)) + TOPIC.encode()
+    topic += struct.pack(">iiqqi", 1, 0, 1, -1, MIB)
+    body = struct.pack(">iiiibiii", -1, 600_000, 1, MIB, 0, 0, -1, 1) + topic
+    one = request_frame(b"", FETCH, 7, 1, body + struct.pack(">i", 0), is_flexible=False)
+    send_unread(served, one * 200, 500, seconds)
+
+
+# --- HTTP --------------------------------------------------------------------------------------
+
+
+def web_unread(served: Served, seconds: float) -> None:
+    """Answers of 8 MiB over HTTP that are not read, on 200 connections."""
+    fill(served, 20)
+    path = f"/v1/topics/{TOPIC}/records?partition=0&offset=0&max=1000"
+    data = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    send_unread(served, data * 100, 200, seconds, served.web_address)
+
+
+def web_polls(served: Served, seconds: float) -> None:
+    """Reads over HTTP that wait for a minute, on 1,000 connections."""
+    fill(served, 1)
+    path = f"/v1/topics/{TOPIC}/records?partition=0&offset=1&wait_ms=60000"
+    data = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    send_unread(served, data, 1_000, seconds, served.web_address)
+
+
+def web_heads(served: Served, seconds: float) -> None:
+    """Heads over HTTP that never end."""
+    first = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    line = b"X-Many: " + b"x" * 1000 + b"\r\n"
+    send_unread(served, line * 10, 500, seconds, served.web_address, first)
+
+
+def web_bodies(served: Served, seconds: float) -> None:
+    """Bodies of 4 MiB over HTTP that stop before their end."""
+    head = (
+        f"POST /v1/topics/{TOPIC}/records HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {4 * MIB}\r\n\r\n"
+    ).encode()
+    opened = []
+    for _ in range(200):
+        one = served.connect(served.web_address)
+        one.settimeout(5)
+        with contextlib.suppress(OSError):
+            one.sendall(head + b"x" * (4 * MIB - 10))
+        opened.append(one)
+    time.sleep(seconds)
+    for one in opened:
+        one.close()
+
+
+# --- gRPC --------------------------------------------------------------------------------------
+
+SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+
+
+def head_of(stream: int, method: str, more: Sequence[tuple[str, str]] = ()) -> bytes:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", SERVICE + method),
+              (":authority", "localhost"), ("content-type", "application/grpc"),
+              ("te", "trailers"), *more]  # fmt: skip
+    block = b"".join(encode_field(name.encode(), value.encode()) for name, value in fields)
+    out, kind = b"", frames.HEADERS
+    while True:
+        part, block = block[:16_000], block[16_000:]
+        out += frames.frame(kind, 0 if block else frames.END_HEADERS, stream, part)
+        kind = frames.CONTINUATION
+        if not block:
+            return out
+
+
+PREFACE: Final = frames.PREFACE + frames.settings({}) + frames.frame(frames.SETTINGS, 1, 0)
+
+
+def call_of(stream: int, method: str, message: bytes) -> bytes:
+    data = b"\0" + struct.pack(">I", len(message)) + message
+    return head_of(stream, method, [("x-mq-client-id", "c")]) + frames.frame(
+        frames.DATA, frames.END_STREAM, stream, data
+    )
+
+
+def grpc_heads(served: Served, seconds: float) -> None:
+    """1,000 calls with heads of 16 KiB on each of 60 connections, without their messages."""
+    data = b"".join(
+        head_of(2 * n + 1, "SendMessage", [
+            (f"x{i}", random.Random(n * 1000 + i).randbytes(8).hex()) for i in range(288)])
+        for n in range(1_000)
+    )  # fmt: skip
+    opened = []
+    end_s = time.monotonic() + seconds * 4
+    for _ in range(60):
+        if time.monotonic() > end_s:
+            break
+        one = served.connect(served.rocketmq)
+        one.settimeout(10)
+        with contextlib.suppress(OSError):
+            one.sendall(PREFACE + data)
+        opened.append(one)
+    print(f"  {len(opened)} connections")
+    time.sleep(2)
+    for one in opened:
+        one.close()
+
+
+def grpc_unread(served: Served, seconds: float) -> None:
+    """Routes of many partitions, asked for again and again over gRPC and not read."""
+    topics(served, 2, 1000)
+    name = b"\x0a\x09\x12\x07topic-0"
+    endpoints = b"\x12\x17\x08\x01\x12\x13\x0a\x09127.0.0.1\x10\x91\x3f"
+    data = b"".join(call_of(2 * n + 1, "QueryRoute", name + endpoints) for n in range(900))
+    settings = frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
+    opened: list[socket.socket] = []
+    end_s = time.monotonic() + seconds
+    closed = 0
+    while time.monotonic() < end_s:
+        one = served.connect(served.rocketmq, 4096)
+        one.settimeout(5)
+        try:
+            one.sendall(settings + frames.frame(frames.SETTINGS, 1, 0) + data)
+        except OSError:
+            closed += 1
+        opened.append(one)
+        if len(opened) > 100:
+            opened.pop(0).close()
+    for one in opened:
+        one.close()
+
+
+def large_members(served: Served, seconds: float) -> None:
+    """Groups whose members describe themselves with 0.9 MB, and stay."""
+    end_s = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < end_s and count < 1000:
+        group = f"large-{count}"
+        one = served.connect()
+        try:
+            found = ask(one, JOIN, {**join(group, size=900_000)}, JOIN_V)
+        except OSError:
+            break
+        if found.error_code:
+            break
+        count += 1
+        one.close()
+    print(f"  {count} members")
+
+
+def half_open(served: Served, seconds: float) -> None:
+    """Connections that begin HTTP/2 and send nothing, 5,000."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    opened = [served.connect(served.rocketmq) for _ in range(5_000)]
+    time.sleep(seconds)
+    for one in opened:
+        one.close()
+
+
+def large_messages(served: Served, seconds: float) -> None:
+    """Messages of 60 MiB on 40 connections, where the topic allows them."""
+    made = {"name": "large", "num_partitions": 1, "replication_factor": 1, "assignments": [],
+            "configs": [{"name": "max.message.bytes", "value": str(64 * MIB)}]}  # fmt: skip
+    served.ask(CREATE_TOPICS, {"topics": [made], "timeout_ms": 60_000, "validate_only": False})
+    send_unread(served, produce_frame(random.Random(1).randbytes(60 * MIB), "large"), 40, seconds)
+
+
+LOGIN: Final = (
+    *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
+    *("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{security.USER}"),
+)
+
+
+def failing_logins(served: Served, seconds: float) -> None:
+    """100 connections with failing logins."""
+    program = Path(__file__).parents[1] / "tests" / "integration" / "login_flood.py"
+    address = f"{served.address[0]}:{served.address[1]}"
+    flood = subprocess.Popen([sys.executable, str(program), address, "100"], stdout=subprocess.PIPE)
+    time.sleep(seconds)
+    flood.kill()
+    flood.wait()
+
+
+FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
+    producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
+    behind_a_join, waiting_members, large_members, many_groups, open_transactions, producer_ids,
+    failing_logins, web_unread, web_polls, web_heads, web_bodies, half_open, grpc_heads,
+    grpc_unread,
+)  # fmt: skip
+
+
+def run(flood: Callable[[Served, float], None], seconds: float) -> None:
+    """One flood, on a broker of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        served = Served(Path(folder), *(LOGIN if flood is failing_logins else ()))
+        try:
+            with Watch(served) as watch:
+                flood(served, seconds)
+            print(
+                f"{flood.__name__}: {(flood.__doc__ or '').rstrip('.')}:"
+                f" {(watch.most - watch.before) / MIB:.0f} MiB more than"
+                f" {watch.before / MIB:.0f}, {watch.files} files; others got {watch.answered}"
+                f" answers, the slowest after {watch.slowest_s:.1f} s, and {watch.failed_count}"
+                " errors",
+                flush=True,
+            )
+        finally:
+            served.stop()
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="names of floods")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    options = parser.parse_args()
+    for flood in FLOODS:
+        if not options.only or flood.__name__ in options.only:
+            run(flood, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
