@@ -33,6 +33,7 @@ from joserfc.jwk import RSAKey
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 from tests.integration.broker import Broker
 from tests.integration.certificates import Certificates
+from tests.integration.clients import Kcat
 from tests.integration.foreign import (
     JAVA_VERSIONS,
     go_program,
@@ -277,6 +278,18 @@ def test_a_client_enters_writes_and_reads(entrance: Entrance, client: str, way: 
     topic = fresh("entered")
     entrance.create_topic(topic)
     assert CLIENTS[client](entrance, way, topic) == "v"
+
+
+@pytest.mark.parametrize("way", [*PASSWORDS, CERTIFICATE])
+def test_an_old_librdkafka_enters_writes_and_reads(entrance: Entrance, way: str) -> None:
+    """Before 2.6.1 its SCRAM repeats the nonce in its own way."""
+    topic = fresh("entered")
+    entrance.create_topic(topic)
+    login = {name: str(value) for name, value in librdkafka_login(entrance, way).items()}
+    bootstrap = login.pop("bootstrap.servers")
+    options = [word for name, value in login.items() for word in ("-X", f"{name}={value}")]
+    Kcat.run(bootstrap, *options, "-P", "-t", topic, text=b"v\n")
+    assert Kcat.run(bootstrap, *options, "-C", "-t", topic, "-c", "1") == b"v\n"
 
 
 @pytest.mark.timeout(900)

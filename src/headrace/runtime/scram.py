@@ -175,6 +175,10 @@ class ScramLogin:
         self.credential: ScramCredential | None = None
         self._exists = False
         self._header = self._client_first = self._server_first = ""
+        self._nonces: tuple[str, ...] = ()
+        """What the final message may repeat. librdkafka before 2.6.1 puts its own nonce before it
+        once more, which Kafka took until 4.0: Debian's kcat does. The nonce of this login is still
+        there as a whole, so that no message of another login is taken."""
 
     def first(self, message: bytes) -> bytes:
         """The answer to the client's first message. Raises AuthenticationFailed."""
@@ -192,6 +196,7 @@ class ScramLogin:
         self.credential, self._exists = self._find(user, self.is_token)
         self._header, self._client_first = header, first
         self._nonce = nonce + self._nonce
+        self._nonces = self._nonce, nonce + self._nonce
         salt = base64.b64encode(self.credential.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={self.credential.iterations}"
         return self._server_first.encode()
@@ -207,7 +212,7 @@ class ScramLogin:
         without_proof, binding, nonce, proof_text = match.groups()
         credential = self.credential
         assert credential is not None, "the first message comes first"
-        if _decoded(binding) != self._header.encode() or nonce != self._nonce:
+        if _decoded(binding) != self._header.encode() or nonce not in self._nonces:
             raise AuthenticationFailed("another channel binding or nonce than in the first message")
         name = HASHES[self._mechanism]
         signed = f"{self._client_first},{self._server_first},{without_proof}".encode()

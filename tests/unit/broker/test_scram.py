@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,7 @@ from headrace.runtime.scram import (
     absent_credential,
     new_credential,
     salt_text,
+    salted_password,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +65,51 @@ def test_the_exchange_of_rfc_7677_is_reproduced():
     answer = login.final(final)
     assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     client.check(answer)
+
+
+class Repeating(ScramClient):
+    """Changes the nonce of its final message; the proof is over what it sends."""
+
+    def __init__(self, mechanism: str, changed: Callable[[str], str]) -> None:
+        super().__init__(mechanism, "alice", "password", "abc")
+        self._changed = changed
+
+    def final(self, answer: bytes) -> bytes:
+        salt, iterations = (part[2:] for part in answer.decode().split(",")[1:3])
+        salted = salted_password(
+            self._mechanism, self._password, base64.b64decode(salt), int(iterations)
+        )
+        name = HASHES[self._mechanism]
+        key = hmac.digest(salted, b"Client Key", name)
+        without_proof = f"c=biws,r={self._changed(answer.decode().split(',')[0][2:])}"
+        signed = f"{self._first},{answer.decode()},{without_proof}".encode()
+        signature = hmac.digest(hashlib.new(name, key).digest(), signed, name)
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+        return f"{without_proof},p={proof.decode()}".encode()
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_nonce_is_repeated_as_a_whole_or_as_old_librdkafkas_do(mechanism):
+    find = users(mechanism, alice="password")
+
+    def log_in(changed: Callable[[str], str]) -> bytes:
+        client = Repeating(mechanism, changed)
+        login = ScramLogin(mechanism, find, "server")
+        return login.final(client.final(login.first(client.first())))
+
+    for good in (lambda nonce: nonce, lambda nonce: "abc" + nonce):
+        assert log_in(good).startswith(b"v=")
+    for bad in (
+        lambda _nonce: "server",
+        lambda _nonce: "abc",
+        lambda _nonce: "abcanother",
+        lambda nonce: "abcabc" + nonce,
+        lambda nonce: "abd" + nonce,
+        lambda nonce: nonce + "x",
+        lambda nonce: nonce * 2,
+    ):
+        with pytest.raises(AuthenticationFailed, match="nonce"):
+            log_in(bad)
 
 
 @pytest.mark.parametrize("mechanism", HASHES)

@@ -207,6 +207,27 @@ async def test_an_unknown_key_id_causes_one_refresh_in_a_while(rig, monkeypatch)
     assert (await rig.tokens.judge(token(key=new))).user == "alice"
 
 
+@pytest.mark.parametrize("parameters", [{"kid": "rsa"}, {}], ids=["an id", "no id"])
+async def test_a_key_that_was_replaced_under_the_same_id_is_read_again(
+    rig, parameters, monkeypatch
+):
+    reads = []
+    monkeypatch.setattr(
+        tokens, "read_document", lambda url: reads.append(url) or read_document(url)
+    )
+    old, new, other = (RSAKey.generate_key(2048, parameters, auto_kid=False) for _ in range(3))
+    rig.publish(old)
+    await rig.tokens.load()
+    assert (await rig.tokens.judge(token(key=old))).user == "alice"
+    rig.publish(new)
+    rig.clock.ms += 60_000
+    assert (await rig.tokens.judge(token(key=new))).user == "alice"
+    for forged in (old, other, other):
+        with pytest.raises(AuthenticationFailed):
+            await rig.tokens.judge(token(key=forged))
+    assert len(reads) == 2, "forged signatures cause no more than one in a while"
+
+
 async def test_a_key_that_the_issuer_has_withdrawn_is_refused_after_an_hour(rig):
     await rig.tokens.load()
     rig.publish(KEYS["ES256"])

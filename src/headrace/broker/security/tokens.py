@@ -14,6 +14,7 @@ import json
 import logging
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from joserfc import jws, jwt
@@ -111,7 +112,15 @@ class Tokens:
             key = self._key(header)
         if key is None:
             raise AuthenticationFailed("signed with an unknown key")
-        claims = await self._threads.run(lambda: _verified(token, key))
+        try:
+            claims = await self._threads.run(partial(_verified, token, key))
+        except AuthenticationFailed:
+            # The issuer may have another key under the same id, or without one.
+            await self._refresh()
+            new = self._key(header)
+            if new is None or new.thumbprint() == key.thumbprint():
+                raise
+            claims = await self._threads.run(partial(_verified, token, new))
         return self._user(claims)
 
     def _key(self, header: Mapping[str, Any]) -> Key | None:
