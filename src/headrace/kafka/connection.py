@@ -167,10 +167,10 @@ class KafkaConnection:
 
     __slots__ = (
         "_dispatcher",
+        "_holds",
         "_is_cutting",
         "_is_flushing",
         "_is_half_closed",
-        "_is_held",
         "_is_paused",
         "_is_starved",
         "_loop",
@@ -226,7 +226,7 @@ class KafkaConnection:
         """Counted for responses that were passed to the transport, and that the operating system
         has not taken yet."""
         self._is_half_closed = False
-        self._is_held = False
+        self._holds = 0
         """Whether requests wait until the one that is being handled has its response."""
         self._is_flushing = False
         self._is_paused = False
@@ -441,13 +441,13 @@ class KafkaConnection:
             self.line = TenantLine(self._resume, share)
 
     def hold_input(self) -> None:
-        """Handle no further request until `release_input`."""
-        self._is_held = True
+        """Handle no further request until as many `release_input`: logins hold it, and turns."""
+        self._holds += 1
         self._pause()
 
     def release_input(self) -> None:
-        """Handle further requests again."""
-        self._is_held = False
+        """Handle further requests again, unless they are held for another reason."""
+        self._holds = max(0, self._holds - 1)
         self._resume()
 
     def _flush(self) -> None:
@@ -548,7 +548,7 @@ class KafkaConnection:
             on_room()
         if (
             self._is_paused
-            and not self._is_held
+            and not self._holds
             and not self._is_starved
             and (self.line is None or not self.line.is_waiting)
             and self._muted is None
