@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -752,11 +753,21 @@ def test_dead_letters_are_sent_back_after_a_dry_run(browser, console_broker):
 # --- signing in ----------------------------------------------------------------------------------
 
 
-def test_a_user_signs_in_and_out_and_changes_something(browser, tmp_path, make_broker):
-    users = [sys.executable, "-m", "headrace.cli.main", "user", "add", "root", "--data-dir"]
+def add_user(tmp_path, name: str) -> None:
+    users = [sys.executable, "-m", "headrace.cli.main", "user", "add", name, "--data-dir"]
     folder = tmp_path / "broker-0" / "data"
     command = [*users, str(folder), "--password-file", "-"]
     subprocess.run(command, input=b"correct horse", check=True, timeout=60, capture_output=True)
+
+
+def sign_in(page, user: str) -> None:
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill("correct horse")
+    page.keyboard.press("Enter")
+
+
+def test_a_user_signs_in_and_out_and_changes_something(browser, tmp_path, make_broker):
+    add_user(tmp_path, "root")
     broker = make_broker(
         "--http-security-protocol", "SASL_PLAINTEXT", "--super-users", "User:root;User:ANONYMOUS"
     )
@@ -782,6 +793,36 @@ def test_a_user_signs_in_and_out_and_changes_something(browser, tmp_path, make_b
         page.get_by_label("Password").wait_for()
         page.reload()
         page.get_by_label("Password").wait_for()
+
+
+def test_a_tenants_user_sees_its_topic_live_and_no_figures_of_the_cluster(
+    browser, tmp_path, make_broker
+):
+    for user in ("root", "dora"):
+        add_user(tmp_path, user)
+    secured = ("--http-security-protocol", "SASL_PLAINTEXT")
+    broker = make_broker(*secured, "--super-users", "User:root")
+    login = base64.b64encode(b"root:correct horse").decode()
+
+    def as_root(path: str, body) -> None:
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(
+            f"http://{broker.http}{path}", json.dumps(body).encode(), headers
+        )
+        urllib.request.urlopen(asked, timeout=30).close()
+
+    as_root("/v1/tenants", {"name": "acme", "principals": ["User:dora"]})
+    as_root("/v1/topics", {"name": "acme/mine"})
+    as_root("/v1/topics/acme%2Fmine/records", {"records": [{"value": "x"}] * 3})
+    with browser.page("topics/mine/partitions", base=f"http://{broker.http}") as page:
+        sign_in(page, "root")
+        page.get_by_text("acme/mine").or_(page.get_by_text("does not exist")).first.wait_for()
+        page.get_by_role("button", name="Sign out root").click()
+        sign_in(page, "dora")
+        page.get_by_text("Live", exact=True).wait_for()
+        wait_until(lambda: sum_of_ends(page) == 3)
+        as_root("/v1/topics/acme%2Fmine/records", {"records": [{"value": "x"}] * 3})
+        wait_until(lambda: sum_of_ends(page) == 6)
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -30,8 +30,13 @@ async function loadHistory() {
   }
 }
 
-// Ends the stream: nobody is signed in any more.
-export const stopLive = () => close();
+// Ends the stream: nobody is signed in any more, and who comes next may see less.
+export function stopLive() {
+  close();
+  health.value = null;
+  points.value = [];
+  last = "";
+}
 
 function close() {
   end();
