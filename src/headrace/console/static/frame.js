@@ -5,7 +5,7 @@ import { Elsewhere } from "./elsewhere.js";
 import { health, isLive, startLive } from "./live.js";
 import { Palette } from "./palette.js";
 import { link, route } from "./route.js";
-import { SignIn, mustSignIn, session, signOut, startSession } from "./session.js";
+import { SignIn, mustSignIn, session, signOut } from "./session.js";
 import { language, t, toggleLanguage } from "./words.js";
 
 // The pages, in the order of the navigation: [first part of the path, title, module].
@@ -25,7 +25,10 @@ export const PAGES = [
 const RELOADED = "headrace-reloaded";
 const pageOf = ([name = ""]) => PAGES.find(([path]) => path === name);
 
-pageOf(route.peek().path)?.[2]().catch(() => {}); // at once, not after the session is known: the page says if it fails
+// The page that was asked for, loaded at once, and not after the session is known. If that fails, the page tries again.
+const first = {};
+const [firstName = ""] = route.peek().path;
+export const firstPage = pageOf([firstName])?.[2]().then(({ Page: part }) => Object.assign(first, { name: firstName, part }), () => {});
 
 // A page that could not be loaded, and neither after the console was read again.
 const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
@@ -34,7 +37,7 @@ const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
 function Page() {
   const name = route.value.path[0] ?? "";
   const known = pageOf(route.value.path);
-  const [shown, setShown] = useState({});
+  const [shown, setShown] = useState(first);
   const seen = useRef(null);
   useEffect(() => {
     let isOver = false;
@@ -75,7 +78,6 @@ export function Frame() {
     get("/v1/cluster").then(setCluster, () => {});
   }, [isIn]);
   useEffect(() => {
-    startSession();
     const open = (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
