@@ -9,6 +9,7 @@ from tests.waiting import wait_until
 
 from headrace.dev_cluster.ports import free_port
 from headrace_verify.blackbox import queue_part
+from headrace_verify.blackbox.bugs import BUGS
 from headrace_verify.blackbox.context import Context, Spec
 from headrace_verify.blackbox.crew import Client, Crew, find_program
 from headrace_verify.blackbox.routing import Connection
@@ -16,6 +17,7 @@ from headrace_verify.checkers import check_history
 from headrace_verify.checkers.facts import gather
 from headrace_verify.history import NOTE, OK, History, merged, read_history
 from headrace_verify.real_broker import RealBroker
+from headrace_verify.self_proof import choose, spoiled_launch
 from headrace_verify.workloads import QUEUES
 
 PATIENCE_S = 180
@@ -108,14 +110,14 @@ def test_a_client_in_another_language_works_with_others_and_is_judged_like_them(
 class Queues:
     """RocketMQ's official client at one broker, beside nothing else."""
 
-    def __init__(self, folder, command, of_consumers):
+    def __init__(self, folder, command, launch=()):
         at = f"127.0.0.1:{free_port()}"  # the client returns to it after a restart
-        self.broker = RealBroker(folder / "broker", ("--rocketmq", at))
+        self.broker = RealBroker(folder / "broker", ("--rocketmq", at), launch)
         self.broker.start()
         self._folder = folder
-        self._commands = {"producer": command, "consumer": of_consumers}
         options = {
             "part": QUEUES,
+            "command": command,
             "http": "{}:{}".format(*self.broker.http_address),
             "rocketmq": at,
         }
@@ -137,10 +139,9 @@ class Queues:
 
     def _begin(self, role, topics, group=None):
         number = 1 if group is None else 2 + list(queue_part.GROUPS).index(group)
-        options = self._spec.options | {"command": self._commands[role]}
         spec = replace(
             self._spec, name=f"{role}-{number}", kind=f"rocketmq-library-{role}", number=number,
-            topics=dict(topics), rate_per_s=8, group=group, options=options,
+            topics=dict(topics), rate_per_s=8, group=group,
         )  # fmt: skip
         return Client(spec, self._folder)
 
@@ -193,9 +194,7 @@ def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(language, tmp
     pytest.importorskip("grpc")
     command = find_program(f"rocketmq-{language}")
     assert isinstance(command, list), command
-    of_consumers = find_program("rocketmq-python") if language == "go" else command
-    assert isinstance(of_consumers, list), of_consumers
-    run = Queues(tmp_path, command, of_consumers)
+    run = Queues(tmp_path, command)
     try:
         run.wait_for_more()
         for _ in range(2):
@@ -214,3 +213,22 @@ def test_rocketmqs_own_client_under_kills_is_judged_by_its_history(language, tmp
     assert {send.outcome for send in sent} >= {"ok", "fail"}, "some are rolled back"
     verdict = check_history(facts)
     assert verdict.is_clean, verdict.as_json()
+
+
+def test_acknowledgements_that_are_not_made_are_found_by_a_library_that_hides_their_status(
+    tmp_path,
+):
+    """Go's returns no error whatever the broker answers: its program looks at the response."""
+    pytest.importorskip("grpc")
+    command = find_program("rocketmq-go")
+    if isinstance(command, str):
+        pytest.skip(f"NO CLIENT IN GO: {command}")
+    (bug,) = choose(BUGS, "acknowledge to rocketmq without settling")
+    run = Queues(tmp_path, command, spoiled_launch("blackbox", bug.name))
+    try:
+        wait_until(
+            lambda: set(check_history(gather(run.events())).counts) & set(bug.found_by),
+            PATIENCE_S,
+        )
+    finally:
+        run.close()

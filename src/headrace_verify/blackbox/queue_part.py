@@ -26,7 +26,7 @@ from headrace_verify.kafka_wire import KafkaWire, Refused
 from headrace_verify.workloads import QUEUE_GROUPS, QUEUES, WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace_verify.blackbox.parts import Clients
     from headrace_verify.blackbox.queue_consumers import QueueFace
@@ -78,17 +78,13 @@ def _role(
     )
 
 
-def _library(
-    language: str, parts: Collection[str] = ("sender", "shared", "ordered")
-) -> Iterator[Role]:
+def _library(language: str) -> Iterator[Role]:
     """RocketMQ's official client for a language."""
     for name, kind, rate_per_s, group in (
         ("sender", "producer", 20, None),
         ("shared", "consumer", 0, "shared"),
         ("ordered", "consumer", 0, "ordered"),
     ):
-        if name not in parts:
-            continue
         role = _role(
             f"rocketmq-{language}-{name}", f"rocketmq-library-{kind}", rate_per_s, group,
             is_quick=False,
@@ -113,7 +109,7 @@ ROLES = (
     *_library("python"),
     *_library("java"),
     *_library("node"),
-    *_library("go", parts=("sender",)),
+    *_library("go"),
 )
 
 
