@@ -141,10 +141,10 @@ def sample_group(session: CliSession, group: str, topic: str, watch_s: float) ->
         for partition, offset in progress(session, group, kinds[group]).items():
             if partition.topic == topic:
                 committed[topic][str(partition.number)] = offset
-        ends = log_bounds(session, partitions)
-        found.append(
-            sample(at_ms, committed, {topic: {str(p.number): b.latest for p, b in ends.items()}})
-        )
+        bounds = log_bounds(session, partitions)
+        ends = {str(p.number): b.latest for p, b in bounds.items()}
+        starts = {str(p.number): b.earliest for p, b in bounds.items()}
+        found.append(sample(at_ms, committed, {topic: ends}, {topic: starts}))
         if not watch_s:
             break
     return found

@@ -30,6 +30,22 @@ def test_a_backlog_that_grows_is_never_empty():
     assert forecast("orders", [sample(0, 0, 9), sample(5, 9, 9)]).empty_at_ms == 5_000
 
 
+def test_deleted_records_are_no_backlog():
+    """Of a group that has not committed, or not since retention deleted what follows."""
+    for committed in ({}, {"orders": {"0": 20}}):
+        one = Sample(0, committed, {"orders": {"0": 100}}, {"orders": {"0": 100}})
+        assert one.lag("orders") == 0
+        assert forecast("orders", [one]).verdict == "empty now"
+    assert one._replace(starts={"orders": {"0": 90}}).lag("orders") == 10
+
+
+def test_a_first_commit_is_no_rate():
+    """A group that begins at the end has skipped the records before, not processed them."""
+    first = Sample(0, {"orders": {}}, {"orders": {"0": 1_000}})
+    last = Sample(10_000, {"orders": {"0": 1_000}}, {"orders": {"0": 1_100}})
+    assert forecast("orders", [first, last]).verdict == "never at this rate"
+
+
 def partition(number, lag, oldest_ms=None, committed=0):
     return {"partition": number, "lag": lag, "oldest_ms": oldest_ms, "committed": committed}
 

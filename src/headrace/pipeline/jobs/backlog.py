@@ -20,7 +20,7 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
-from headrace.pipeline.planning import Offsets, build, offset_of, walk
+from headrace.pipeline.planning import Offsets, build, larger, offset_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,16 +34,19 @@ SAMPLE_COLUMNS: Final = (
 
 
 class Sample(NamedTuple):
-    """A group's committed offsets and the log's ends at one moment."""
+    """A group's committed offsets and the log's ends at one moment; and where the log began then,
+    which samples of a table do not say."""
 
     at_ms: int
     committed: Offsets
     ends: Offsets
+    starts: Offsets = {}  # noqa: RUF012 - never changed
 
     def lag(self, topic: str) -> int:
-        """Records between, of one topic."""
+        """Records between, of one topic: those that retention has deleted are none."""
+        reached = larger(self.committed, self.starts)
         return sum(
-            max(0, end - offset_of(self.committed, topic, partition, 0))
+            max(0, end - offset_of(reached, topic, partition, 0))
             for name, partition, end in walk(self.ends)
             if name == topic
         )
@@ -96,8 +99,9 @@ def _rates(topic: str, samples: Sequence[Sample]) -> tuple[float | None, float |
     for name, partition, end in walk(last.ends):
         if name == topic:
             arrived += end - offset_of(first.ends, topic, partition, 0)
-            before = offset_of(first.committed, topic, partition, 0)
-            drained += offset_of(last.committed, topic, partition, before) - before
+            now = offset_of(last.committed, topic, partition, 0)
+            # What a first commit skipped was not processed.
+            drained += now - offset_of(first.committed, topic, partition, now)
     return arrived / elapsed_s, drained / elapsed_s
 
 
