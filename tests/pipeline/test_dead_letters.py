@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.letters import causes, read_letters
+from headrace.pipeline.jobs.letters import causes, letters_of, read_letters
 from headrace.pipeline.jobs.redrive import RedriveConfig, plan_redrive, run_redrive
 from headrace.pipeline.jobs.windows import Connection
 
@@ -69,6 +69,25 @@ def publish(broker, dead, letters):
 
 def number_of(row):
     return int(bytes(row.value).split(b":")[1].rstrip(b"}").strip())
+
+
+def test_numbers_that_no_writer_writes_are_null_and_stop_nothing(spark):
+    """Headers are copied from records, in which a producer may have written anything."""
+    letters = [
+        [*share("t", 1), ("__dlq.errors.partition", b"99999999999")],
+        [*spring("t", 1), ("kafka_dlt-original-partition", b"\xff" * 9)],
+        [*spring("t", 1), ("kafka_dlt-original-offset", b"\xff" * 20)],
+        [*connect("t", 1), ("__connect.errors.partition", b"9" * 30)],
+        spring("t", 1),
+    ]
+    columns = "topic string, partition int, offset bigint"
+    columns += ", headers array<struct<key: string, value: binary>>"
+    rows = [("t.dead", 0, offset, headers) for offset, headers in enumerate(letters)]
+    found = letters_of(spark.createDataFrame(rows, columns)).orderBy("offset").collect()
+    assert [(row.kind, row.origin_partition, row.origin_offset) for row in found] == [
+        ("share", None, 1), ("spring", None, 1), ("spring", 1, None), ("connect", None, 1),
+        ("spring", 1, 1),
+    ]  # fmt: skip
 
 
 def test_letters_of_all_writers_are_read(broker, topic, dead, spark):

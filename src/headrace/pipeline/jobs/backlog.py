@@ -272,18 +272,26 @@ def stored_samples(
     """The samples of earlier runs, in order of time; none if there is no table."""
     if not spark.catalog.tableExists(table):
         return ()
+    from pyspark.sql.functions import desc, expr
+
+    place = "struct(partition, committed, end)"
     rows = (
         spark.table(table)
         .where(f"group_name = {quoted(group)} AND topic = {quoted(topic)}")
         .where(f"at >= timestamp_millis({since_ms})")
-        .selectExpr("unix_millis(at) AS at_ms", "partition", "committed", "end")
-        .orderBy("at_ms", "partition")
+        .groupBy("at")
+        .agg(expr(f"collect_list({place}) AS places"))
+        .selectExpr("unix_millis(at) AS at_ms", "places")
+        .orderBy(desc("at_ms"))
         .limit(BUCKETS_MAX)
     )
-    found: dict[int, Sample] = {}
-    for row in rows.collect():
-        one = found.setdefault(row["at_ms"], Sample(row["at_ms"], {topic: {}}, {topic: {}}))
-        one.ends[topic][str(row["partition"])] = row["end"]
-        if row["committed"] >= 0:
-            one.committed[topic][str(row["partition"])] = row["committed"]
-    return tuple(found.values())
+    found = []
+    for row in reversed(rows.collect()):
+        ends = {str(one["partition"]): one["end"] for one in row["places"]}
+        committed = {
+            str(one["partition"]): one["committed"]
+            for one in row["places"]
+            if one["committed"] >= 0
+        }
+        found.append(Sample(row["at_ms"], {topic: committed}, {topic: ends}))
+    return tuple(found)

@@ -42,8 +42,13 @@ def number_header(*names: str) -> str:
 
 
 def binary_number(name: str) -> str:
-    """The value of a header that holds a big-endian integer, or null."""
-    return f"try_cast(conv(hex({last_header(name)}), 16, 10) AS bigint)"
+    """The value of a header that holds a big-endian integer of at most 8 bytes, or null."""
+    value = last_header(name)
+    # Of more digits `conv` is an error, which `try_cast` does not catch.
+    return (
+        f"CASE WHEN octet_length({value}) <= 8"
+        f" THEN try_cast(conv(hex({value}), 16, 10) AS bigint) END"
+    )
 
 
 def without(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:

@@ -62,7 +62,7 @@ _KIND: Final = f"CASE {_KINDS} END"
 """As `letter_of`: whose is the last header that is any writer's."""
 LETTER_COLUMNS: Final = {
     "origin_topic": _by_kind(*(text_header(one.topic) for one in FORMATS)),
-    "origin_partition": f"""cast({_by_kind(number_header(_SHARE.partition),
+    "origin_partition": f"""try_cast({_by_kind(number_header(_SHARE.partition),
         binary_number(_SPRING.partition), number_header(_CONNECT.partition))} AS int)""",
     "origin_offset": _by_kind(number_header(_SHARE.offset), binary_number(_SPRING.offset),
                               number_header(_CONNECT.offset)),

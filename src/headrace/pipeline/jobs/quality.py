@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted
+from headrace.pipeline.jobs.windows import Window, quoted, replace_rows, within_sql
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,14 +219,10 @@ def _stale(records: Any, topic: str, within_s: float, now_ms: int) -> Any:
 
 
 def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
-    """Put the violations into a table; a repeated run replaces those of its window."""
-    from pyspark.sql.functions import col
-
-    namespace = TableName.parse(table).namespace_in_spark
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table} ({VIOLATION_COLUMNS}, window string) USING iceberg"
-    )
+    """Put the violations into a table; they replace those of the same offsets, whatever range of
+    the topic was checked, and what an earlier run said of all of this range."""
     name = digest_of(report.topic, report.window.document())
     rows = report.violations.selectExpr("*", f"{quoted(name)} AS window")
-    rows.writeTo(table).overwrite(col("window") == name)
+    replaced = f"window = {quoted(name)} OR {within_sql(report.window)}"
+    columns = f"{VIOLATION_COLUMNS}, window string"
+    replace_rows(rows, TableName.parse(table), columns, replaced, spark=spark)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.jobs.headers import number_header, text_header
 from headrace.pipeline.jobs.search import MESSAGE_ID
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted
+from headrace.pipeline.jobs.windows import Window, quoted, replace_rows
 from headrace.records.letters import FORMATS, REDRIVES
 
 if TYPE_CHECKING:
@@ -152,13 +152,7 @@ def summarize(events: Any, config: TraceConfig) -> dict[str, Any]:
 
 def store_events(events: Any, table: TableName, window: Window, *, spark: Any) -> None:
     """Put the events into a table; a repeated run replaces those of its window."""
-    from pyspark.sql.functions import col
-
-    name = digest_of(window.document())
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.namespace_in_spark}")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.in_spark} ({EVENT_COLUMNS}, window string)"
-        " USING iceberg"
-    )
-    rows = events.selectExpr("*", f"{quoted(name)} AS window")
-    rows.writeTo(table.in_spark).overwrite(col("window") == name)
+    name = quoted(digest_of(window.document()))
+    rows = events.selectExpr("*", f"{name} AS window")
+    columns = f"{EVENT_COLUMNS}, window string"
+    replace_rows(rows, table, columns, f"window = {name}", spark=spark)
