@@ -1,4 +1,4 @@
-"""The examples for Dagster and dbt run as they stand, each in an environment of its own."""
+"""The examples for Airflow, Dagster and dbt run as they stand, each in its own environment."""
 
 import json
 import os
@@ -75,6 +75,22 @@ def run(broker, folder, request):
         return done.stdout + done.stderr
 
     return output
+
+
+def test_airflow_fails_the_day_that_violates_an_expectation_without_a_retry(run, folder):
+    home = folder / "airflow" / "home"
+    variables = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    run("airflow", "airflow", "db", "migrate", **variables)
+    # Named by the end of its interval, as a run that is started by hand is.
+    said = run("airflow", "airflow", "dags", "test", "orders", "2013-02-01", **variables)
+    assert f"{FIRST} records checked" in said
+    failed = run("airflow", "airflow", "dags", "test", "orders", "2013-02-02", code=1, **variables)
+    assert "AirflowFailException: headrace pipeline quality ended with 1" in failed
+    assert "state=failed" in failed
 
 
 def test_dagster_fails_the_day_that_violates_an_expectation(run, folder):
