@@ -227,7 +227,7 @@ class KafkaConnection:
         has not taken yet."""
         self._is_half_closed = False
         self._holds = 0
-        """Whether requests wait until the one that is being handled has its response."""
+        """See hold_input. While there are any, no further request is handled."""
         self._is_flushing = False
         self._is_paused = False
         self._is_starved = False
