@@ -13,9 +13,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader
+from tests.waiting import wait_until
 
+from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.options import offsets_to_json
+from headrace.pipeline.planning import total
+from headrace.pipeline.stream_lag import GROUP_PREFIX, StreamLag
 from headrace.pipeline.streams import run_available
 
 
@@ -308,3 +312,30 @@ def test_memory_of_a_slow_reader_is_bounded_by_key_and_header_bytes_too(broker, 
     rows, peak_mib = map(int, done.stdout.split())
     assert rows == count
     assert peak_mib <= 320, "with all 400 MB in memory it would be 470"
+
+
+def test_a_named_streams_lag_is_that_of_a_group(spark, broker, streamed, written, send, topic):
+    seen, name = [], topic.replace("-", "_")
+    listener = StreamLag({"bootstrap.servers": broker}, seen.append)
+    spark.streams.addListener(listener)
+    send(topic, 100)
+    try:
+        stream = streamed(topic, maxOffsetsPerTrigger="60", pinEnd="true")
+        query = written(stream).queryName(name).start()
+        try:
+            query.processAllAvailable()
+            wait_until(lambda: len(seen) >= 2)
+        finally:
+            query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+    assert [(one.query, one.batch, one.lag) for one in seen] == [
+        (name, 0, 100 - seen[0].rows), (name, 1, 0),
+    ]  # fmt: skip
+    assert sum(one.rows for one in seen) == 100
+    assert all(one.rows_per_s > 0 for one in seen)
+    cluster, group = ClusterClient({"bootstrap.servers": broker}), GROUP_PREFIX + name
+    reached = {topic: {"0": 34, "1": 33, "2": 33}}
+    wait_until(lambda: cluster.committed_of(frozenset({group})) == {group: reached})
+    send(topic, 9)
+    assert total(reached, cluster.latest(reached)) == 9
