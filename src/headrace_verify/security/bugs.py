@@ -471,6 +471,20 @@ def give_places_to_whoever_comes_first(patch: Patch) -> None:
     patch(SharedPlaces, "take", lambda self, _tenant: take(self, DEFAULT))
 
 
+def parse_requests_leniently(patch: Patch) -> None:
+    from headrace.http.connection import HttpConnection
+
+    made = HttpConnection.connection_made
+
+    def lenient(self: Any, transport: Any) -> None:
+        made(self, transport)
+        self.parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_chunked_length=True, lenient_transfer_encoding=True
+        )
+
+    patch(HttpConnection, "connection_made", lenient)
+
+
 BUGS = (
     Hole(admit_everybody, ("nothing is answered before",), says="is answered before the login"),
     Hole(take_frames_of_any_size_before_a_login, ("before a login is small",), says="stays open"),
@@ -487,6 +501,7 @@ BUGS = (
     Hole(keep_sessions_that_were_signed_out, ("sessions are new",), says="still holds"),
     Hole(take_sessions_from_any_page, ("other sites cannot",), says="another site"),
     Hole(believe_a_header_of_a_proxy, ("headers do not smuggle",), says="X-Forwarded-User"),
+    Hole(parse_requests_leniently, ("requests are not smuggled",), says="is answered"),
     Hole(
         let_rules_open_what_other_tenants_have,
         ("another tenants names",),
