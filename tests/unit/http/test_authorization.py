@@ -26,6 +26,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import ledger_map
 from headrace.broker.services.reassignments import InMotion, Move
 from headrace.coordination.shares.membership import ShareHeartbeat
+from headrace.errors import RequestInvalid
 from headrace.http import operations, overview, topics
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.keys import KeyOperations
@@ -221,6 +222,26 @@ async def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_
             assert sorted(member["topics"]) == topics
             assert [one["topic"] for one in member["assignments"]] == topics
             assert {*chain(*(one["partitions"] for one in member["assignments"]))} == {0}
+
+
+async def test_groups_are_described_between_brokers_of_which_one_knows_no_assignments(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        await web.node.topics.ensure_internal(OFFSETS_TOPIC)
+        beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC], None, "c", "/h")
+        web.node.services.share_members.heartbeat(beat)
+        groups = web.node.services.all_groups
+        (member,) = (await groups.describe(GROUP)).members
+        assert [*member.assigned] == [(TOPIC, [0])]
+        ask = groups._ask
+
+        async def ask_an_older_one(name: str, group_id: str, *more: object) -> object:
+            if more:
+                raise RequestInvalid("a broker's request is malformed")
+            return await ask(name, group_id)
+
+        monkeypatch.setattr(groups, "_ask", ask_an_older_one)
+        (member,) = (await groups.describe(GROUP)).members
+        assert (member.client_id, [*member.assigned]) == ("c", [])
 
 
 async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monkeypatch):

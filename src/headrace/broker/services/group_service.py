@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     NotCoordinator,
     NotOwner,
+    RequestInvalid,
 )
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -115,11 +116,22 @@ class GroupService:
 
     async def describe(self, group_id: str) -> GroupState:
         """The group. Raises GroupUnknown."""
-        group_type, state, members = await self._ask("groups.describe", group_id)
+        try:
+            answer = await self._ask("groups.describe", group_id, True)
+        except RequestInvalid:  # by an older broker, which knows no assignments
+            answer = await self._ask("groups.describe", group_id)
+        group_type, state, members = answer
         return GroupState(group_type, state, [GroupMember(*one) for one in members])
 
-    async def _describe_here(self, asked: Any) -> GroupState:
-        (group_id,) = checked(asked, str)
+    async def _describe_here(self, asked: Any) -> Any:
+        is_older = isinstance(asked, list | tuple) and len(asked) == 1
+        group_id = checked(asked, str, *(() if is_older else (bool,)))[0]
+        state = await self._state_here(group_id)
+        if is_older:  # that broker takes no further values of a member
+            return state.group_type, state.state, [one[:5] for one in state.members]
+        return state
+
+    async def _state_here(self, group_id: str) -> GroupState:
         if not self._shares.has(group_id):
             found = await self._described(group_id)
             members = [
