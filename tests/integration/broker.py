@@ -41,6 +41,8 @@ class Broker:
         self.log_path = folder / "broker.log"
         self.options = options
         self.kafka = self.http = "127.0.0.1:0"
+        self.returns_to_its_ports = True
+        """Unless a test clears it: workers that a folder has without the option share port 0."""
         self._of_workers: tuple[str, str] | None = None
         """Where workers listen: once they do, `kafka` and `http` are lists."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -65,7 +67,7 @@ class Broker:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = open(self.log_path, "ab")  # noqa: SIM115 - closed by `_ended`
         command = [sys.executable, "-m", "headrace.cli.main", "serve", "--json"]
-        if "--workers" not in self.options:
+        if self.returns_to_its_ports and "--workers" not in self.options:
             self._fix_ports()
         kafka, http = self._of_workers or (self.kafka, self.http)
         command += ["--data-dir", str(self.data_dir), "--kafka", kafka, "--http", http]

@@ -195,7 +195,7 @@ def test_a_broker_that_was_alone_becomes_many_and_keeps_its_records(tmp_path):
     )
     assert refused.returncode != 0
     assert "--workers 3" in refused.stderr
-    broker.options = ()
+    broker.options, broker.returns_to_its_ports = (), False
     broker.kafka = broker.http = "127.0.0.1:0"
     broker.start()
     try:
