@@ -166,7 +166,7 @@ def pytest_runtest_setup(item):
 
 def end_what_its_module_shares(item):
     """A second run has its own: what the first one left there, such as a topic of the same name,
-    does not fail it."""
+    does not fail it. What is made on something of the session's is of the session, too."""
     _restore_suspended_finalizers(item)  # rerunfailures took them from the stack for the first run
     item.session._setupstate.teardown_exact(item.session)  # the session's go on
 

@@ -38,7 +38,7 @@ def is_installed(request):
     require(*(name for name in CLIENTS if name in parameters))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(shared_broker):
     """Topics that a client has written, a set of records in each codec; made once a client."""
     topics: dict[str, tuple[str, list[Rec]]] = {}
@@ -139,7 +139,7 @@ def test_a_large_batch_passes_where_the_topic_allows_it(broker, name):
 FIRST_MS = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def timed(shared_broker):
     """A topic of 300 records, a second apart, in batches of ten."""
     from confluent_kafka import Producer

@@ -192,7 +192,7 @@ CONSUMERS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(shared_broker):
     """A topic in several ledgers, and what is committed of it; one transaction stays open."""
     topic = "read-committed"

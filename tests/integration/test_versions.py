@@ -40,7 +40,7 @@ CLIENT = UUID(int=7)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def topic_id(shared_broker: Broker) -> UUID:
     """The id of a topic with some records and a group with an offset."""
     with Raw(shared_broker.address) as raw:

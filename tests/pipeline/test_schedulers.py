@@ -34,7 +34,7 @@ def day_ms(day):
     return int(datetime(2013, day // 100, day % 100, 12, tzinfo=UTC).timestamp() * 1000)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(broker, tmp_path_factory):
     """With expectations, which records of the first day meet, and one of the second does not."""
     create_topic(broker, "orders", 3, {"retention.ms": "-1"})
