@@ -14,6 +14,7 @@ from tests.integration.in_process import TIMEOUT_S, append, move, serve
 from tests.kit.cluster import Cluster
 from tests.waiting import until
 
+from headrace.broker.security.sessions import ClientSession
 from headrace.kafka.handlers.metadata import metadata as handle_metadata
 
 
@@ -82,9 +83,7 @@ async def test_metadata_names_no_leader_that_is_not_among_its_brokers() -> None:
                 include_topic_authorized_operations=False,
                 include_cluster_authorized_operations=False,
             ),
-            SimpleNamespace(
-                version=9, session=SimpleNamespace(listener="PLAINTEXT", principal=None)
-            ),
+            SimpleNamespace(version=9, session=ClientSession("PLAINTEXT", "127.0.0.1")),
         )
         assert [topic["error_code"] for topic in answer["topics"]] == [0, 0]
         leaders = {p["leader_id"] for t in answer["topics"] for p in t["partitions"]}
