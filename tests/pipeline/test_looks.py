@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 
+from headrace.pipeline import publishing
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.demo.clients import create_topic
-from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.errors import OptionInvalid, TableMoved
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.backlog import (
     BacklogConfig,
@@ -19,6 +20,7 @@ from headrace.pipeline.jobs.backlog import (
     stored_samples,
 )
 from headrace.pipeline.jobs.quality import (
+    VIOLATION_COLUMNS,
     Expectations,
     check_quality,
     parse_expectations,
@@ -40,6 +42,7 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
+from headrace.pipeline.publishing import replace_rows
 
 START_MS = 1_700_000_040_000  # a full minute
 
@@ -178,6 +181,67 @@ def test_violations_are_those_that_were_planted(broker, topic, spark, table, win
         )
     stored = Counter(row.expectation for row in spark.table(f"headrace.{table}").collect())
     assert stored == planted
+
+
+def kept(spark, table):
+    """The rows of a table of violations, and the names of the table's branches."""
+    rows = Counter(
+        (row.expectations, row.offset) for row in spark.table(f"headrace.{table}").collect()
+    )
+    return rows, [row.name for row in spark.table(f"headrace.{table}.refs").collect()]
+
+
+def test_expectations_of_two_names_keep_their_violations_in_one_table(
+    broker, topic, spark, table, window_of, records_of
+):
+    publish(broker, topic, [(0, b"k", b"v", START_MS + n, None) for n in range(3)])
+    window = window_of(topic)
+    before = f"{VIOLATION_COLUMNS}, window string"
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS headrace.headrace")
+    spark.sql(f"CREATE TABLE headrace.{table} ({before}) USING iceberg")
+    spark.sql(f"INSERT INTO headrace.{table} VALUES ('{topic}', 0, 1, NULL, 'no', '', 'older')")
+    for name, kept_of in (("a", 3), ("b", 6), ("a", 6)):
+        (expected,) = parse_expectations("[t]\nchecks = {no = 'false'}", name).values()
+        report = check_quality(records_of(topic), topic, expected, window, START_MS)
+        store_violations(report, f"headrace.{table}", spark=spark)
+        assert spark.table(f"headrace.{table}").count() == kept_of
+    rows, branches = kept(spark, table)
+    assert rows == Counter((name, offset) for name in "ab" for offset in range(3))
+    assert branches == ["main"]
+
+
+def test_rows_whose_replacement_fails_stay(spark, table):
+    name = TableName.parse(f"headrace.{table}")
+    columns = "offset bigint, expectations string"
+    rows = spark.range(3).selectExpr("id AS offset", "'a' AS expectations")
+    replace_rows(rows, name, columns, "true", spark=spark)
+    late = rows.selectExpr(
+        "CAST(raise_error('a broker is away') AS bigint) AS offset", "'b' AS expectations"
+    )
+    with pytest.raises(Exception, match="a broker is away"):
+        replace_rows(late, name, columns, "true", spark=spark)
+    assert kept(spark, table) == (Counter(("a", n) for n in range(3)), ["main"])
+
+
+def test_replacements_at_once_leave_the_rows_of_one(spark, table, monkeypatch):
+    name = TableName.parse(f"headrace.{table}")
+    columns = "offset bigint, expectations string"
+    rows = spark.range(3).selectExpr("id AS offset", "'a' AS expectations")
+    first, others = publishing._set_current, ["a", "b"]
+
+    def overtaken(*arguments):
+        if others:
+            other = rows.selectExpr("offset", f"'{others.pop()}' AS expectations")
+            replace_rows(other, name, columns, "expectations = 'a'", spark=spark)
+        return first(*arguments)
+
+    monkeypatch.setattr(publishing, "_set_current", overtaken)
+    replace_rows(rows, name, columns, "expectations = 'a'", spark=spark)
+    assert kept(spark, table) == (Counter((k, n) for k in "ab" for n in range(3)), ["main"])
+    monkeypatch.setattr(publishing, "_set_current", lambda *_: False)
+    with pytest.raises(TableMoved, match="Nothing was changed"):
+        replace_rows(rows, name, columns, "true", spark=spark)
+    assert kept(spark, table) == (Counter((k, n) for k in "ab" for n in range(3)), ["main"])
 
 
 def test_good_records_violate_nothing(broker, topic, spark, window_of, records_of):

@@ -371,7 +371,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     """Check the records of a topic against expectations.
 
     The exit code is 1 if a record violates one, 6 if there is no record. A repeated run replaces
-    the violations of the same range in the table.
+    the violations of the same range and file in the table.
 
     \b
     Example:
@@ -379,7 +379,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     """
     session.describe_topics([topic])
     job, windows = job_module("jobs.quality"), job_module("jobs.windows")
-    parsed = job.parse_expectations(options["expect"].read_text())
+    parsed = job.parse_expectations(options["expect"].read_text(), options["expect"].stem)
     expected = {key_of(name): one for name, one in parsed.items()}
     if topic not in expected:
         name = written(topic)

@@ -1,6 +1,7 @@
-"""Appends rows to an Iceberg table, provided that no other writer has added the same offsets.
+"""Commits to an Iceberg table that other writers may change meanwhile.
 
-Responsibilities: the commit of a round. Knows no topics beyond their offsets, and no progress.
+Responsibilities: the commit of an archive's round, provided that no other writer has added the same
+offsets; rows in the place of others. Knows no topics beyond their offsets, and no progress.
 
 Iceberg validates overwrites, but not appends; and an overwrite, even of nothing, is invisible to
 streaming and incremental readers of the table. So a commit takes two steps. Spark writes the files
@@ -10,7 +11,9 @@ and validates against the snapshot that the progress was read from. A kill betwe
 a staged snapshot, which expires like others.
 
 A merge is staged, too, and so is a round without rows: it becomes the current snapshot only if the
-table still is what the progress was read from, by a commit that Iceberg compares and sets.
+table still is what the progress was read from, by a commit that Iceberg compares and sets. Rows
+that replace others are a deletion and an append on a branch, whose end becomes the current snapshot
+in the same way.
 
 Relies on this behaviour of Iceberg 1.12: `BaseOverwriteFiles.operation` is `append` if files are
 added and none is deleted; compaction (`replace`) does not count as a conflict;
@@ -42,6 +45,9 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
     WHEN MATCHED AND s.value IS NULL AND s.offset > t.offset THEN DELETE
     WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
     WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
+_BRANCH_KEPT_MS = 24 * 3_600_000
+"""For how long the branch of a writer that was killed keeps its snapshots from expiring."""
+REPLACEMENTS_MAX = 10
 _CONFLICTS = ("conflicting files", "ValidationException", "CommitFailedException")
 
 
@@ -51,6 +57,82 @@ def java_table(spark: Any, table: TableName) -> Any:
         spark._jsparkSession,  # noqa: SLF001
         table.in_spark,
     )
+
+
+def replace_rows(rows: Any, table: TableName, columns: str, replaced: str, *, spark: Any) -> None:
+    """Put rows into a table instead of those `replaced` (SQL), in one commit.
+
+    `columns` (DDL) are those of a table that is not there yet; an older table gets the ones that it
+    lacks. If another writer was first, the deletion begins again on what it wrote; the rows are
+    computed once. (Iceberg's overwrite of a range refuses once compaction has put rows of two
+    ranges into one file.) Raises TableMoved if others were first time after time.
+    """
+    name = table.in_spark
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.namespace_in_spark}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg")
+    held = spark.table(name).columns
+    lacking = [one.strip() for one in columns.split(",") if one.split()[0] not in held]
+    if lacking:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(lacking)})")
+    files: list[Any] | None = None
+    for _ in range(REPLACEMENTS_MAX):
+        with _branch(spark, table) as (branch, since_snapshot_id):
+            there = f"{name}.branch_{branch}"
+            spark.sql(f"DELETE FROM {there} WHERE {replaced}")  # noqa: S608 - of callers
+            if files is None:
+                rows.writeTo(there).append()
+                written = java_table(spark, table)
+                files = list(written.snapshot(branch).addedDataFiles(written.io()))
+            else:
+                again = java_table(spark, table).newAppend().toBranch(branch)
+                for file in files:
+                    again.appendFile(file)
+                again.commit()
+            if _set_current(spark, table, branch, since_snapshot_id):
+                return
+    raise TableMoved(
+        f"{name}: other writers changed the table each of {REPLACEMENTS_MAX} times that its rows"
+        " were about to be replaced. Nothing was changed. Run this again when fewer are at work."
+    )
+
+
+@contextmanager
+def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
+    """A branch of the table as it is, which is dropped at the end, and the current snapshot."""
+    name = f"headrace_{uuid4().hex}"
+    found = java_table(spark, table)
+    current = found.currentSnapshot()
+    since = None if current is None else int(current.snapshotId())
+    made = found.manageSnapshots()
+    made = made.createBranch(name) if since is None else made.createBranch(name, since)
+    made.setMaxRefAgeMs(name, _BRANCH_KEPT_MS).commit()
+    try:
+        yield name, since
+    finally:
+        java_table(spark, table).manageSnapshots().removeBranch(name).commit()
+
+
+def _set_current(
+    spark: Any, table: TableName, staged: str | int, since_snapshot_id: int | None
+) -> bool:
+    """Make a staged snapshot (a branch's end, or its id) the current one in the place of
+    `since_snapshot_id`, which the commit itself compares: of the metadata that it was seen in there
+    is one successor. False if the table has changed."""
+    operations = java_table(spark, table).operations()
+    seen = operations.current()
+    current = seen.currentSnapshot()
+    if (current and current.snapshotId()) != since_snapshot_id:
+        return False
+    snapshot_id = seen.ref(staged).snapshotId() if isinstance(staged, str) else staged
+    metadata = spark._jvm.org.apache.iceberg.TableMetadata  # noqa: SLF001 - pyspark has no public way
+    changed = metadata.buildFrom(seen).setBranchSnapshot(snapshot_id, "main")
+    try:
+        operations.commit(seen, changed.build())
+    except Exception as error:
+        if any(phrase in str(error) for phrase in _CONFLICTS):
+            return False
+        raise
+    return True
 
 
 class Publisher:
@@ -135,15 +217,12 @@ class Publisher:
     def _advance(self, staged_id: int, since_snapshot_id: int | None) -> None:
         """Make the staged snapshot the current one in the place of `since_snapshot_id`, which the
         commit itself compares: of the metadata that it was seen in there is one successor."""
-        operations = java_table(self._spark, self._table).operations()
-        seen = operations.current()
-        current, staged = seen.currentSnapshot(), seen.snapshot(staged_id)
-        is_current = (current and current.snapshotId()) == since_snapshot_id
-        if not is_current or staged is None or staged.parentId() != since_snapshot_id:
+        seen = java_table(self._spark, self._table)
+        staged = seen.snapshot(staged_id)
+        if staged is None or staged.parentId() != since_snapshot_id:
             raise self._overtaken()
-        changed = self._iceberg.TableMetadata.buildFrom(seen).setBranchSnapshot(staged_id, "main")
-        with self._refusing():
-            operations.commit(seen, changed.build())
+        if not _set_current(self._spark, self._table, staged_id, since_snapshot_id):
+            raise self._overtaken()
 
     @property
     def _iceberg(self) -> Any:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted, replace_rows, within_sql
+from headrace.pipeline.jobs.windows import Window, quoted, within_sql
+from headrace.pipeline.publishing import replace_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SAMPLES_MAX: Final = 5
-_KNOWN: Final = ("columns", "required", "ranges", "unique", "checks", "fresh_within_s")
+_KNOWN: Final = ("name", "columns", "required", "ranges", "unique", "checks", "fresh_within_s")
 VIOLATION_COLUMNS: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, expectation string,"
     " detail string"
@@ -31,11 +32,13 @@ VIOLATION_COLUMNS: Final = (
 class Expectations:
     """What is expected of a topic's records.
 
-    `columns`: the body's fields, as in CREATE TABLE. `required`: SQL that must not be null.
-    `ranges`: SQL to (least, most), either may be None. `unique`: SQL that no two records share.
-    `checks`: name to SQL that must be true. `fresh_within_s`: age of the newest record.
+    `name`: distinguishes these from others of the topic in a table of violations. `columns`: the
+    body's fields, as in CREATE TABLE. `required`: SQL that must not be null. `ranges`: SQL to
+    (least, most), either may be None. `unique`: SQL that no two records share. `checks`: name to
+    SQL that must be true. `fresh_within_s`: age of the newest record.
     """
 
+    name: str = ""
     columns: str | None = None
     required: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
@@ -44,11 +47,16 @@ class Expectations:
     fresh_within_s: float | None = None
 
 
-def parse_expectations(text: str) -> dict[str, Expectations]:
-    """Parse a TOML file: one table per topic. Raises OptionInvalid."""
+def parse_expectations(text: str, name: str = "") -> dict[str, Expectations]:
+    """Parse a TOML file: one table per topic, of this `name` if it has none.
+
+    Raises OptionInvalid.
+    """
     try:
         document = tomllib.loads(text)
-        return {topic: _expectations(topic, one) for topic, one in document.items()}
+        return {
+            topic: _expectations(topic, {"name": name, **one}) for topic, one in document.items()
+        }
     except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
         raise OptionInvalid(f"The expectations cannot be read: {error}.") from error
 
@@ -63,6 +71,7 @@ def _expectations(topic: str, one: dict[str, Any]) -> Expectations:
     for expression, (least, most) in one.get("ranges", {}).items():
         ranges[expression] = (_bound(least), _bound(most))
     return Expectations(
+        name=str(one["name"]),
         columns=one.get("columns"),
         required=tuple(one.get("required", ())),
         ranges=ranges,
@@ -81,6 +90,7 @@ class QualityReport:
     """Violations by expectation, with the first of each; `violations` is the whole as a frame."""
 
     topic: str
+    expectations: str
     window: Window
     checked: int
     counts: dict[str, int]
@@ -96,6 +106,7 @@ class QualityReport:
         """For --json."""
         return {
             "topic": self.topic,
+            "expectations": self.expectations,
             "window": self.window.document(),
             "checked": self.checked,
             "violations": self.counts,
@@ -129,7 +140,7 @@ def check_quality(
         checked = records.count()
     finally:
         found.unpersist()
-    return QualityReport(topic, window, checked, counts, samples, found)
+    return QualityReport(topic, expected.name, window, checked, counts, samples, found)
 
 
 def expectation_names(expected: Expectations) -> list[str]:
@@ -219,10 +230,19 @@ def _stale(records: Any, topic: str, within_s: float, now_ms: int) -> Any:
 
 
 def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
-    """Put the violations into a table; they replace those of the same offsets, whatever range of
-    the topic was checked, and what an earlier run said of all of this range."""
-    name = digest_of(report.topic, report.window.document())
-    rows = report.violations.selectExpr("*", f"{quoted(name)} AS window")
-    replaced = f"window = {quoted(name)} OR {within_sql(report.window)}"
-    columns = f"{VIOLATION_COLUMNS}, window string"
+    """Put the violations into a table; they replace those of the same expectations and offsets,
+    whatever range of the topic was checked, and what an earlier run said of all of this range.
+
+    Rows of a version that did not store the expectations' name count as theirs.
+    """
+    window, name = (
+        quoted(digest_of(report.topic, report.window.document())),
+        quoted(report.expectations),
+    )
+    rows = report.violations.selectExpr("*", f"{window} AS window", f"{name} AS expectations")
+    replaced = (
+        f"(expectations IS NULL OR expectations = {name})"
+        f" AND (window = {window} OR {within_sql(report.window)})"
+    )
+    columns = f"{VIOLATION_COLUMNS}, window string, expectations string"
     replace_rows(rows, TableName.parse(table), columns, replaced, spark=spark)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.jobs.headers import number_header, text_header
 from headrace.pipeline.jobs.search import MESSAGE_ID
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted, replace_rows
+from headrace.pipeline.jobs.windows import Window, quoted
+from headrace.pipeline.publishing import replace_rows
 from headrace.records.letters import FORMATS, REDRIVES
 
 if TYPE_CHECKING:

@@ -194,18 +194,6 @@ def within_sql(window: Window) -> str:
     return " OR ".join(parts) or "false"
 
 
-def replace_rows(rows: Any, table: TableName, columns: str, replaced: str, *, spark: Any) -> None:
-    """Put rows into a table, which is made if it is not there, instead of those `replaced` (SQL).
-
-    A kill leaves neither or the old ones; the same call completes it. Iceberg's overwrite would do
-    it in one commit, and refuses it once compaction has put rows of two ranges into one file.
-    """
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.namespace_in_spark}")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {table.in_spark} ({columns}) USING iceberg")
-    spark.sql(f"DELETE FROM {table.in_spark} WHERE {replaced}")  # noqa: S608 - of callers
-    rows.writeTo(table.in_spark).append()
-
-
 def quoted(text: str) -> str:
     """A string literal of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
