@@ -318,30 +318,36 @@ for file in (definition_pb2, service_pb2):
 """
 
 
-def fields_of(file: bytes) -> dict[str, list[tuple]]:
-    """The fields of each message; enums count as numbers, which have the same encoding."""
+def described_in(file: bytes) -> dict[str, list[tuple]]:
+    """The fields of each message, and the values of each enum."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    return {
+    described = descriptor_pb2.FileDescriptorProto.FromString(file)
+    found = {
         message.name: [
             (
                 one.name,
                 one.number,
                 one.label,
-                kinds.TYPE_INT32 if one.type == kinds.TYPE_ENUM else one.type,
+                one.type,
+                one.type_name if one.type == kinds.TYPE_ENUM else "",
                 one.proto3_optional and one.type != kinds.TYPE_MESSAGE,
             )
             for one in message.field
         ]
-        for message in descriptor_pb2.FileDescriptorProto.FromString(file).message_type
+        for message in described.message_type
     }
+    inner = [(f"{one.name}.", enum) for one in described.message_type for enum in one.enum_type]
+    for prefix, enum in [*(("", one) for one in described.enum_type), *inner]:
+        found[prefix + enum.name] = [(one.name, one.number) for one in enum.value]
+    return found
 
 
-def test_the_messages_are_those_of_the_official_client():
+def test_the_messages_and_enums_are_those_of_the_official_client():
     (python, _script), _environment = python_program()
     published = subprocess.check_output([python, "-c", PUBLISHED], text=True).split()
-    own = fields_of(wire.FILE)
+    own = described_in(wire.FILE)
     for file in published:
-        expected = fields_of(bytes.fromhex(file))
+        expected = described_in(bytes.fromhex(file))
         assert {name: own.get(name) for name in expected} == expected
 
 

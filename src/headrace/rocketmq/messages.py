@@ -135,12 +135,12 @@ def _checked_type(system: Any, accepted: Collection[int]) -> int:
         wire.LITE: bool(system.lite_topic),
     }
     given = [kind for kind, is_set in has.items() if is_set]
-    stated = system.message_type
-    if not stated:
-        stated = given[0] if given else wire.NORMAL
+    stated = system.message_type or wire.NORMAL
+    if stated == wire.NORMAL and len(given) == 1:
+        (stated,) = given  # RocketMQ goes by the fields alone
     wanted = [stated] if stated in has else []
     if stated not in _TYPE_NAMES or given != wanted:
-        fields = ", ".join(map(type_name, given)) or "no type but NORMAL and TRANSACTION"
+        fields = ", ".join(map(type_name, given)) or "no other type"
         raise Refused(
             codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message says that it is {type_name(stated)} and has the fields of {fields}:"

@@ -1,15 +1,18 @@
 """The messages of RocketMQ's gRPC service, `apache.rocketmq.v2.MessagingService`.
 
 Invariants: names and field numbers, no behaviour. They are those of the published protocol
-(`apache/rocketmq-apis`, version 5.2); enums are declared as int32, with the same encoding, so that
-a value which a later client sends is a number and breaks nothing. Do not change: on the wire.
+(`apache/rocketmq-apis`, version 5.2). Enums are open: a value which a later client sends is a
+number, and breaks nothing. Do not change: on the wire.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PACKAGE: Final = "apache.rocketmq.v2"
 SERVICE: Final = f"{PACKAGE}.MessagingService"
@@ -18,7 +21,7 @@ SERVICE: Final = f"{PACKAGE}.MessagingService"
 _MESSAGES: Final = """
 Timestamp: int64 seconds 1, int32 nanos 2
 Duration: int64 seconds 1, int32 nanos 2
-FilterExpression: int32 type 1, string expression 2
+FilterExpression: FilterType type 1, string expression 2
 RetryPolicy: int32 max_attempts 1, ExponentialBackoff exponential_backoff 2 of strategy,
   CustomizedBackoff customized_backoff 3 of strategy
 ExponentialBackoff: Duration initial 1, Duration max 2, float multiplier 3
@@ -26,14 +29,14 @@ CustomizedBackoff: repeated Duration next 1
 Resource: string resource_namespace 1, string name 2
 SubscriptionEntry: Resource topic 1, FilterExpression expression 2
 Address: string host 1, int32 port 2
-Endpoints: int32 scheme 1, repeated Address addresses 2
+Endpoints: AddressScheme scheme 1, repeated Address addresses 2
 Broker: string name 1, int32 id 2, Endpoints endpoints 3
-MessageQueue: Resource topic 1, int32 id 2, int32 permission 3, Broker broker 4,
-  repeated int32 accept_message_types 5
-Digest: int32 type 1, string checksum 2
+MessageQueue: Resource topic 1, int32 id 2, Permission permission 3, Broker broker 4,
+  repeated MessageType accept_message_types 5
+Digest: DigestType type 1, string checksum 2
 SystemProperties: optional string tag 1, repeated string keys 2, string message_id 3,
-  Digest body_digest 4, int32 body_encoding 5, int32 message_type 6, Timestamp born_timestamp 7,
-  string born_host 8, Timestamp store_timestamp 9, string store_host 10,
+  Digest body_digest 4, Encoding body_encoding 5, MessageType message_type 6,
+  Timestamp born_timestamp 7, string born_host 8, Timestamp store_timestamp 9, string store_host 10,
   Timestamp delivery_timestamp 11, optional string receipt_handle 12, int32 queue_id 13,
   optional int64 queue_offset 14, Duration invisible_duration 15,
   optional int32 delivery_attempt 16, optional string message_group 17,
@@ -42,9 +45,9 @@ SystemProperties: optional string tag 1, repeated string keys 2, string message_
 DeadLetterQueue: string topic 1, string message_id 2
 Message: Resource topic 1, map user_properties 2, SystemProperties system_properties 3, bytes body 4
 Assignment: MessageQueue message_queue 1
-Status: int32 code 1, string message 2
-UA: int32 language 1, string version 2, string platform 3, string hostname 4
-Settings: optional int32 client_type 1, Endpoints access_point 2, RetryPolicy backoff_policy 3,
+Status: Code code 1, string message 2
+UA: Language language 1, string version 2, string platform 3, string hostname 4
+Settings: optional ClientType client_type 1, Endpoints access_point 2, RetryPolicy backoff_policy 3,
   Duration request_timeout 4, Publishing publishing 5 of pub_sub,
   Subscription subscription 6 of pub_sub, UA user_agent 7, Metric metric 8
 Publishing: repeated Resource topics 1, int32 max_body_size 2, bool validate_message_type 3
@@ -52,7 +55,7 @@ Subscription: Resource group 1, repeated SubscriptionEntry subscriptions 2, opti
   optional int32 receive_batch_size 4, Duration long_polling_timeout 5,
   optional int32 lite_subscription_quota 6, optional int32 max_lite_topic_size 7
 Metric: bool on 1, Endpoints endpoints 2
-OffsetOption: int32 policy 1 of offset_type, int64 offset 2 of offset_type,
+OffsetOption: OffsetOption.Policy policy 1 of offset_type, int64 offset 2 of offset_type,
   int64 tail_n 3 of offset_type, int64 timestamp 4 of offset_type
 QueryRouteRequest: Resource topic 1, Endpoints endpoints 2
 QueryRouteResponse: Status status 1, repeated MessageQueue message_queues 2
@@ -75,10 +78,10 @@ ForwardMessageToDeadLetterQueueRequest: Resource group 1, Resource topic 2,
   string receipt_handle 3, string message_id 4, int32 delivery_attempt 5,
   int32 max_delivery_attempts 6, optional string lite_topic 7
 ForwardMessageToDeadLetterQueueResponse: Status status 1
-HeartbeatRequest: Resource group 1, int32 client_type 2
+HeartbeatRequest: Resource group 1, ClientType client_type 2
 HeartbeatResponse: Status status 1
 EndTransactionRequest: Resource topic 1, string message_id 2, string transaction_id 3,
-  int32 resolution 4, int32 source 5, string trace_context 6
+  TransactionResolution resolution 4, TransactionSource source 5, string trace_context 6
 EndTransactionResponse: Status status 1
 PrintThreadStackTraceCommand: string nonce 1
 ReconnectEndpointsCommand: string nonce 1
@@ -109,13 +112,50 @@ UpdateOffsetRequest: Resource group 1, MessageQueue message_queue 2, int64 offse
 UpdateOffsetResponse: Status status 1
 GetOffsetRequest: Resource group 1, MessageQueue message_queue 2
 GetOffsetResponse: Status status 1, int64 offset 2
-QueryOffsetRequest: MessageQueue message_queue 1, int32 query_offset_policy 2, Timestamp timestamp 3
+QueryOffsetRequest: MessageQueue message_queue 1, QueryOffsetPolicy query_offset_policy 2,
+  Timestamp timestamp 3
 QueryOffsetResponse: Status status 1, int64 offset 2
 RecallMessageRequest: Resource topic 1, string recall_handle 2
 RecallMessageResponse: Status status 1, string message_id 2
-SyncLiteSubscriptionRequest: int32 action 1, Resource topic 2, Resource group 3,
+SyncLiteSubscriptionRequest: LiteSubscriptionAction action 1, Resource topic 2, Resource group 3,
   repeated string lite_topic_set 4, optional int64 version 5, OffsetOption offset_option 6
 SyncLiteSubscriptionResponse: Status status 1
+"""
+
+_ENUMS: Final = """
+MessageType: MESSAGE_TYPE_UNSPECIFIED 0, NORMAL 1, FIFO 2, DELAY 3, TRANSACTION 4, LITE 5,
+  PRIORITY 6
+TransactionResolution: TRANSACTION_RESOLUTION_UNSPECIFIED 0, COMMIT 1, ROLLBACK 2
+TransactionSource: SOURCE_UNSPECIFIED 0, SOURCE_CLIENT 1, SOURCE_SERVER_CHECK 2
+Permission: PERMISSION_UNSPECIFIED 0, NONE 1, READ 2, WRITE 3, READ_WRITE 4
+FilterType: FILTER_TYPE_UNSPECIFIED 0, TAG 1, SQL 2
+AddressScheme: ADDRESS_SCHEME_UNSPECIFIED 0, IPv4 1, IPv6 2, DOMAIN_NAME 3
+DigestType: DIGEST_TYPE_UNSPECIFIED 0, CRC32 1, MD5 2, SHA1 3
+Encoding: ENCODING_UNSPECIFIED 0, IDENTITY 1, GZIP 2
+ClientType: CLIENT_TYPE_UNSPECIFIED 0, PRODUCER 1, PUSH_CONSUMER 2, SIMPLE_CONSUMER 3,
+  PULL_CONSUMER 4, LITE_PUSH_CONSUMER 5, LITE_SIMPLE_CONSUMER 6
+Language: LANGUAGE_UNSPECIFIED 0, JAVA 1, CPP 2, DOT_NET 3, GOLANG 4, RUST 5, PYTHON 6, PHP 7,
+  NODE_JS 8, RUBY 9, OBJECTIVE_C 10, DART 11, KOTLIN 12
+LiteSubscriptionAction: PARTIAL_ADD 0, PARTIAL_REMOVE 1, COMPLETE_ADD 2, COMPLETE_REMOVE 3
+QueryOffsetPolicy: BEGINNING 0, END 1, TIMESTAMP 2
+OffsetOption.Policy: LAST 0, MIN 1, MAX 2
+Code: CODE_UNSPECIFIED 0, OK 20000, MULTIPLE_RESULTS 30000, BAD_REQUEST 40000,
+  ILLEGAL_ACCESS_POINT 40001, ILLEGAL_TOPIC 40002, ILLEGAL_CONSUMER_GROUP 40003,
+  ILLEGAL_MESSAGE_TAG 40004, ILLEGAL_MESSAGE_KEY 40005, ILLEGAL_MESSAGE_GROUP 40006,
+  ILLEGAL_MESSAGE_PROPERTY_KEY 40007, INVALID_TRANSACTION_ID 40008, ILLEGAL_MESSAGE_ID 40009,
+  ILLEGAL_FILTER_EXPRESSION 40010, ILLEGAL_INVISIBLE_TIME 40011, ILLEGAL_DELIVERY_TIME 40012,
+  INVALID_RECEIPT_HANDLE 40013, MESSAGE_PROPERTY_CONFLICT_WITH_TYPE 40014,
+  UNRECOGNIZED_CLIENT_TYPE 40015, MESSAGE_CORRUPTED 40016, CLIENT_ID_REQUIRED 40017,
+  ILLEGAL_POLLING_TIME 40018, ILLEGAL_OFFSET 40019, ILLEGAL_LITE_TOPIC 40020, UNAUTHORIZED 40100,
+  PAYMENT_REQUIRED 40200, FORBIDDEN 40300, NOT_FOUND 40400, MESSAGE_NOT_FOUND 40401,
+  TOPIC_NOT_FOUND 40402, CONSUMER_GROUP_NOT_FOUND 40403, OFFSET_NOT_FOUND 40404,
+  REQUEST_TIMEOUT 40800, PAYLOAD_TOO_LARGE 41300, MESSAGE_BODY_TOO_LARGE 41301,
+  MESSAGE_BODY_EMPTY 41302, PRECONDITION_FAILED 42800, TOO_MANY_REQUESTS 42900,
+  LITE_TOPIC_QUOTA_EXCEEDED 42901, LITE_SUBSCRIPTION_QUOTA_EXCEEDED 42902,
+  REQUEST_HEADER_FIELDS_TOO_LARGE 43100, MESSAGE_PROPERTIES_TOO_LARGE 43101, INTERNAL_ERROR 50000,
+  INTERNAL_SERVER_ERROR 50001, HA_NOT_AVAILABLE 50002, NOT_IMPLEMENTED 50100, PROXY_TIMEOUT 50400,
+  MASTER_PERSISTENCE_TIMEOUT 50401, SLAVE_PERSISTENCE_TIMEOUT 50402, UNSUPPORTED 50500,
+  VERSION_UNSUPPORTED 50501, VERIFY_FIFO_MESSAGE_UNSUPPORTED 50502, FAILED_TO_CONSUME_MESSAGE 60000
 """
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
@@ -146,9 +186,16 @@ def _described() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="headrace/rocketmq.proto", package=PACKAGE, syntax="proto3"
     )
-    for line in _MESSAGES.replace("\n  ", " ").strip().splitlines():
-        name, fields = line.split(": ", 1)
-        _add_message(file, name, fields.split(", "))
+    enums = _lines(_ENUMS)
+    for name, fields in _lines(_MESSAGES).items():
+        _add_message(file, name, fields, enums)
+    messages = {one.name: one for one in file.message_type}
+    for name, values in enums.items():
+        outer, _, inner = name.rpartition(".")
+        enum = (messages[outer] if outer else file).enum_type.add(name=inner)
+        for text in values:
+            value_name, number = text.split()
+            enum.value.add(name=value_name, number=int(number))
     service = file.service.add(name=SERVICE.rpartition(".")[2])
     for rpc in RPCS:
         is_telemetry = rpc == TELEMETRY
@@ -163,6 +210,15 @@ def _described() -> Any:
     return file
 
 
+def _lines(text: str) -> dict[str, list[str]]:
+    """What is described, by name."""
+    found = {}
+    for line in text.replace("\n  ", " ").strip().splitlines():
+        name, parts = line.split(": ", 1)
+        found[name] = parts.split(", ")
+    return found
+
+
 def _classes(file: Any) -> dict[str, Any]:
     """The message classes by name."""
     pool = descriptor_pool.DescriptorPool()
@@ -175,7 +231,7 @@ def _classes(file: Any) -> dict[str, Any]:
     }
 
 
-def _add_message(file: Any, name: str, fields: list[str]) -> None:
+def _add_message(file: Any, name: str, fields: list[str], enums: Collection[str]) -> None:
     message = file.message_type.add(name=name)
     alternatives: dict[str, int] = {}
     optional: list[Any] = []
@@ -201,7 +257,7 @@ def _add_message(file: Any, name: str, fields: list[str]) -> None:
         elif kind in _TYPES:
             field.type = _TYPES[kind]
         else:
-            field.type = _FIELD.TYPE_MESSAGE
+            field.type = _FIELD.TYPE_ENUM if kind in enums else _FIELD.TYPE_MESSAGE
             field.type_name = f".{PACKAGE}.{kind}"
         if label == "optional":
             optional.append(field)

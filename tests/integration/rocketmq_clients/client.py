@@ -60,6 +60,8 @@ def consumer(
 ) -> SimpleConsumer:
     made = SimpleConsumer(CONFIG, group, {topic: expression or FilterExpression()})
     made.startup()
+    if "HEADRACE_AWAITS_SETTINGS" in os.environ:
+        assert made._init_settings_event.wait(WAIT_S)
     made.await_duration = 5
     return made
 

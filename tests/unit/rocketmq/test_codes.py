@@ -107,7 +107,16 @@ async def test_a_message_that_cannot_be_stored_is_refused_with_rocketmqs_code(ro
         (codes.MESSAGE_BODY_TOO_LARGE, bytes(4 * 1024 * 1024 + 1), {}),
         (codes.MESSAGE_PROPERTIES_TOO_LARGE, b"x", {"properties": {"p": "x" * 16_384}}),
         (codes.MESSAGE_PROPERTIES_TOO_LARGE, b"x", {"properties": many}),
-        (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_group": "g"}),
+        (
+            codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            b"x",
+            {"message_group": "g", "priority": 1},
+        ),
+        (
+            codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            b"x",
+            {"message_type": wire.FIFO, "priority": 1},
+        ),
         (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": wire.FIFO}),
         (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": wire.DELAY}),
         (codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, b"x", {"message_type": 77}),
@@ -139,7 +148,8 @@ async def test_a_message_that_cannot_be_stored_is_refused_with_rocketmqs_code(ro
     ]:
         assert await rocket.send_code("all", body, **system) == expected, system
     fifo = {"message_type": wire.FIFO, "message_group": "g"}
-    assert await rocket.send_code("jobs", **fifo) == codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    for one in (fifo, {"message_group": "g"}):
+        assert await rocket.send_code("jobs", **one) == codes.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert await rocket.send_code("none") == codes.TOPIC_NOT_FOUND
     for name in ("", "__consumer_offsets", "a/b", "%RETRY%g"):
         assert await rocket.send_code(name) == codes.ILLEGAL_TOPIC, name

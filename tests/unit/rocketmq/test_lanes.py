@@ -155,6 +155,18 @@ async def test_messages_of_a_group_come_in_order_and_others_go_on(rocket):
 
 
 @on_rocketmq
+async def test_a_normal_message_with_a_message_group_is_one_in_order(rocket):
+    await rocket.create("jobs", "fifo", 8)
+    for number in range(3):
+        await rocket.send("jobs", b"%d" % number, message_type=wire.NORMAL, message_group="g")
+    for number in range(3):
+        (got,) = await rocket.receive("jobs", GROUP)
+        system = got.system_properties
+        assert (got.body, system.message_type) == (b"%d" % number, wire.FIFO)
+        assert await rocket.acknowledge("jobs", GROUP, got) == [codes.OK]
+
+
+@on_rocketmq
 async def test_a_group_in_order_takes_several_messages_of_a_message_group_at_a_time(rocket):
     await rocket.create("orders", "fifo")
     await rocket.set_group(
