@@ -458,6 +458,69 @@ def test_two_tenants_have_a_topic_a_group_and_a_transaction_of_the_same_names():
     assert all(one.startswith("acme/") for one in listed)
 
 
+def run_plainly(*arguments: str) -> None:
+    done = CliRunner().invoke(cli, ["--bootstrap", ADDRESSES[0], *arguments])
+    assert done.exit_code == 0, done.output
+
+
+def run_as(user: str, *arguments: str) -> Any:
+    """Of the command line, as a user who logs in."""
+    options = [part for pair in settings_of(user).items() for part in ("-X", "=".join(pair))]
+    asked = ["--bootstrap", ADDRESSES[1], *options, *arguments, "--json"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.usefixtures("served")
+def test_operators_name_groups_of_tenants_and_tenants_see_no_prefix(tmp_path):
+    """Also where the default tenant has a group that is called so."""
+    add_user("tina")
+    for admin in (AdminClient(settings_of("tina")), admin_of(ADDRESSES[0])):
+        admin.create_topics([NewTopic("bills", 1)])["bills"].result(TIMEOUT_S)
+    anonymous = {"bootstrap.servers": ADDRESSES[0]}
+    for settings, group in ((settings_of("tina"), "billing"), (anonymous, "acme/billing")):
+        with_group = Consumer({**settings, "group.id": group})
+        with_group.commit(offsets=[TopicPartition("bills", 0, 0)], asynchronous=False)
+        with_group.close()
+
+    def named() -> set[str]:
+        return {one["group"] for one in run("group", "list") if "billing" in one["group"]}
+
+    assert named() == {"acme/billing", "/acme/billing"}
+    assert "billing" in {one["group"] for one in run_as("tina", "group", "list")}
+    for group, topic in (("acme/billing", "acme/bills"), ("/acme/billing", "bills")):
+        (described,) = run("group", "describe", group)
+        assert described["group"] == group
+        assert [one["topic"] for one in described["partitions"]] == [topic]
+        moved = run("group", "reset", group, "--topic", topic, "--to", "latest")
+        assert moved["group"] == group
+    rule = ("--principal", "User:tina", "--operation", "READ", "--group", "acme/billing", "--deny")
+    (added,) = run("acl", "add", *rule)["added"]
+    assert added["name"] == "acme/billing"
+    assert [one["name"] for one in run("acl", "list", "--group", "acme/billing")["acls"]] == [
+        "acme/billing"
+    ]
+    assert "acme/billing" not in {
+        one["name"] for one in run("acl", "list", "--group", "/acme/billing")["acls"]
+    }
+    run("acl", "remove", *rule[:-1])
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    for name in ("acme/ann", "/acme/ann"):
+        run_plainly("user", "add", name, "--password-file", str(file))
+    users = {one["user"] for one in run("user", "list")["users"]}
+    assert {"acme/ann", "/acme/ann"} <= users
+    assert [one["user"] for one in run("user", "list", "--tenant", "acme")["users"]] == ["ann"]
+    for name in ("acme/ann", "/acme/ann"):
+        run_plainly("user", "remove", name, "--yes")
+    assert not users & {one["user"] for one in run("user", "list")["users"]} & {"acme/ann"}
+    run("group", "delete", "acme/billing")
+    assert named() == {"/acme/billing"}
+    run("group", "delete", "/acme/billing")
+    assert named() == set()
+
+
 @pytest.mark.usefixtures("served")
 def test_clients_of_a_tenant_see_kafkas_errors_at_its_limits():
     """With librdkafka: of stored bytes, groups and connections."""

@@ -157,11 +157,11 @@ class Node:
         # A copy, because dynamic settings change it.
         self.config = config = replace(config, topic_defaults=dict(config.topic_defaults))
         self.settings = BrokerSettings(config, metadata, given or {}, machine.read_certificates)
-        self.audit = Audit(clock, AuditLines() if config.audit_topic else None)
         self.access = access_of(config, metadata)
         self.tenant_rates = TenantRates(self.access, clock, config.broker_id)
         self.quotas = ClientQuotas(metadata, clock, self.tenant_rates)
         self.authorizer: Authorizer = self.access or AllowAll()
+        self.audit = Audit(clock, AuditLines() if config.audit_topic else None, self.authorizer)
         tenants = None if self.access is None else self.access.tenants
         self.authentication, self.issuers = without_listeners(
             metadata, clock, randomness, config, tenants

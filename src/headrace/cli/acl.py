@@ -12,10 +12,10 @@ import click
 
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.parameters import PRINCIPAL_NAME, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
-from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,10 @@ def resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--prefix", is_flag=True, help="All names that begin with the given ones."),
         click.option("--cluster", is_flag=True, help="The cluster itself."),
-        click.option("--transactional-id", multiple=True, metavar="ID", help="'*' for all."),
-        click.option("--group", multiple=True, metavar="GROUP", help="'*' for all."),
+        click.option(
+            "--transactional-id", multiple=True, type=NAME, metavar="ID", help="'*' for all."
+        ),
+        click.option("--group", multiple=True, type=NAME, metavar="GROUP", help="'*' for all."),
         click.option(
             "--topic", multiple=True, metavar="TOPIC", type=TOPIC_NAME, help="'*' for all."
         ),
@@ -280,7 +282,7 @@ def _row(binding: Any) -> dict[str, str]:
         "principal": binding.principal,
         "operation": binding.operation.name,
         "resource": "CLUSTER" if kind == "BROKER" else kind,
-        "name": written(binding.name) if kind == "TOPIC" else binding.name,
+        "name": binding.name,
         "pattern": binding.resource_pattern_type.name,
         "host": binding.host,
     }
@@ -292,7 +294,9 @@ def _show(bindings: Sequence[Any], *, as_json: bool, key: str) -> None:
         print_json({key: rows})
     else:
         columns = ["permission", "principal", "operation", "resource", "name", "pattern", "host"]
-        table = [[row[column] for column in columns] for row in rows]
+        table = [[row[one] for one in columns] for row in rows]
+        for row in table:
+            row[4] = written_name(row[4])
         print_table(columns, table, empty="no rules: headrace acl add --help shows how to add one")
 
 

@@ -16,11 +16,11 @@ from headrace.cli.backlog_move import move
 from headrace.cli.backlog_park import park, parked, unpark
 from headrace.cli.backlog_probe import probe
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import no_group
 from headrace.cli.group_listing import list_groups, type_of
 from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.positions import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 LATEST: Final = PositionSpec("latest")
-GROUP = click.argument("group", shell_complete=complete_groups)
+GROUP = click.argument("group", type=GROUP_NAME)
 
 
 class Lag(NamedTuple):
@@ -71,7 +71,7 @@ for command in (reset, move, park, parked, unpark, probe):
 
 
 @backlog.command("list")
-@click.argument("groups", nargs=-1, shell_complete=complete_groups)
+@click.argument("groups", nargs=-1, type=GROUP_NAME)
 @click.option("--all", "is_all", is_flag=True, help="Include partitions without a backlog.")
 @AS_JSON
 @click.pass_obj

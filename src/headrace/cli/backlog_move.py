@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import committed_offsets, first_unread
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, print_json, say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Bounds, Partition, log_bounds
@@ -34,7 +34,7 @@ from headrace.cli.transfer import (
     produce_copy,
 )
 from headrace.cli.web import HTTP, Web, path_of, require_none_failed
-from headrace.records.tenant_names import written
+from headrace.records.tenant_names import written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -49,7 +49,7 @@ PARTITIONER: Final = "murmur2_random"
 
 
 @click.command()
-@click.argument("group", shell_complete=complete_groups)
+@click.argument("group", type=GROUP_NAME)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option(
     "--to",
@@ -101,7 +101,9 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
         print_json({"group": group, "to": target, "dry_run": options["dry_run"], "records": moved})
         return
     would = "would be" if options["dry_run"] else "were"
-    click.echo(f"{moved:,} records {would} moved from {written(topic)} to {written(target)}")
+    click.echo(
+        f"{moved:,} records {would} moved from {written_topic(topic)} to {written_topic(target)}"
+    )
 
 
 # --- consumer groups -------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of, require_none_failed
@@ -19,7 +19,7 @@ from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of, require_none_fa
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
-GROUP = click.argument("group", shell_complete=complete_groups)
+GROUP = click.argument("group", type=GROUP_NAME)
 TOPIC = click.argument("topic", type=TOPIC_NAME)
 KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.connection import bootstrap_of
 from headrace.cli.session import DEFAULT_BOOTSTRAP, CliSession
-from headrace.records.tenant_names import written
+from headrace.records.tenant_names import written_topic
 
 TIMEOUT_S = 1.0  # a longer completion feels like a hang
 
@@ -53,7 +53,7 @@ def complete_topics(ctx: click.Context, incomplete: str) -> list[CompletionItem]
         names = session_of(ctx).cluster_metadata().topics
     except CommandFailed:
         return []
-    texts = sorted(map(written, names))
+    texts = sorted(map(written_topic, names))
     return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
 
 

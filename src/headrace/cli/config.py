@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.pairs import setting
 
@@ -26,7 +27,11 @@ ONE_BROKER = click.option(
     "--broker", type=_ID, default=None, help="Only this broker. Default: all brokers."
 )
 GROUP = click.option(
-    "--group", default=None, metavar="GROUP", help="A consumer, share or streams group's settings."
+    "--group",
+    default=None,
+    type=GROUP_NAME,
+    metavar="GROUP",
+    help="A consumer, share or streams group's settings.",
 )
 
 

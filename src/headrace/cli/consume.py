@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.last_records import begins_of_last
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
@@ -95,7 +95,7 @@ def _complete_format(_ctx: object, _param: object, incomplete: str) -> list[str]
 @click.option(
     "--group",
     "-g",
-    shell_complete=complete_groups,
+    type=GROUP_NAME,
     help="Join this consumer group, continue from its offsets, and commit.",
 )
 @click.option(

@@ -17,7 +17,8 @@ import click
 from headrace.cli.client import kafka
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, say
+from headrace.cli.names import GROUP_NAME
+from headrace.cli.output import AS_JSON, as_written, confirm, counted, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
@@ -36,8 +37,7 @@ from headrace.cli.topic_trim import delete_before
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.http.records import as_text
 from headrace.records.letters import Letter, letter_of
-from headrace.records.tenant_names import name_in, written
-from headrace.records.written_topics import with_written_topics
+from headrace.records.tenant_names import name_in, written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -93,11 +93,14 @@ def topics(session: CliSession, /, as_json: bool) -> None:
         return
     print_table(
         ["topic", "records", "partitions"],
-        [[written(one["name"]), one["records"], one["partitions"]] for one in found],
+        [[written_topic(one["name"]), one["records"], one["partitions"]] for one in found],
         empty="no group names a topic for dead letters: headrace group set --help",
     )
     for one in pages[-1].get("failed", []):
-        say(f"{written(one['topic'])}-{one['partition']} is not counted: {one['error']['detail']}")
+        say(
+            f"{written_topic(one['topic'])}-{one['partition']} is not counted:"
+            f" {one['error']['detail']}"
+        )
 
 
 @dead.command("list")
@@ -126,7 +129,9 @@ def list_(session: CliSession, /, topic: str, as_json: bool) -> None:
 @TOPIC
 @click.option("--origin", metavar="TOPIC", type=TOPIC_NAME,
               help="Only letters that came from this topic.")  # fmt: skip
-@click.option("--group", metavar="GROUP", help="Only letters that this group gave up.")
+@click.option(
+    "--group", type=GROUP_NAME, metavar="GROUP", help="Only letters that this group gave up."
+)
 @click.option("--reason", metavar="TEXT", help="Only letters whose reason contains TEXT.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="ISO 8601, or an age: 15m, 2h.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
@@ -289,7 +294,9 @@ def edit(
 @TOPIC
 @click.option("--to", "target", metavar="TOPIC", type=TOPIC_NAME,
               help="Default: the topic that each record came from.")  # fmt: skip
-@click.option("--group", metavar="GROUP", help="Only records that this group gave up.")
+@click.option(
+    "--group", type=GROUP_NAME, metavar="GROUP", help="Only records that this group gave up."
+)
 @click.option("--reason", metavar="TEXT", help="Only records whose reason contains TEXT.")
 @click.option("--letter", "places", metavar="PARTITION:OFFSET", multiple=True, type=PLACE,
               help="Only this letter; repeatable.")  # fmt: skip
@@ -321,7 +328,7 @@ def redrive(
         said = {"dry_run": True} if dry_run else {}
         with _new_file(results) as file:
             outcome.note = lambda row: print(
-                json.dumps(with_written_topics(row | said)), file=file, flush=True
+                json.dumps(as_written(row | said)), file=file, flush=True
             )
             _run(session, topic, wanted, outcome, dry_run=dry_run, lines=False)
     else:
@@ -478,10 +485,10 @@ def _why(one: dict[str, Any]) -> str:
 def purge(session: CliSession, /, topic: str, yes: bool, as_json: bool) -> None:
     """Delete all current dead letters. Asks first; without a terminal, use --yes."""
     numbers = session.partitions_of(topic)
-    confirm(f"Delete all records of {written(topic)}?", is_sure=yes)
+    confirm(f"Delete all records of {written_topic(topic)}?", is_sure=yes)
     end = kafka().OFFSET_END
     delete_before(session, {Partition(topic, number): end for number in numbers})
     if as_json:
         print_json({"topic": topic, "partitions": numbers})
     else:
-        click.echo(f"purged {written(topic)}")
+        click.echo(f"purged {written_topic(topic)}")

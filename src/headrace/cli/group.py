@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
@@ -30,6 +29,7 @@ from headrace.cli.lag import (
     share_group_lag,
     state_of,
 )
+from headrace.cli.names import GROUP_NAME, written_name
 from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
 from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
@@ -93,7 +93,7 @@ def _heading(column: str) -> str:
 
 
 @group.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@click.argument("names", nargs=-1, required=True, type=GROUP_NAME)
 @AS_JSON
 @click.pass_obj
 def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
@@ -217,8 +217,9 @@ def _members(description: Any) -> list[dict[str, Any]]:
 
 
 def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
+    members = counted(len(document["members"]), "member")
     click.echo(
-        f"{document['group']}: {document['state']}, {counted(len(document['members']), 'member')}, "
+        f"{written_name(document['group'])}: {document['state']}, {members}, "
         f"{counted(document['lag'], 'message')} behind ({document['lag_s']:,.1f} s)"
     )
     rows: list[list[Cell]] = [
@@ -231,7 +232,7 @@ def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
 
 
 @group.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@click.argument("names", nargs=-1, required=True, type=GROUP_NAME)
 @AS_JSON
 @click.pass_obj
 def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
@@ -254,4 +255,4 @@ def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> Non
         print_json([{"group": name, "deleted": True} for name in names])
         return
     for name in names:
-        click.echo(f"deleted {name}")
+        click.echo(f"deleted {written_name(name)}")

@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed, no_group
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import DRY_RUN, OffsetChange, apply_moves, refuse_active
 from headrace.cli.lag import first_unread, progress
+from headrace.cli.names import GROUP_NAME, key_in
 from headrace.cli.output import AS_JSON, print_json
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.records.tenant_names import key_of
@@ -28,7 +28,7 @@ VERSION: Final = 1
 
 
 @click.command("export")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("name", metavar="GROUP", type=GROUP_NAME)
 @click.pass_obj
 def export(session: CliSession, /, name: str) -> None:
     """Write the offsets of GROUP to stdout, as JSON for `headrace group import`.
@@ -57,7 +57,9 @@ def export(session: CliSession, /, name: str) -> None:
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--as", "name", metavar="GROUP", help="Default: the group's name in FILE.")
+@click.option(
+    "--as", "name", type=GROUP_NAME, metavar="GROUP", help="Default: the group's name in FILE."
+)
 @DRY_RUN
 @AS_JSON
 @click.pass_obj
@@ -71,7 +73,7 @@ def import_(session: CliSession, /, file: str, name: str | None, **options: Any)
     """
     with click.open_file(file, encoding="utf-8") as document:
         given, wanted = _read(document)
-    name = name or given
+    name = name or key_in(session, given)
     kind = type_of(session, name)
     if kind != SHARE:
         refuse_active(session, name)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.duration import Duration
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("group", shell_complete=complete_groups)
+@click.argument("group", type=GROUP_NAME)
 @click.option(
     "--span",
     "span_s",
@@ -48,7 +48,7 @@ def diagnose(session: CliSession, /, group: str, span_s: float, as_json: bool) -
 
 
 @click.command()
-@click.argument("group", shell_complete=complete_groups)
+@click.argument("group", type=GROUP_NAME)
 @HTTP
 @AS_JSON
 @click.pass_obj

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import click
 
-from headrace.cli.completion import complete_groups
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import TimeType
@@ -38,7 +38,7 @@ def past_offsets(session: CliSession, topic: str, at_ms: int, group: str | None)
 @click.command()
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("--at", "at_ms", required=True, type=TimeType(), help="A time, or an age (15m).")
-@click.option("--group", "-g", shell_complete=complete_groups, help="Default: all groups.")
+@click.option("--group", "-g", type=GROUP_NAME, help="Default: all groups.")
 @HTTP
 @AS_JSON
 @click.pass_obj

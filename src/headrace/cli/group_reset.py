@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.group_past import WHY, past_offsets
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
@@ -68,7 +68,7 @@ class OffsetChange(NamedTuple):
 
 
 @click.command()
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("name", metavar="GROUP", type=GROUP_NAME)
 @TOPICS
 @NUMBERS
 @click.option("--to", "target", type=PositionType(), metavar="POSITION", help=POSITION_WORDS)

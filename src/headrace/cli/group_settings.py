@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, SET, Resource, alter
 from headrace.cli.duration import Duration
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, print_json
 from headrace.cli.parameters import TOPIC_NAME
 
@@ -45,7 +45,7 @@ class _Delays(click.ParamType[str]):
 
 
 @click.command("set")
-@click.argument("name", shell_complete=complete_groups)
+@click.argument("name", type=GROUP_NAME)
 @click.option(
     "--ordered/--unordered",
     default=None,

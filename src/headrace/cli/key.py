@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.names import NAME, key_in, written_name
 from headrace.cli.output import AS_JSON, confirm, iso_time, print_json, print_table
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
@@ -23,7 +24,7 @@ _SCOPE: Final = re.compile(
 )
 
 
-def _rules(scopes: tuple[str, ...]) -> list[dict[str, str]]:
+def _rules(session: CliSession, scopes: tuple[str, ...]) -> list[dict[str, str]]:
     """The rules of scopes such as `READ,WRITE topic orders-*`. Raises CommandFailed."""
     rules = []
     for scope in scopes:
@@ -37,6 +38,7 @@ def _rules(scopes: tuple[str, ...]) -> list[dict[str, str]]:
             )
         operations, resource, name = match.groups()
         is_prefix = name.endswith("*") and name != "*"
+        name = key_in(session, name)
         rules += [
             {
                 "operation": operation.upper(),
@@ -53,7 +55,7 @@ def _scope_text(key: dict[str, Any]) -> str:
     if "scope" not in key:
         return "all rights of its user"
     return "; ".join(
-        f"{rule['operation']} {rule['resource']} {rule['name']}"
+        f"{rule['operation']} {rule['resource']} {written_name(rule['name'])}"
         + ("*" if rule["pattern"] == "prefixed" else "")
         for rule in key["scope"]
     )
@@ -95,7 +97,9 @@ def key() -> None:
     show_default=True,
     help="Which clients use it. RocketMQ's get an access key and a secret.",
 )
-@click.option("--user", metavar="NAME", help="Act as another user: needs CREATE_TOKENS on it.")
+@click.option(
+    "--user", type=NAME, metavar="NAME", help="Act as another user: needs CREATE_TOKENS on it."
+)
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -108,12 +112,15 @@ def create(
     if user is not None:
         body["user"] = user
     if scopes:
-        body["scope"] = _rules(scopes)
+        body["scope"] = _rules(session, scopes)
     made = Web(session).ask("POST", path_of("keys"), body)
     if as_json:
         print_json(made)
         return
-    click.echo(f"key {made['id']} of {made['principal']} created ({_scope_text(made)})", err=True)
+    click.echo(
+        f"key {made['id']} of {written_name(made['principal'])} created ({_scope_text(made)})",
+        err=True,
+    )
     click.echo(f"expires {iso_time(made['expires_ms'])}; it is shown only now:", err=True)
     if kind == "rocketmq":
         click.echo(f"access key: {made['id']}")

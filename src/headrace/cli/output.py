@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.records.tenant_names import written
-from headrace.records.written_topics import with_written_topics
+from headrace.cli.names import written_name
+from headrace.records.tenant_names import written_topic
+from headrace.records.written_names import with_written_names
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Cell = str | int | float | bool | None
 _OF_TOPICS = frozenset({"topic", "origin", "dead letter", "sent to"})
 """Columns of which each cell begins with the name of a topic."""
+_OF_NAMES = frozenset({"group", "principal", "transactional id"})
+"""Columns of which each cell is another name of a tenant or of none."""
 GAP = 2
 """Columns of the terminal between two of a table."""
 LAST_COLUMN_MIN = 20
@@ -31,9 +34,16 @@ LAST_COLUMN_MIN = 20
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document on stdout, with topics of tenants as operators write them."""
-    click.echo(json.dumps(with_written_topics(value), indent=2, ensure_ascii=False))
+def print_json(value: Any, *, is_written: bool = False) -> None:
+    """Print one JSON document on stdout, with names of tenants as operators write them.
+    `is_written`: they are already."""
+    shown = value if is_written else as_written(value)
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def as_written(value: Any) -> Any:
+    """A JSON document with names of tenants as operators write them."""
+    return with_written_names(value, write=written_name)
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
@@ -67,7 +77,11 @@ def print_table(
     ]
     texts = [
         [
-            written(text) if name in _OF_TOPICS else text
+            written_topic(text)
+            if name in _OF_TOPICS
+            else written_name(text)
+            if name in _OF_NAMES
+            else text
             for name, text in zip(columns, map(cell_text, row), strict=True)
         ]
         for row in rows

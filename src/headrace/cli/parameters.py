@@ -11,6 +11,8 @@ import click
 
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.names import key_in
+from headrace.cli.session import CliSession
 from headrace.errors import HeadraceError
 from headrace.records.tenant_names import key_of
 from headrace.server.settings import parse_address
@@ -56,7 +58,8 @@ class PrincipalName(click.ParamType[str]):
                 f"Add {option} User:{value.strip(':') or 'NAME'}",
                 USAGE,
             )
-        return value
+        session = None if ctx is None else ctx.find_object(CliSession)
+        return value if session is None else key_in(session, value)
 
 
 PRINCIPAL_NAME: Final = PrincipalName()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.duration import Duration
 from headrace.cli.failures import FAILED, CommandFailed, no_group
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
@@ -54,7 +54,7 @@ WATCH = click.option(
 
 
 @click.command()
-@click.argument("group", shell_complete=complete_groups)
+@click.argument("group", type=GROUP_NAME)
 @TOPIC
 @WATCH
 @click.option("--since", type=Duration(), default="24h", show_default=True,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.duration import Duration
@@ -22,6 +21,7 @@ from headrace.cli.group_listing import SHARE, list_groups
 from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import Cell, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME, Command
 from headrace.cli.pipeline_copies import copies_of, copy_options
@@ -41,7 +41,7 @@ from headrace.cli.pipeline_session import (
     window_options,
 )
 from headrace.cli.web import HTTP, http_address
-from headrace.records.tenant_names import key_of, written
+from headrace.records.tenant_names import key_of, written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -84,7 +84,7 @@ def proof_options(command: Command) -> Command:
             "--group",
             "groups",
             multiple=True,
-            shell_complete=complete_groups,
+            type=GROUP_NAME,
             help="A group that should have acknowledged everything.",
         ),
     ):
@@ -382,7 +382,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     parsed = job.parse_expectations(options["expect"].read_text(), options["expect"].stem)
     expected = {key_of(name): one for name, one in parsed.items()}
     if topic not in expected:
-        name = written(topic)
+        name = written_topic(topic)
         step = f'Add a table ["{name}"]' if "/" in name else f"Add a table [{name}]"
         raise CommandFailed(f"{options['expect']} expects nothing of {name}", step, USAGE)
     if options["violations"] is not None and options["warehouse"] is None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.completion import complete_groups
 from headrace.cli.failures import FAILED, USAGE, CommandFailed
+from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, Cell, counted, iso_time, print_json, print_table, say
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME
@@ -29,7 +29,7 @@ RECEIPTS_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
 """Of one request: longer waits are further requests."""
 TOPIC = click.argument("topic", type=TOPIC_NAME)
-GROUP = click.argument("group", shell_complete=complete_groups)
+GROUP = click.argument("group", type=GROUP_NAME)
 
 
 class Milliseconds(click.ParamType[int]):

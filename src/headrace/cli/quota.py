@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.pairs import setting
 
@@ -36,7 +37,8 @@ def entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
             f"--default-{name}", is_flag=True, help=f"The default for every {name}."
         )(command)
-        command = click.option(f"--{name}", metavar="NAME", help=f"Of {what}.")(command)
+        kind = NAME if name == "user" else None
+        command = click.option(f"--{name}", type=kind, metavar="NAME", help=f"Of {what}.")(command)
     return command
 
 
@@ -68,7 +70,10 @@ def _named(entity: Entity) -> Entity:
 
 def _text(entity: Entity) -> str:
     return ", ".join(
-        f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items()
+        f"default {kind}"
+        if name is None
+        else f"{kind} {written_name(name) if kind == 'user' else name}"
+        for kind, name in entity.items()
     )
 
 

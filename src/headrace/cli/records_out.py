@@ -16,7 +16,7 @@ import click
 
 from headrace.cli.output import iso_time
 from headrace.cli.text import for_terminal, unescape
-from headrace.records.tenant_names import written
+from headrace.records.tenant_names import written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.client import Message
@@ -40,7 +40,7 @@ def as_json(message: Message) -> bytes:
     """One JSON object and a newline. Names and meanings are stable."""
     kind, timestamp = message.timestamp()
     document = {
-        "topic": written(message.topic()),
+        "topic": written_topic(message.topic()),
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": timestamp if kind else None,
@@ -102,7 +102,7 @@ def _headers_text(message: Message) -> bytes:
 
 
 _FIELDS: dict[str, Writer] = {
-    "topic": lambda m: written(m.topic()).encode(),
+    "topic": lambda m: written_topic(m.topic()).encode(),
     "partition": lambda m: b"%d" % m.partition(),
     "offset": lambda m: b"%d" % m.offset(),
     "timestamp": lambda m: b"%d" % m.timestamp()[1],

@@ -21,6 +21,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.output import as_written
 from headrace.cli.progress import counting
 from headrace.cli.transfer import (
     BATCH_RECORDS,
@@ -43,7 +44,6 @@ from headrace.records.letters import (
     redrive_of,
 )
 from headrace.records.tenant_names import name_in, sibling
-from headrace.records.written_topics import with_written_topics
 from headrace.runtime.child_process import HELPER_VARIABLE
 
 if TYPE_CHECKING:
@@ -544,4 +544,4 @@ def _sent_headers(message: Message, content: Message) -> list[tuple[str, bytes |
 def print_line(row: dict[str, Any]) -> None:
     """One JSON line, at once. A broker that started the command writes topics for its client."""
     is_for_broker = HELPER_VARIABLE in os.environ
-    click.echo(json.dumps(row if is_for_broker else with_written_topics(row)))
+    click.echo(json.dumps(row if is_for_broker else as_written(row)))

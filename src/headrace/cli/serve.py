@@ -44,6 +44,7 @@ from headrace.server.settings import (
     check_exposure,
     check_listeners,
     is_exposed,
+    opened_to_network,
     stored_worker_count,
 )
 
@@ -441,7 +442,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
             f"--advertise names the listener {unknown[0]}, which {option} does not have; nothing"
             " was started"
         )
-    return Settings(
+    settings = Settings(
         values["data_dir"],
         (first.host, first.port),
         http,
@@ -465,6 +466,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         rocketmq_protocol=values["rocketmq_security_protocol"],
         more_http=more_http,
     )
+    return opened_to_network(settings) if values["open_to_network"] else settings
 
 
 def _broker_config(values: dict[str, Any], worker: int | None) -> BrokerConfig:

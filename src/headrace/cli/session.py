@@ -67,6 +67,8 @@ class CliSession:
     """HTTP addresses of brokers that are known to belong to it."""
     is_default: bool = False
     """Whether `bootstrap` was not given."""
+    is_operator: bool | None = None
+    """Once known: see `names`."""
     _admin: Client | None = None
     _config: dict[str, str] | None = None
     _access: Access | None = None
@@ -168,6 +170,11 @@ class CliSession:
             next_step,
             UNREACHABLE,
         )
+
+    @property
+    def has_connected(self) -> bool:
+        """Whether the command has asked a broker: not one that reads files alone."""
+        return self._admin is not None or bool(self.same_cluster)
 
     def admin(self) -> Client:
         """The admin client, created once."""

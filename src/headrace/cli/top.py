@@ -18,11 +18,10 @@ import click
 from headrace.cli.failures import CommandFailed
 from headrace.cli.group_listing import GroupListed, list_groups
 from headrace.cli.lag import progress
-from headrace.cli.output import cell_text, counted, duration_text, iso_time
+from headrace.cli.output import as_written, cell_text, counted, duration_text, iso_time
 from headrace.cli.parameters import number_option
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_names import is_internal, matching
-from headrace.records.written_topics import with_written_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +172,7 @@ def _shown(stack: ExitStack, *, as_json: bool, is_endless: bool) -> Any:
     """What shows the facts of a refresh: on the alternate screen; with --count, on the terminal,
     where the last refresh stays; or as lines."""
     if as_json or not sys.stdout.isatty():
-        return lambda facts: click.echo(json.dumps(with_written_topics(facts)))
+        return lambda facts: click.echo(json.dumps(as_written(facts)))
     from rich.console import Console
     from rich.live import Live
 

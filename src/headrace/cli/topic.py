@@ -22,7 +22,7 @@ from headrace.cli.topic_ledgers import ledgers
 from headrace.cli.topic_names import is_internal, matching
 from headrace.cli.topic_trim import trim
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
-from headrace.records.tenant_names import key_of, written
+from headrace.records.tenant_names import key_of, written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -113,9 +113,8 @@ def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> No
         print_json(outcome)
         return
     for row in outcome:
-        click.echo(
-            f"{'created' if row['created'] else 'already exists:'} {written(str(row['topic']))}"
-        )
+        done = "created" if row["created"] else "already exists:"
+        click.echo(f"{done} {written_topic(str(row['topic']))}")
 
 
 @topic.command("list")
@@ -320,7 +319,7 @@ def alter(session: CliSession, /, name: str, **options: Any) -> None:
     changes = [f"{key}={value}" for key, value in config.items()]
     changes += [f"{key} reset to default" for key in unset]
     changes += [f"{partitions} partitions"] if partitions else []
-    click.echo(f"altered {written(name)}: {', '.join(changes)}")
+    click.echo(f"altered {written_topic(name)}: {', '.join(changes)}")
 
 
 def _alter_config(
@@ -349,7 +348,7 @@ def delete(
     session: CliSession, /, names: tuple[str, ...], yes: bool, if_exists: bool, as_json: bool
 ) -> None:
     """Delete topics with all their records. Asks first; without a terminal, use --yes."""
-    confirm(f"Delete {', '.join(map(written, names))} and all records in them?", is_sure=yes)
+    confirm(f"Delete {', '.join(map(written_topic, names))} and all records in them?", is_sure=yes)
     futures = session.admin().delete_topics(list(names), request_timeout=session.timeout_s)
     outcome = []
     missing = ""
@@ -368,6 +367,6 @@ def delete(
     else:
         for row in outcome:
             if row["deleted"]:
-                click.echo(f"deleted {written(str(row['topic']))}")
+                click.echo(f"deleted {written_topic(str(row['topic']))}")
     if missing:
         raise session.no_topic(missing)

@@ -19,7 +19,7 @@ from headrace.cli.positions import (
     log_bounds,
     resolve,
 )
-from headrace.records.tenant_names import written
+from headrace.records.tenant_names import written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -67,14 +67,16 @@ def trim(session: CliSession, /, name: str, **options: Any) -> None:
     if not options["as_json"]:
         print_table([*rows[0]], [[*row.values()] for row in rows])
     if not options["dry_run"] and count:
-        confirm(f"Delete {counted(count, 'record')} of {written(name)}?", is_sure=options["yes"])
+        confirm(
+            f"Delete {counted(count, 'record')} of {written_topic(name)}?", is_sure=options["yes"]
+        )
         delete_before(session, ends)
     if options["as_json"]:
         print_json({"topic": name, "dry_run": options["dry_run"], "deleted": count,
                     "partitions": rows})  # fmt: skip
         return
     would = "would be deleted (dry run: nothing was changed)" if options["dry_run"] else "deleted"
-    click.echo(f"{written(name)}: {counted(count, 'record')} {would}")
+    click.echo(f"{written_topic(name)}: {counted(count, 'record')} {would}")
 
 
 def delete_before(session: CliSession, ends: dict[Partition, int]) -> None:

@@ -12,6 +12,7 @@ import click
 
 from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
+from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table
 from headrace.cli.parameters import TOPIC_NAME
 
@@ -68,7 +69,7 @@ def list_(session: CliSession, /, states: tuple[str, ...], as_json: bool) -> Non
 
 
 @txn.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, type=NAME)
 @AS_JSON
 @click.pass_obj
 def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> None:
@@ -92,7 +93,7 @@ def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> N
         return
     for document in described:
         click.echo(
-            f"{document['transactional_id']}: {document['state']}, producer"
+            f"{written_name(document['transactional_id'])}: {document['state']}, producer"
             f" {document['producer_id']} epoch {document['producer_epoch']}, timeout"
             f" {document['timeout_ms']} ms, coordinator broker {document['coordinator']}"
         )

@@ -22,7 +22,7 @@ from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_optio
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table
 from headrace.cli.parameters import number_option
-from headrace.cli.user_places import BrokerUsers, StoredUsers, TenantUsers
+from headrace.cli.user_places import BrokerUsers, StoredUsers, of_client, of_tenant
 from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
 
@@ -86,8 +86,9 @@ def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
     quorum = (3, 3, 2)  # nothing is written that would need another value
     cluster = cluster_settings(zookeeper, root, _SESSION_TIMEOUT_MS, quorum, credential)
     place = data_dir or with_tls(cluster, tls)
-    users: UserPlace = BrokerUsers(session) if place is None else StoredUsers(place)
-    return users if tenant is None else TenantUsers(users, tenant)
+    if tenant is None:
+        return of_client(session) if place is None else StoredUsers(place)
+    return of_tenant(BrokerUsers(session) if place is None else StoredUsers(place), tenant)
 
 
 def _password_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,7 +263,8 @@ def list_(place: UserPlace, /, as_json: bool) -> None:
     """List users with their mechanisms and iterations."""
     found = place.find()
     if as_json:
-        print_json({"users": [{"user": name, "mechanisms": of} for name, of in found.items()]})
+        users = [{"user": name, "mechanisms": of} for name, of in found.items()]
+        print_json({"users": users}, is_written=True)
         return
     print_table(
         ["user", "mechanism", "iterations"],
@@ -274,7 +276,7 @@ def list_(place: UserPlace, /, as_json: bool) -> None:
         empty="no users: headrace user add NAME makes one"
         + (
             " (at a listener of the tenant itself, leave --tenant out)"
-            if isinstance(place, TenantUsers)
+            if click.get_current_context().params.get("tenant")
             else ""
         ),
     )

@@ -10,11 +10,13 @@ import asyncio
 import os
 import secrets
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.broker.security.users import CredentialChange
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import USAGE, CommandFailed
+from headrace.cli.names import key_in, written_by
 from headrace.errors import HeadraceError, Rejected
 from headrace.records.tenant_names import name_in, prefix_of
 from headrace.runtime.scram import (
@@ -27,7 +29,7 @@ from headrace.runtime.scram import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from headrace.administration.cluster_settings import ClusterSettings
@@ -74,21 +76,23 @@ class UserPlace(Protocol):
         ...
 
 
-class TenantUsers:
-    """The users of a tenant's own among all users, by their names within the tenant."""
+class NamedUsers:
+    """Users whose names are written in another way than their keys."""
 
-    def __init__(self, place: UserPlace, tenant: str) -> None:
-        self._place = place
-        self._prefix = prefix_of(tenant)
+    def __init__(
+        self, place: UserPlace, key: Callable[[str], str], name: Callable[[str], str | None]
+    ) -> None:
+        """`name`: of a key; None: of a user that is not shown."""
+        self._place, self._key, self._name = place, key, name
 
     def find(self) -> Found:
         """See UserPlace."""
-        found = self._place.find()
-        return {name_in(name): of for name, of in found.items() if name.startswith(self._prefix)}
+        named = ((self._name(key), of) for key, of in self._place.find().items())
+        return {name: of for name, of in named if name is not None}
 
     def is_password(self, user: str, password: str) -> bool:
         """See UserPlace."""
-        return self._place.is_password(self._prefix + user, password)
+        return self._place.is_password(self._key(user), password)
 
     def set_password(
         self,
@@ -99,11 +103,26 @@ class TenantUsers:
         dropped: Sequence[str] = (),
     ) -> None:
         """See UserPlace."""
-        self._place.set_password(self._prefix + user, password, mechanisms, iterations, dropped)
+        self._place.set_password(self._key(user), password, mechanisms, iterations, dropped)
 
     def delete(self, user: str, mechanisms: Sequence[str]) -> None:
         """See UserPlace."""
-        self._place.delete(self._prefix + user, mechanisms)
+        self._place.delete(self._key(user), mechanisms)
+
+
+def of_tenant(place: UserPlace, tenant: str) -> UserPlace:
+    """The users of a tenant's own, by their names within the tenant."""
+    prefix = prefix_of(tenant)
+    return NamedUsers(
+        place,
+        lambda name: prefix + name,
+        lambda key: name_in(key) if key.startswith(prefix) else None,
+    )
+
+
+def of_client(session: CliSession) -> UserPlace:
+    """The users of a broker as the session's client writes them."""
+    return NamedUsers(BrokerUsers(session), partial(key_in, session), partial(written_by, session))
 
 
 class StoredUsers:

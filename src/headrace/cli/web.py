@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HTTPS: Final = "https://"
+NAMES_HEADER, KEYS = "Headrace-Names", "keys"
+"""Asks for names as they are stored: `names` and `output` write them as operators do."""
 HTTP_PORT: Final = 9180
 HTTP_PROTOCOL: Final = "headrace.http.security.protocol"
 CLUSTER_PATH: Final = "/v1/cluster"
@@ -275,7 +277,7 @@ class Web:
         address = self._address
         connection = self._connection(self._timeout_s + wait_s)
         data = None if body is None else json.dumps(body)
-        headers = self._credentials()
+        headers = {NAMES_HEADER: KEYS, **self._credentials()}
         if data is not None:
             headers["Content-Type"] = "application/json"
         try:

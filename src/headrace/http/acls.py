@@ -117,18 +117,10 @@ class AclOperations:
             pattern_type=PatternType.MATCH if "name" in query else ANY,
             principal=query.get("principal"),
         )
-        rules = [*self._access().find(wanted)]
-        if "name" in query:  # a topic's may be written in another way than those of others
-            of_topics = self._access().find(
-                wanted._replace(name=call.view.topic_key(query["name"]))
-            )
-            rules = [acl for acl in rules if acl.pattern.kind != ResourceType.TOPIC]
-            rules += [acl for acl in of_topics if acl.pattern.kind == ResourceType.TOPIC]
-        found = sorted(map(_shown, rules), key=lambda one: str(one["id"]))
+        found = sorted(map(_shown, self._access().find(wanted)), key=lambda one: str(one["id"]))
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:
-        call.body["name"] = _name(call.body, call)  # also for the audit log
         access, acl = self._access(), _rule(call.body)
         exists = bool(access.find(_exactly(acl)))
         if not call.is_dry_run:
@@ -154,7 +146,7 @@ class AclOperations:
             given.get("host", WILDCARD),
             Right[given["operation"]],
             RESOURCES[given["resource"]],
-            _name(given, call),
+            given["name"],
         )
         found = self._access().explain(question)
         return {
@@ -165,12 +157,6 @@ class AclOperations:
             "may_differ": found.may_differ,
             "acls": [_shown(one) for one in found.rules],
         }
-
-
-def _name(given: Json, call: Call) -> str:
-    """The name of a resource. Operators may write `acme/orders` for the topic of a tenant."""
-    name: str = given["name"]
-    return call.view.topic_key(name) if given.get("resource") == "topic" else name
 
 
 def _rule(given: Json) -> Acl:

@@ -224,6 +224,7 @@ SESSION: Final = Part(
         "is_authenticated": True,
         "by?": "session",
         "can_sign_in": True,
+        "is_operator?": True,
         "expires_ms?": AT_MS,
         "csrf_token?": "8d1c0b5f",
     },

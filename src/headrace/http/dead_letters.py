@@ -177,7 +177,7 @@ class DeadLetterOperations:
     async def _letters(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
         scan, query = Scan(call.query.get("records", RECORDS)), call.query
-        origin = call.view.topic_key(query["origin"]) if "origin" in query else None
+        origin = query.get("origin")
         limit = query.get("limit", LIMIT_DEFAULT)
         after = _place(query["page_token"]) if "page_token" in query else Place(-1, -1)
 

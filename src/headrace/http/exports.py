@@ -95,7 +95,8 @@ class ExportOperations:
                 call.check_again()
                 page = await self._page(topic, condition, page.next, number)
 
-        name, shown = call.view.name(topic.name), call.view.topic_name(topic.name)
+        shown = call.view.name(topic.name)
+        name = shown.replace("/", ".")
         write = partial(_WRITERS[form], shown)
         rows = _rows(pages(), topic.name, query.get("max", MESSAGES), write)
         headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}

@@ -116,7 +116,7 @@ class KeyOperations:
         kind = given.get("kind", HTTP)
         new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules, kind)
         secret, key = await self._services.issuers.keys.create(new)
-        self._services.audit.changed(call.session, "createKey", [f"{owner} {key.name}"], 0)
+        self._services.audit.changed(call.session, "createKey", [(str(owner), f" {key.name}")], 0)
         made = _shown(key) | {"key" if kind == HTTP else "secret": secret}
         return JSONResponse(made, int(CREATED), {"Cache-Control": "no-store"})
 
@@ -128,7 +128,7 @@ class KeyOperations:
             raise CredentialUnknown("the key does not exist")
         self._require(call, key.principal)
         await keys.revoke(key.id)
-        name = f"{key.principal} {key.name}"
+        name = str(key.principal), f" {key.name}"
         self._services.audit.changed(call.session, "revokeKey", [name], 0)
         return _shown(key)
 
@@ -157,7 +157,7 @@ def _rule(given: Json, view: TenantView) -> ScopeRule:
     kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
     name: str = given["name"]
     if kind in OF_TENANTS and name != WILDCARD:
-        name = (view.topic_key if kind == ResourceType.TOPIC else view.key)(name)
+        name = view.key(name)
     pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])
 

@@ -22,39 +22,41 @@ from headrace.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from headrace.http.metric_rows import Row
     from headrace.runtime.figures import Figures
 
 _Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Exemplar]
-_TOPIC: Final = "topic"
+_TOPIC, _GROUP = "topic", "group"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 ROWS: Final = {row.name: row for rows in SECTIONS.values() for row in rows}
 
 
-def metric_of(figures: Figures) -> Metric:
+def metric_of(figures: Figures, *, has_tenants: bool = False) -> Metric:
     """A metric, with the text of its row. Raises KeyError if it has none."""
+    named = {_TOPIC, _GROUP} if has_tenants else {_TOPIC}
     row = ROWS[figures.name]
     if row.type == HISTOGRAM:
         made = HistogramMetricFamily(row.name, row.help, labels=row.labels)
         for labels, value in figures.values:
             assert isinstance(value, Histogram), row.name
-            made.add_metric(_written(row, labels), _with_exemplars(value), value.sum_s)
+            made.add_metric(_written(row, labels, named), _with_exemplars(value), value.sum_s)
         return made
     make = CounterMetricFamily if row.type == COUNTER else GaugeMetricFamily
     numbers = make(row.name, row.help, labels=row.labels)
     for labels, value in figures.values:
         assert not isinstance(value, Histogram), row.name
-        numbers.add_metric(_written(row, labels), value)
+        numbers.add_metric(_written(row, labels, named), value)
     return numbers
 
 
-def _written(row: Row, labels: Sequence[str]) -> Sequence[str]:
-    """Labels with topics as operators write them: `acme/orders` for that of a tenant."""
-    if _TOPIC not in row.labels:
+def _written(row: Row, labels: Sequence[str], named: AbstractSet[str]) -> Sequence[str]:
+    """Labels with names as operators write them: `acme/orders` for that of a tenant."""
+    if named.isdisjoint(row.labels):
         return labels
-    at = row.labels.index(_TOPIC)
-    return [*labels[:at], written(labels[at]), *labels[at + 1 :]]
+    each = zip(row.labels, labels, strict=True)
+    return [written(value) if label in named else value for label, value in each]
 
 
 def _with_exemplars(durations: Histogram) -> list[_Bucket]:

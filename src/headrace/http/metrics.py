@@ -48,7 +48,10 @@ def encoding_for(accepted: str) -> Encoding:
 class Metrics(Collector):
     """All figures of one process."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(
+        self, sources: Sequence[Source], has_tenants: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._has_tenants = has_tenants
         self._sources = [*sources, process_figures]
         self._process = ProcessCollector(registry=None)
         self._registry = CollectorRegistry(auto_describe=False)
@@ -61,7 +64,8 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """See Collector."""
         for source in self._sources:
-            yield from map(metric_of, source())
+            for figures in source():
+                yield metric_of(figures, has_tenants=self._has_tenants())
         yield from self._process.collect()
 
 

@@ -43,7 +43,9 @@ class Rendering:
         self._face = face
         self.http = HttpFigures(face.connection_count, face.slow)
         """Counted by the operations."""
-        self._metrics = Metrics([*face.sources, self.http.figures])
+        authorizer = face.services.authorizer
+        sources = [*face.sources, self.http.figures]
+        self._metrics = Metrics(sources, lambda: authorizer.has_tenants)
         face.metrics = self._metrics
         self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}
         """By content type: at most the few that the client library writes."""

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services.fair_shares import FREE
-from headrace.broker.services.tenant_view import TenantView, view_of
+from headrace.broker.services.tenant_view import OF_ALL, TenantView, written_view_of
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
     AuthenticationFailed,
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from headrace.http.schemas import Schema
 
 CLIENT_ID, CLIENT_ID_DEFAULT = "x-client-id", "http"
+NAMES, KEYS = "headrace-names", "keys"
+"""With this header, operators write and get names of tenants as they are stored."""
 """The header that names whose quotas a call is charged to; clients are not authenticated."""
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_S_MAX: Final = 60.0
@@ -380,7 +382,9 @@ async def _call(
             schemas.check(request.headers[name], schema, f"the header {name}")
     size_bytes = getattr(request.state, "body_bytes", 0)
     rights = Rights(services, session, operation.access, operation.name)
-    view = view_of(services.authorizer, session)
+    view = written_view_of(services.authorizer, session)
+    if view.is_operator and request.headers.get(NAMES) == KEYS:
+        view = OF_ALL
     enter(view, operation.name, operation.access, {"path": path, "query": query, "body": body})
     return Call(request, path, query, body, session, size_bytes, rights=rights, view=view)
 
@@ -562,7 +566,7 @@ class _Resource:
             charge.release()
 
     def _refused(self, session: ClientSession, error: HeadraceError) -> Response:
-        return leave_response(view_of(self._services.authorizer, session), refused(error))
+        return leave_response(written_view_of(self._services.authorizer, session), refused(error))
 
     async def _look_up(self, call: Call) -> None:
         """Get the topics of `call` that this broker does not know: another one may have created

@@ -137,7 +137,7 @@ class Queues:
             topic, asked, messages_for(member), client, wait_ms / 1000, ends
         )
         answer: Json = {
-            "topic": call.view.topic_name(topic.name),
+            "topic": call.view.name(topic.name),
             "group": call.view.name(group_id),
         }
         if receiving.messages:

@@ -16,7 +16,7 @@ from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.users import NAME_BYTES_MAX
-from headrace.broker.services.tenant_view import view_of
+from headrace.broker.services.tenant_view import written_view_of
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
 from headrace.http.connection import LOGIN
 from headrace.http.logins import (
@@ -65,6 +65,7 @@ class SessionOperations:
         return JSONResponse(self._who(call.request), headers=_NO_STORE)
 
     def _who(self, request: Request) -> Json:
+        view = written_view_of(self._services.authorizer, session_of(request))
         login: HttpLogin | None = request.scope.get("state", {}).get(LOGIN)
         principal = session_of(request).principal or ANONYMOUS
         is_known = principal != ANONYMOUS
@@ -74,6 +75,7 @@ class SessionOperations:
             "is_authenticated": is_known,
             "by": by,
             "can_sign_in": self._listener.is_sasl,
+            **({"is_operator": True} if view.is_operator else {}),
         }
         if login is not None and login.session is not None:
             who |= _of_session(login.session)
@@ -107,7 +109,7 @@ class SessionOperations:
         self._services.audit.changed(call.session, "signIn", [str(principal)], 0)
         signed_in = session_of(call.request)
         signed_in.principal = principal
-        shown = view_of(self._services.authorizer, signed_in).text(str(principal))
+        shown = written_view_of(self._services.authorizer, signed_in).text(str(principal))
         who = {"principal": shown, "is_authenticated": True, "by": SESSION}
         answer = JSONResponse(who | {"can_sign_in": True} | _of_session(session), headers=_NO_STORE)
         self._set_cookie(answer, value, sessions.lifetime_ms // 1_000)

@@ -1,28 +1,29 @@
 """What the clients of tenants write and get over HTTP: names in place of keys. And operators, who
-write `acme/orders` for a topic, and get it so.
+write `acme/orders` for a name of any kind, and get it so.
 
 Invariants: the places of names in requests are those for which an operation needs rights
-(`http/access`), so none has a name without a key. In answers, names have fields of their own; the
+(`http/access`), so none has a name without a key. Names of users and principals are the operators'
+alone, in the places below. In answers, names have fields of their own; the
 contents of messages are in others, and are not touched.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.broker.security.access import How
-from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
-from headrace.records.tenant_names import OPEN
-from headrace.records.written_topics import TOPICS_BY_NAME, with_written_topics
+from headrace.records.tenant_names import OPEN, TENANT, USER
+from headrace.records.written_names import TEXTS, TOPICS_BY_NAME, with_written_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from headrace.broker.security.access import Access
     from headrace.broker.services.tenant_view import TenantView
@@ -35,34 +36,44 @@ ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
 }
 """Names for which an operation needs no rights of its own, or its handler asks for them."""
+_OF_OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "listAcls": ("query.principal", "query.name"),
+    "createAcl": ("body.principal", "body.name"),
+    "explainAcl": ("body.principal", "body.name"),
+    "createTenant": ("body.principals",),
+    "changeTenant": ("body.add", "body.move", "body.remove"),
+    "changeQuota": ("body.user",),
+    "deleteQuota": ("query.user",),
+    "listConnections": ("query.principal",),
+    "listDeadLetters": ("query.origin", "query.group"),
+}
+_MAY_BE_KEY: Final = re.compile(f'{OPEN}|"({USER})?/*{TENANT}/')
+"""In JSON: what operators write in another way."""
 _KEYS: Final = frozenset(
     {
         *("name", "topic", "topics", "group", "groups", "origin", "to", "letter", "record"),
         *("dead_letter_topic", DEAD_LETTER_TOPIC),
     }
 )
-_TEXTS: Final = frozenset(
-    {
-        *("detail", "error", "evidence", "next_step", "note", "principal", "reason", "sentence"),
-        "unknown",
-    }
-)
+_TEXTS: Final = TEXTS | {"principal"}
 
 
 def enter(view: TenantView, operation: str, access: Access, given: Json) -> None:
     """Turn the names of a request into keys. `given`: its path, query and body."""
-    if not view.prefix and not view.reads_slashes:
+    if not view.prefix and not view.is_operator:
         return
     needs = [one for one in access.needs if one.how is not How.SHOWN and one.kind in OF_TENANTS]
-    places = {one.of: one.kind == ResourceType.TOPIC for one in needs}
-    for place, is_topic in (places | dict.fromkeys(ALSO.get(operation, ()), True)).items():
-        _enter(view.topic_key if is_topic else view.key, given, place)
+    places = dict.fromkeys([*(one.of for one in needs), *ALSO.get(operation, ())])
+    if view.is_operator:
+        places |= dict.fromkeys(_OF_OPERATORS.get(operation, ()))
+    for place in places:
+        _enter(view, given, place)
 
 
-def _enter(key: Callable[[str], str], value: Any, place: str) -> None:
+def _enter(view: TenantView, value: Any, place: str) -> None:
     if isinstance(value, list):
         for item in value:
-            _enter(key, item, place)
+            _enter(view, item, place)
         return
     if not isinstance(value, dict):
         return
@@ -71,15 +82,17 @@ def _enter(key: Callable[[str], str], value: Any, place: str) -> None:
         field, rest = place, ""
     found = value.get(field)
     if rest:
-        _enter(key, found, rest)
-    elif isinstance(found, str) and found:  # an empty one does not name a topic
-        value[field] = key(found)
+        _enter(view, found, rest)
+    elif isinstance(found, str) and found:  # an empty one names nothing
+        value[field] = view.key(found)
+    elif isinstance(found, list):
+        value[field] = [view.key(one) if isinstance(one, str) else one for one in found]
 
 
 def leave(view: TenantView, value: Any, field: str = "") -> Any:
     """An answer as its client may see it."""
     if not view.prefix:
-        return with_written_topics(value, field) if view.reads_slashes else value
+        return with_written_names(value, field) if view.is_operator else value
     if isinstance(value, str):
         if field in _TEXTS:
             return view.text(value)
@@ -98,7 +111,7 @@ def leave(view: TenantView, value: Any, field: str = "") -> Any:
 
 def leave_response(view: TenantView, response: Response) -> Response:
     """The same of a response that a handler has made; a stream's handler does it for each part."""
-    if not view.prefix and not view.reads_slashes:
+    if not view.prefix and not view.is_operator:
         return response
     for name in ("location", "content-disposition"):
         if name in response.headers:
@@ -115,5 +128,7 @@ def leave_response(view: TenantView, response: Response) -> Response:
 
 
 def _has_key(view: TenantView, body: bytes) -> bool:
-    mark = view.prefix or OPEN
-    return mark.encode() in body or json.dumps(mark)[1:-1].encode() in body
+    if view.is_operator:
+        text = body.decode("utf-8", "replace")
+        return _MAY_BE_KEY.search(text) is not None or json.dumps(OPEN)[1:-1] in text
+    return view.prefix.encode() in body or json.dumps(view.prefix)[1:-1].encode() in body

@@ -182,7 +182,7 @@ class TopicOperations:
         )
         fact = await self._services.topics.create(new, is_dry_run=call.is_dry_run)
         call.charge = 0 if call.is_dry_run else fact.partition_count
-        name = quote(call.view.topic_name(fact.name), safe="")
+        name = quote(call.view.name(fact.name), safe="")
         return JSONResponse(
             {
                 "name": fact.name,

@@ -234,9 +234,10 @@ _NO_CHANGES: Final = frozenset({3, 27})
 """Metadata, whose handler notes a topic that it creates, and WriteTxnMarkers."""
 
 
-def resources_of(api: Api, request: Any) -> list[str]:
-    """The names of what a change is about: where it has none, the cluster."""
-    found: dict[str, None] = {}
+def resources_of(api: Api, request: Any) -> list[str | tuple[str, ...]]:
+    """The names of what a change is about, as the audit log takes them: where it has none, the
+    cluster."""
+    found: dict[str | tuple[str, ...], None] = {}
     for field in request.__slots__:
         value = getattr(request, field)
         if isinstance(value, tuple):
@@ -247,13 +248,14 @@ def resources_of(api: Api, request: Any) -> list[str]:
     return list(found) or [CLUSTER_NAME] * bool(api.access.needs)
 
 
-def _names_of(item: Any) -> list[str]:
+def _names_of(item: Any) -> list[str | tuple[str, ...]]:
     if isinstance(item, str):
         return [item]
     if entity := getattr(item, "entity", None):
-        return [f"{part.entity_type}={part.entity_name or '<default>'}" for part in entity]
-    named = [str(value) for name in _NAMING if (value := getattr(item, name, None))]
-    return [" ".join(named)] if named else []
+        named = [(f"{part.entity_type}=", part.entity_name or "<default>") for part in entity]
+        return [one if one[0] == "user=" else "".join(one) for one in named]
+    names = [str(value) for name in _NAMING if (value := getattr(item, name, None))]
+    return [tuple(part for name in names for part in (" ", name))[1:]] if names else []
 
 
 def failures_in(answer: Any) -> int:

@@ -1,4 +1,4 @@
-"""How a tenant and a name are one key: of topics, groups and transactional ids.
+"""How a tenant and a name are one key: of topics, groups, transactional ids and users.
 
 Invariants: pure. The default tenant's names are stored as they are, so an installation without
 tenants stores what it always did. Another tenant's key begins with the tenant between two marks,
@@ -17,8 +17,11 @@ DEFAULT: Final = ""
 """The tenant of every name in an installation without tenants."""
 TENANT: Final = "[a-z0-9][a-z0-9-]{0,31}"
 """The name of a tenant, as a regular expression."""
-_WRITTEN: Final = re.compile(f"({TENANT})/(.*)", re.DOTALL)
+USER: Final = "User:"
+"""What precedes a user's name in a principal."""
+_WRITTEN: Final = re.compile(f"({USER})?(/*)({TENANT})/(.*)", re.DOTALL)
 _PREFIX: Final = re.compile(f"{OPEN}({TENANT}){CLOSE}")
+_KEY: Final = re.compile(f"({USER})?{OPEN}({TENANT}){CLOSE}")
 
 
 def prefix_of(tenant: str) -> str:
@@ -43,18 +46,34 @@ def has_marks(name: str) -> bool:
     return OPEN in name or CLOSE in name
 
 
-def key_of(written: str) -> str:
-    """The key of a topic as an operator writes it: `acme/orders`, as no topic's name has a slash. A
-    key, or a name of the default tenant, stays as it is; `acme/` is what the keys of acme begin
-    with."""
-    found = _WRITTEN.fullmatch(written)
-    return written if found is None else prefix_of(found[1]) + found[2]
+def key_of(text: str) -> str:
+    """The key of a name as an operator writes it: `acme/orders`, or `User:acme/alice` for a
+    principal. A name of the default tenant that looks so has one more slash before it. A key, and
+    every other name, stays as it is; `acme/` is what the keys of acme begin with."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        return text
+    user, slashes, tenant, name = found[1] or "", *found.group(2, 3, 4)
+    return f"{user}{slashes[1:]}{tenant}/{name}" if slashes else f"{user}{prefix_of(tenant)}{name}"
 
 
 def written(key: str) -> str:
-    """A topic's key as an operator writes it: `acme/orders`."""
-    tenant = tenant_of(key)
-    return f"{tenant}/{name_in(key)}" if tenant else key
+    """A key as an operator writes it: each key in one way, which is no other's."""
+    found = _KEY.match(key)
+    if found is not None:
+        return f"{found[1] or ''}{found[2]}/{key[found.end() :]}"
+    found = _WRITTEN.fullmatch(key)
+    return key if found is None else f"{found[1] or ''}/{key[found.end(1) if found[1] else 0 :]}"
+
+
+def written_topic(key: str) -> str:
+    """The same of a topic, which may be written already: no topic's name has a slash."""
+    return written(key) if key[:1] == OPEN else key
+
+
+def with_written_keys(text: str) -> str:
+    """A text for operators that may name keys of tenants."""
+    return _PREFIX.sub(r"\1/", text)
 
 
 def sibling(key: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.broker_config import BrokerConfig
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 KAFKA_PORT = 9092
 HTTP_PORT = 9180
+_ALL, _ALL_V6 = "0.0.0.0", "::"  # noqa: S104  asked for; refused without logins
 
 
 @dataclass(slots=True)
@@ -170,6 +171,27 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def opened_to_network(settings: Settings) -> Settings:
+    """The same with each listener on loopback listening on all interfaces instead. That of
+    `--admin-address` stays: it needs no logins."""
+
+    def opened(host: str, port: int) -> tuple[str, int]:
+        if not is_loopback(host):
+            return host, port
+        return (_ALL_V6 if ":" in host else _ALL), port
+
+    return replace(
+        settings,
+        kafka=opened(*settings.kafka),
+        http=opened(*settings.http),
+        more_listeners=[
+            Listener(one.name, *opened(one.host, one.port)) for one in settings.more_listeners
+        ],
+        more_http=[opened(*one) for one in settings.more_http],
+        rocketmq=None if settings.rocketmq is None else opened(*settings.rocketmq),
+    )
 
 
 def check_exposure(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from tests.unit.http.test_authorization import GROUP, NAMED, TOPIC, guarded
 from tests.unit.http.test_overview import Stream
 
 from headrace.broker.security.access import How
-from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.sessions import ClientSession
@@ -29,9 +30,10 @@ from headrace.broker.security.tenant_shares import PLACES_PARTS
 from headrace.broker.services import fair_shares
 from headrace.broker.services.fair_shares import ALONE
 from headrace.broker.services.tenant_view import TenantView
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
-from headrace.http.operations import NDJSON
+from headrace.http.operations import NDJSON, SLASH
 from headrace.http.records import FOLLOWERS_MAX
 from headrace.http.tenancy import leave, leave_response
 from headrace.runtime.figures import Figures
@@ -286,7 +288,7 @@ async def test_a_tenant_leaves_other_tenants_places_for_streams(path, monkeypatc
 def test_counts_by_topic_have_topics_as_the_client_writes_them():
     result = {"sent": {KEY + TOPIC: 2}, "origin_unverified": {KEY + TOPIC: 1}, "kept": 0}
     for view, name in (
-        (TenantView("", reads_slashes=True), f"acme/{TOPIC}"),
+        (TenantView(is_operator=True), f"acme/{TOPIC}"),
         (TenantView(KEY), TOPIC),
     ):
         shown = {"sent": {name: 2}, "origin_unverified": {name: 1}, "kept": 0}
@@ -302,8 +304,8 @@ def marked(value: Any, field: str = "") -> set[str]:
     return {field} if isinstance(value, str) and "«" in value else set()
 
 
-async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypatch):
-    """Groups, whose names may have slashes, stay keys, as do texts for people, and contents."""
+async def test_operators_get_names_as_they_write_them_in_every_answer(monkeypatch):
+    """All but contents: a record's value stays as it was sent."""
     async with filled(monkeypatch, tenants=TENANTS) as web:
         web.principal = "root"
         topic, group, seen = KEY + TOPIC, KEY + GROUP, 0
@@ -320,7 +322,7 @@ async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypat
         ):
             status, found = await web.ask("GET", path)
             assert status == 200, (path, found)
-            assert marked(found) <= {"group", "value"}, (path, found)
+            assert marked(found) <= {"value"}, (path, found)
             seen += "acme/" in json.dumps(found)
         assert seen > 10, "of a topic of the tenant"
         rule = {"principal": "User:x", "permission": "deny", "operation": "READ"}
@@ -333,7 +335,12 @@ async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypat
         assert f"acme/{TOPIC}" in [one["name"] for one in listed["acls"]]
         group_rule = rule | {"resource": "group", "name": "acme/g"}
         _, made = await web.ask("POST", "/v1/acls", group_rule)
-        assert made["acl"]["name"] == "acme/g", "a group of the default tenant"
+        assert made["acl"]["name"] == "acme/g"
+        _, other = await web.ask("POST", "/v1/acls", group_rule | {"name": "/acme/g"})
+        assert other["acl"]["name"] == "/acme/g", "a group of the default tenant"
+        assert web.node.access is not None
+        rules = [one.pattern.name for one in web.node.access.find(AclFilter())]
+        assert {f"{KEY}g", "acme/g"} <= {*rules}
         any_rule = rule | {"resource": "group", "name": f"acme/{TOPIC}"}
         await web.ask("POST", "/v1/acls", any_rule)
         _, listed = await web.ask("GET", f"/v1/acls?name=acme/{TOPIC}")
@@ -341,7 +348,79 @@ async def test_operators_get_topics_as_they_write_them_in_every_answer(monkeypat
         assert named == {"topic", "group"}
 
 
-def test_labels_of_metrics_have_topics_as_operators_write_them():
+async def test_a_name_with_a_slash_is_of_a_tenant_or_has_one_more_slash(monkeypatch):
+    """Groups of the default tenant may be called like those of a tenant."""
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "dave"
+        for group in ("acme/billing", "/acme/billing", "beta/x"):
+            path = f"/v1/groups/{group.replace('/', SLASH)}/config"
+            assert (await web.ask("PATCH", path, {"set": CONFIG}))[0] == 200
+            _, found = await web.ask("GET", path)
+            assert found["group"] == group, "a client that does not see the cluster"
+        web.principal = "alice"
+        path = f"/v1/groups/acme{SLASH}billing/config"
+        more = {"share.record.lock.duration.ms": "15000"}
+        assert (await web.ask("PATCH", path, {"set": more}))[0] == 200
+        web.principal = "root"
+        locks = {}
+        for group in ("acme/billing", "/acme/billing", "//acme/billing", "acme/acme/billing"):
+            path = f"/v1/groups/{group.replace('/', SLASH)}/config"
+            _, found = await web.ask("GET", path)
+            assert found["group"] == group
+            named = {one["name"]: one["value"] for one in found["settings"]}
+            locks[group] = (
+                named["share.auto.offset.reset"],
+                named["share.record.lock.duration.ms"],
+            )
+        assert locks["/acme/billing"] == locks["//acme/billing"] == ("earliest", "30000")
+        assert locks["acme/acme/billing"] == ("latest", "15000")
+        assert locks["acme/billing"] == ("latest", "30000")
+        path = f"/v1/groups/acme{SLASH}billing/config"
+        _, found = await web.ask("GET", path, **{"headrace-names": "keys"})
+        assert found["group"] == "acme/billing", "by its key"
+        named = {one["name"]: one["value"] for one in found["settings"]}
+        assert named["share.auto.offset.reset"] == "earliest"
+
+
+async def test_operators_write_users_and_principals_of_tenants_with_a_slash(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        web.principal = "root"
+        rule = {"permission": "allow", "operation": "READ", "resource": "topic", "name": "t"}
+        for principal in ("User:acme/boss", "User:/acme/boss"):
+            _, made = await web.ask("POST", "/v1/acls", rule | {"principal": principal})
+            assert made["acl"]["principal"] == principal
+            _, listed = await web.ask("GET", f"/v1/acls?principal={principal}")
+            assert [one["principal"] for one in listed["acls"]] == [principal]
+        assert web.node.access is not None
+        rules = {one.entry.principal for one in web.node.access.find(AclFilter(name="t"))}
+        assert rules == {f"User:{KEY}boss", "User:acme/boss"}
+        quota = {"user": "acme/boss", "client_id": "acme/boss", "set": {PRODUCER: 1_000}}
+        _, made = await web.ask("PATCH", "/v1/quotas", quota)
+        assert made["entity"] == {"user": "acme/boss", "client_id": "acme/boss"}
+        ((entity, _),) = web.node.services.quotas.find()
+        assert dict(entity) == {"user": f"{KEY}boss", "client-id": "acme/boss"}
+        _, listed = await web.ask("GET", "/v1/quotas")
+        assert [one["entity"] for one in listed["quotas"]] == [made["entity"]]
+        assert (await web.ask("DELETE", "/v1/quotas?user=acme/boss&client_id=acme/boss"))[0] == 200
+        assert not [*web.node.services.quotas.find()]
+
+
+async def test_the_audit_log_has_names_as_operators_write_them(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        await web.ask("DELETE", "/v1/groups/billing")
+        web.principal = "carol"
+        await web.ask("POST", "/v1/acls", {"principal": "User:x", "permission": "allow",
+                      "operation": "READ", "resource": "topic", "name": "t"})  # fmt: skip
+        web.principal = "dave"
+        await web.ask("DELETE", f"/v1/groups/acme{SLASH}billing")
+    lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == "headrace.audit"]
+    assert not [one for one in lines if "«" in json.dumps(one, ensure_ascii=False)]
+    deleted = [one["resources"] for one in lines if one["request"] == "deleteGroup"]
+    assert deleted == [["acme/billing"], ["/acme/billing"]]
+
+
+def test_labels_of_metrics_have_names_as_operators_write_them():
     counted = Figures("headrace_topic_in_records")
     counted.add([KEY + TOPIC], 1)
     counted.add([TOPIC], 1)
@@ -349,8 +428,12 @@ def test_labels_of_metrics_have_topics_as_operators_write_them():
     assert [one.labels for one in samples] == [{"topic": f"acme/{TOPIC}"}, {"topic": TOPIC}]
     lag = Figures("headrace_group_lag_seconds")
     lag.add([KEY + GROUP, KEY + TOPIC], 1)
-    (sample,) = metric_of(lag).samples
-    assert sample.labels == {"group": KEY + GROUP, "topic": f"acme/{TOPIC}"}
+    lag.add(["acme/b", TOPIC], 1)
+    of_tenant, other = metric_of(lag, has_tenants=True).samples
+    assert of_tenant.labels == {"group": f"acme/{GROUP}", "topic": f"acme/{TOPIC}"}
+    assert other.labels == {"group": "/acme/b", "topic": TOPIC}
+    _, other = metric_of(lag).samples
+    assert other.labels == {"group": "acme/b", "topic": TOPIC}, "without tenants"
 
 
 async def test_an_empty_name_is_a_setting_that_is_empty(monkeypatch):

@@ -15,8 +15,9 @@ from headrace.records.tenant_names import (
     sibling,
     tenant_of,
     written,
+    written_topic,
 )
-from headrace.records.written_topics import with_written_topics
+from headrace.records.written_names import with_written_names
 
 NAMES = st.text(st.sampled_from("ab1_./«»:"), max_size=8)
 TENANTS = st.text(st.sampled_from("ab1"), min_size=1, max_size=4)
@@ -41,15 +42,34 @@ def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other
 
 
 @given(TENANTS, NAMES)
-def test_an_operator_writes_a_tenant_and_its_topic_with_a_slash(tenant: str, name: str) -> None:
+def test_an_operator_writes_a_tenant_and_its_name_with_a_slash(tenant: str, name: str) -> None:
     key = prefix_of(tenant) + name
     assert key_of(f"{tenant}/{name}") == key == key_of(key)
-    assert written(key) == f"{tenant}/{name}"
+    assert written(key) == f"{tenant}/{name}" == written_topic(written_topic(key))
+    assert key_of(f"User:{tenant}/{name}") == f"User:{key}"
 
 
-@pytest.mark.parametrize("name", ["orders", "", "/", "/a", "A/b", "-a/b", "a.b/c"])
+PARTS = ["a", "b", "1", "-", "/", "«", "»", "User:", "A"]
+WRITTEN = st.lists(st.sampled_from(PARTS), max_size=8).map("".join)
+
+
+@given(WRITTEN, WRITTEN)
+def test_each_key_is_written_in_one_way_and_each_text_but_a_key_is_how_one_is(one, other):
+    assert key_of(written(one)) == one
+    assert (written(one) == written(other)) == (one == other)
+    is_key = tenant_of(one.removeprefix("User:")) != DEFAULT
+    assert is_key or written(key_of(one)) == one
+
+
+@pytest.mark.parametrize("name", ["orders", "", "/", "/a", "A/b", "-a/b", "a.b/c", "user:a/b"])
 def test_what_names_no_tenant_stays_as_it_is(name: str) -> None:
     assert key_of(name) == written(name) == name
+
+
+@pytest.mark.parametrize("name", ["acme/billing", "/acme/billing", "//a/", "User:acme/alice"])
+def test_names_that_look_like_those_of_tenants_have_one_more_slash(name: str) -> None:
+    kind, user = ("User:", name[5:]) if name.startswith("User:") else ("", name)
+    assert written(name) == f"{kind}/{user}"
 
 
 @given(NAMES, TENANTS, NAMES)
@@ -58,10 +78,10 @@ def test_names_of_another_tenant_have_no_key_in_the_default_tenant(name, other, 
     assert tenant_of(sibling(name, rest)) in {tenant_of(name), DEFAULT}
 
 
-def test_json_for_operators_has_topics_as_they_write_them_and_all_else_as_it_is():
+def test_json_for_operators_has_names_as_they_write_them_and_all_else_as_it_is():
     content = {"key": "«a»t", "value": "«a»t", "headers": [["topic", "«a»t"]]}
     setting = {"name": "errors.deadletterqueue.topic.name", "value": "«a»t", "default": ""}
-    shown = with_written_topics(
+    shown = with_written_names(
         {
             "name": "«a»t",
             "partitions": [{"topic": "«a»t", "group": "«a»g", **content}],
@@ -71,17 +91,25 @@ def test_json_for_operators_has_topics_as_they_write_them_and_all_else_as_it_is(
             "acls": [{"resource": one, "name": "«a»t"} for one in ("topic", "group")],
             "config": {"errors.deadletterqueue.topic.name": "«a»t"},
             "settings": [setting],
-            "keys": ({"name": "«a»t"},),
+            "keys": ({"name": "«a»t", "principal": "User:«a»u"},),
+            "listed": {
+                "name": "b/k",
+                "group": "b/g",
+                "entity": {"user": "«a»u", "client_id": "b/c"},
+            },
+            "detail": "the group «a»g is unknown",
         }
     )
     assert shown == {
         "name": "a/t",
-        "partitions": [{"topic": "a/t", "group": "«a»g", **content}],
+        "partitions": [{"topic": "a/t", "group": "a/g", **content}],
         "topics": ["a/t", {"name": "a/t"}],
-        "origin": {"topic": "a/t", "group": "«a»g"},
+        "origin": {"topic": "a/t", "group": "a/g"},
         "to": "a/t-0:57",
-        "acls": [{"resource": "topic", "name": "a/t"}, {"resource": "group", "name": "«a»t"}],
+        "acls": [{"resource": "topic", "name": "a/t"}, {"resource": "group", "name": "a/t"}],
         "config": {"errors.deadletterqueue.topic.name": "a/t"},
         "settings": [setting | {"value": "a/t"}],
-        "keys": [{"name": "«a»t"}],
+        "keys": [{"name": "«a»t", "principal": "User:a/u"}],
+        "listed": {"name": "b/k", "group": "/b/g", "entity": {"user": "a/u", "client_id": "b/c"}},
+        "detail": "the group a/g is unknown",
     }

@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.settings.kinds import Listener
 from headrace.errors import RequestInvalid
 from headrace.metadata.sqlite_file import SqliteFile
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import CREATE, SystemDisk
-from headrace.runtime.security_protocols import SSL
+from headrace.runtime.security_protocols import PLAINTEXT, SASL_SSL, SSL
 from headrace.server.assemble import start
-from headrace.server.settings import Settings, check_advertised, check_exposure, is_loopback
+from headrace.server.settings import (
+    Settings,
+    check_advertised,
+    check_exposure,
+    is_loopback,
+    opened_to_network,
+)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -57,6 +64,24 @@ def test_rocketmqs_clients_come_from_elsewhere_with_a_certificate():
         check_exposure(settings)
     settings.given = {"listener.name.rocketmq.ssl.client.auth": "required"}
     check_exposure(settings)
+
+
+def test_open_to_network_is_all_interfaces_and_refused_without_logins():
+    admin, named = ("127.0.0.1", 3), ("10.1.2.3", 4)
+    local = Settings(Path(), admin=admin, more_listeners=[Listener("INSIDE", *named)])
+    local.protocols = {"INSIDE": SASL_SSL, "PLAINTEXT": PLAINTEXT}
+    opened = opened_to_network(local)
+    places = [(one.host, one.port) for one in opened.endpoints]
+    assert places == [("0.0.0.0", 9092), named, ("0.0.0.0", 9180), admin]
+    assert opened_to_network(Settings(Path(), kafka=("::1", 1))).kafka == ("::", 1)
+    with pytest.raises(RequestInvalid, match="--insecure"):
+        check_exposure(opened)
+    secured = opened_to_network(Settings(Path(), kafka_listener=SASL_SSL, http_protocol=SASL_SSL))
+    check_exposure(secured)
+    with pytest.raises(RequestInvalid, match="--advertise"):
+        check_advertised(secured)
+    secured.advertised = {SASL_SSL: ("broker.example.com", 9092)}
+    check_advertised(secured)
 
 
 def test_encryption_alone_is_no_authentication():

@@ -14,12 +14,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.coordination.quotas.token_bucket import TokenBucket
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.broker.security.authorizer import Operation, ResourceType
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.authorizer import Authorizer
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger("headrace.audit")
@@ -62,9 +64,12 @@ class AuditLines:
 class Audit:
     """See the module."""
 
-    def __init__(self, clock: Clock, lines: AuditLines | None = None) -> None:
+    def __init__(
+        self, clock: Clock, lines: AuditLines | None = None, authorizer: Authorizer | None = None
+    ) -> None:
         """`lines`: where they go besides the log file."""
         self._clock = clock
+        self._authorizer = authorizer
         self.lines = lines
         now_ns = clock.now_ns()
         self._buckets = {
@@ -85,19 +90,32 @@ class Audit:
     ) -> None:
         """A request lacked a right."""
         self.denied_total += 1
-        resource = f"{kind.name}:{name[:NAME_LENGTH_MAX]}"
+        resource = f"{kind.name}:{self._written(name)[:NAME_LENGTH_MAX]}"
         self._write(session, request, event="denied", operation=operation.name, resource=resource)
 
     def changed(
-        self, session: ClientSession, request: str, resources: Sequence[str], failed_count: int
+        self,
+        session: ClientSession,
+        request: str,
+        resources: Sequence[str | tuple[str, ...]],
+        failed_count: int,
     ) -> None:
-        """A client has changed topics, groups, settings, rights or the like."""
+        """A client has changed topics, groups, settings, rights or the like. A resource is a name,
+        or a text in parts, of which some are names."""
         self.changed_total += 1
-        named = [name[:NAME_LENGTH_MAX] for name in resources[:RESOURCES_MAX]]
+        named = [
+            "".join(map(self._written, (one,) if isinstance(one, str) else one))[:NAME_LENGTH_MAX]
+            for one in resources[:RESOURCES_MAX]
+        ]
         more: dict[str, Any] = {"failed": failed_count} if failed_count else {}
         if len(resources) > RESOURCES_MAX:
             more["further"] = len(resources) - RESOURCES_MAX
         self._write(session, request, event="changed", resources=named, **more)
+
+    def _written(self, name: str) -> str:
+        """A name as operators write it."""
+        is_key = self._authorizer is not None and self._authorizer.has_tenants
+        return written(name) if is_key else name
 
     def _write(self, session: ClientSession, request: str, event: str, **fields: Any) -> None:
         now_ns = self._clock.now_ns()
@@ -112,7 +130,7 @@ class Audit:
         line = {
             "timestamp_ms": self._clock.now_ms(),
             "event": event,
-            "principal": str(session.principal)[:NAME_LENGTH_MAX],
+            "principal": self._written(str(session.principal))[:NAME_LENGTH_MAX],
             "host": session.client_host,
             "listener": session.listener,
             "client_id": session.client_id[:NAME_LENGTH_MAX],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.records.tenant_names import key_of, prefix_of, written
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.records.tenant_names import key_of, prefix_of, with_written_keys, written
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -17,35 +18,30 @@ if TYPE_CHECKING:
 
 
 class TenantView(NamedTuple):
-    """See the module. Of the default tenant, and of those who see all, names are keys."""
+    """See the module. Of the default tenant, names are keys."""
 
     prefix: str = ""
-    reads_slashes: bool = False
-    """Whether `acme/orders` is a topic of the tenant acme: in a cluster with tenants, for clients
-    that are of none."""
+    is_operator: bool = False
+    """Whether `acme/orders` is of the tenant acme, whatever it names: in a cluster with tenants,
+    for clients that see the names of all of them."""
 
     def key(self, name: str) -> str:
         """The key of a name that the client writes."""
-        return self.prefix + name
-
-    def topic_key(self, name: str) -> str:
-        """The key of a topic's name that the client writes."""
-        return key_of(name) if self.reads_slashes else self.prefix + name
+        return key_of(name) if self.is_operator else self.prefix + name
 
     def name(self, key: str) -> str:
         """A key as the client writes it."""
-        return key.removeprefix(self.prefix)
-
-    def topic_name(self, key: str) -> str:
-        """A topic's key as the client writes it."""
-        return written(key) if self.reads_slashes else self.name(key)
+        return written(key) if self.is_operator else key.removeprefix(self.prefix)
 
     def text(self, text: str) -> str:
         """A text for people, which may name keys."""
+        if self.is_operator:
+            return with_written_keys(text)
         return text.replace(self.prefix, "") if self.prefix else text
 
 
 OF_ALL: Final = TenantView()
+_CLUSTER: Final = ResourceType.CLUSTER, CLUSTER_NAME
 
 
 def view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
@@ -53,5 +49,13 @@ def view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
     no tenant at all: it has no rights."""
     if not authorizer.has_tenants:
         return OF_ALL
-    prefix = prefix_of(authorizer.tenant(session))
-    return TenantView(prefix, not prefix)
+    return TenantView(prefix_of(authorizer.tenant(session)))
+
+
+def written_view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
+    """The same where operators write `acme/orders`: super users, and others who see the cluster."""
+    view = view_of(authorizer, session)
+    if view.prefix or not authorizer.has_tenants:
+        return view
+    sees_cluster = authorizer.allows(session, Operation.DESCRIBE, *_CLUSTER)
+    return TenantView(is_operator=sees_cluster or authorizer.sees_all(session))

@@ -88,8 +88,10 @@ SECURITY = (
     BrokerSetting(
         "headrace.open.to.network",
         Switch(),
-        "Has no effect: a listener whose clients are authenticated may have any address, and"
-        " others need --insecure. Accepted for scripts of earlier versions.",
+        "Listen on all interfaces, in place of loopback: at Kafka's, HTTP and RocketMQ listeners,"
+        " not at --admin-address. Refused unless their clients are authenticated, as by the"
+        " configuration of `headrace init --secure`, or --insecure is given. Name the address that"
+        " clients reach with --advertise.",
         "false",
     ),
     BrokerSetting(

@@ -35,7 +35,7 @@ from headrace.pipeline.jobs.windows import (
     resolve_window,
 )
 from headrace.pipeline.planning import Offsets, offset_of, walk
-from headrace.records.tenant_names import key_of, tenant_of, written
+from headrace.records.tenant_names import key_of, tenant_of, written_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ def prove_delivery(config: DeliveryConfig, *, spark: Any) -> dict[str, Any]:
         body = {
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "cluster_id": config.cluster_id,
-            "topic": written(config.topic),
+            "topic": written_topic(config.topic),
             **({"tenant": tenant} if (tenant := tenant_of(config.topic)) else {}),
             "topic_id": window.topic_ids.get(config.topic),
             "window": window.document().get(config.topic, {}),
