@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -24,6 +25,7 @@ from tests.integration.clients import round_trip
 from tests.waiting import wait_until
 
 from headrace.dev_cluster.ports import free_ports
+from headrace.runtime.new_certificates import Authority
 
 TIMEOUT_S = 60
 SERVE = [sys.executable, "-m", "headrace.cli.main", "serve"]
@@ -462,6 +464,17 @@ def test_a_certificate_that_expires_soon_is_reported(tmp_path, certificates) -> 
         }
         assert len(left_s) == 2
         assert {round(one / 86_400) for one in left_s.values()} == {10, 20}
+        assert " CN=ca, which" not in broker.log(), "it lasts longer"
+        fresh = certificates.authority.certificate
+        certificates.ca.write_bytes(
+            fresh + Authority("old", time.time_ns() // 1_000_000, days=9).certificate
+        )
+        wait_until(lambda: re.search("the CA CN=old, which.* expires in [89] days", broker.log()))
+        (left,) = re.findall(
+            r'headrace_trusted_ca_expires_seconds{listener="SSL"} (\S+)',
+            get(f"http://{broker.http}/metrics", None)[1].decode(),
+        )
+        assert 8 <= float(left) / 86_400 <= 9
         certificates.write_broker(certificates.authority.sign("broker", LOOPBACK, days=-1))
         os.kill(broker.process.pid, signal.SIGHUP)
         wait_until(lambda: "has read its certificates again" in broker.log())

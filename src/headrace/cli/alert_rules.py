@@ -70,6 +70,8 @@ RULES: Final = (
     Rule("HeadraceCertificateExpires", "headrace_certificate_expires_seconds < 14 * 24 * 3600",
          "1h", "warning", "The certificate of listener {{ $labels.listener }}"
          "{{ with $labels.server_name }} for {{ . }}{{ end }} expires soon."),
+    Rule("HeadraceTrustedCaExpires", "headrace_trusted_ca_expires_seconds < 14 * 24 * 3600",
+         "1h", "warning", "A CA that listener {{ $labels.listener }} trusts expires soon."),
     Rule("HeadraceCannotWrite", "headrace_can_write == 0", "1m", "critical",
          "{{ $labels.instance }} has not enough bookies to write."),
     Rule("HeadraceUnderReplicated", "headrace_partitions_under_replicated > 0", "30m", "warning",

@@ -72,6 +72,13 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "server_name",
             bound="the TLS listeners, and headrace.sni.certificates",
         ),
+        _gauge(
+            "trusted_ca_expires_seconds",
+            "Time until the first of the CA certificates that a TLS listener trusts"
+            " (ssl.truststore) expires; negative once it has expired.",
+            "listener",
+            bound="the TLS listeners",
+        ),
     ),
     "Kafka requests": (
         _counter("requests", "Requests received, by API.", "api", bound=_APIS),

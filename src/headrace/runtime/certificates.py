@@ -97,6 +97,15 @@ def expiry_s(certificates: bytes) -> int:
     return min(int(one.not_valid_after_utc.timestamp()) for one in _loaded(certificates))
 
 
+def expiries(certificates: bytes) -> Sequence[tuple[int, str]]:
+    """When each of the certificates (PEM) expires, and whose it is, the first one first. Raises
+    RequestInvalid."""
+    return sorted(
+        (int(one.not_valid_after_utc.timestamp()), written(one.subject))
+        for one in _loaded(certificates)
+    )
+
+
 def _loaded(certificates: bytes) -> Sequence[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(certificates)

@@ -64,6 +64,15 @@ class Expiry(NamedTuple):
     """Seconds since 1970."""
 
 
+class TrustExpiry(NamedTuple):
+    """When the first of the CA certificates that a listener trusts expires."""
+
+    listener: str
+    subject: str
+    at_s: int
+    """Seconds since 1970."""
+
+
 class ListenerTls:
     """The TLS contexts of one listener."""
 
@@ -82,6 +91,8 @@ class ListenerTls:
             self.peer = CurrentContext.of(peer_context(material))
         self.expiries_s = _expiries_s({"": material, **named})
         """When each certificate expires, by server name; the listener's own is that of ""."""
+        self.trust_expiry = _trust_expiry(listener, material)
+        """None: it trusts no CA."""
 
     @property
     def has_changed(self) -> bool:
@@ -97,10 +108,11 @@ class ListenerTls:
         server = self._server_context(material, named)
         peer = peer_context(material) if material.trust else None
         expiries_s = _expiries_s({"": material, **named})
+        trust_expiry = _trust_expiry(self.listener, material)
         self.server.current = server
         if self.peer is not None and peer is not None:
             self.peer.current = peer
-        self.expiries_s = expiries_s
+        self.expiries_s, self.trust_expiry = expiries_s, trust_expiry
 
     def _server_context(
         self, material: TlsMaterial, named: Mapping[str, TlsMaterial]
@@ -225,6 +237,15 @@ def _expiries_s(materials: Mapping[str, TlsMaterial]) -> Mapping[str, int]:
     return {name: expiry_s(one.chain) for name, one in materials.items()}
 
 
+def _trust_expiry(listener: str, material: TlsMaterial) -> TrustExpiry | None:
+    from headrace.runtime.certificates import expiries
+
+    if not material.trust:
+        return None
+    at_s, subject = expiries(material.trust)[0]
+    return TrustExpiry(listener, subject, at_s)
+
+
 class Certificates:
     """The security of all listeners of one broker."""
 
@@ -232,7 +253,7 @@ class Certificates:
         """Raises RequestInvalid if a certificate, key or rule cannot be used."""
         self._settings = settings
         self._clock = clock
-        self._reported_ms: dict[tuple[str, str], int] = {}
+        self._reported_ms: dict[str, int] = {}
         self._reading = asyncio.Lock()
         self._tasks = Tasks()
         self.tls: dict[str, ListenerTls] = {
@@ -300,6 +321,10 @@ class Certificates:
             for listener, server_name, at_s in expiries:
                 seconds.add([listener, server_name], at_s - now_s)
             yield seconds
+            of_trust = Figures("headrace_trusted_ca_expires_seconds")
+            for one in self.trust_expiries():
+                of_trust.add([one.listener], one.at_s - now_s)
+            yield of_trust
 
     def expiries(self) -> Sequence[Expiry]:
         """When the certificates in use expire."""
@@ -308,6 +333,11 @@ class Certificates:
             for listener, one in self.tls.items()
             for name, at_s in one.expiries_s.items()
         ]
+
+    def trust_expiries(self) -> Sequence[TrustExpiry]:
+        """When the first CA certificate that each listener trusts expires."""
+        found = (one.trust_expiry for one in self.tls.values())
+        return [one for one in found if one is not None]
 
     async def _watch(self) -> None:
         while True:
@@ -354,24 +384,31 @@ class Certificates:
             raise failed
 
     def report_expiries(self) -> None:
-        """Log certificates that have expired or will do so soon."""
-        now_ms = self._clock.now_ms()
+        """Log certificates, and trusted CAs, that have expired or will do so soon."""
         for listener, name, at_s in self.expiries():
-            left_s = at_s - now_ms // 1000
-            last_ms = self._reported_ms.get((listener, name))
-            is_due = last_ms is None or now_ms - last_ms >= REPORT_S * 1000
-            if left_s > WARNING_S or not is_due:
-                continue
-            self._reported_ms[listener, name] = now_ms
             which = f"{listener} for server name {name}" if name else listener
-            if left_s <= 0:
-                log.error("the certificate of listener %s has expired: replace its file", which)
-            else:
-                log.warning(
-                    "the certificate of listener %s expires in %d days: replace its file",
-                    which,
-                    left_s // 86_400,
-                )
+            self._report(f"the certificate of listener {which}", at_s, "replace its file")
+        for listener, subject, at_s in self.trust_expiries():
+            what = f"the CA {subject}, which listener {listener} trusts,"
+            self._report(
+                what,
+                at_s,
+                "certificates that it has signed are refused then: replace it in ssl.truststore.*",
+            )
+
+    def _report(self, what: str, at_s: int, next_step: str) -> None:
+        """Log this if it has expired or will do so soon, once a day."""
+        now_ms = self._clock.now_ms()
+        left_s = at_s - now_ms // 1000
+        last_ms = self._reported_ms.get(what)
+        is_due = last_ms is None or now_ms - last_ms >= REPORT_S * 1000
+        if left_s > WARNING_S or not is_due:
+            return
+        self._reported_ms[what] = now_ms
+        if left_s <= 0:
+            log.error("%s has expired: %s", what, next_step)
+        else:
+            log.warning("%s expires in %d days: %s", what, left_s // 86_400, next_step)
 
 
 def _reload(tls: ListenerTls, is_forced: bool) -> None:
