@@ -98,14 +98,9 @@ from headrace.log.environment import CompanionedLogs, Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.partition_log import PartitionLog
 from headrace.log.sealed_view import show_sealed
-from headrace.metadata.acl_facts import ACLS
-from headrace.metadata.client_metrics_facts import CLIENT_METRICS
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP_ADVERTISED, http_text, listeners_text
 from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_cluster_id
-from headrace.metadata.quota_facts import QUOTAS
-from headrace.metadata.tenant_facts import TENANTS
-from headrace.metadata.user_facts import USERS
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.records.tenant_names import tenant_of
 from headrace.runtime.disk import open_files_limit
@@ -332,20 +327,24 @@ class Node:
         if self.access is None:
             await refuse_tenants(self.metadata)
         followed = self.tasks, self.topics.damaged_facts
-        for prefix, apply in (
-            (BROKER_CONFIGS, self.settings.apply),
-            (GROUPS, self.group_configs.apply),
-            (QUOTAS, self.quotas.apply),
-            (CLIENT_METRICS, self.services.telemetry.subscriptions.apply),
-            *(
-                ()
-                if self.access is None
-                else ((ACLS, self.access.apply), (TENANTS, self.access.tenants.apply))
-            ),
-            (USERS, self.services.authentication.users.apply),
-            *((kind.prefix, kind.apply) for kind in self.services.issuers.kinds),
+        access = () if self.access is None else (self.access.facts, self.access.tenants.facts)
+        changed_here = (
+            self.quotas.facts,
+            self.services.telemetry.subscriptions.facts,
+            *access,
+            self.services.authentication.users.facts,
+        )
+        for prefix, apply, turns in (
+            (BROKER_CONFIGS, self.settings.apply, None),
+            (GROUPS, self.group_configs.apply, None),
+            *((facts.prefix, facts.apply, facts.turns) for facts in changed_here),
+            *((kind.prefix, kind.apply, None) for kind in self.services.issuers.kinds),
         ):
-            await MetadataCache(self.metadata, prefix, apply, lambda: None, *followed).start()
+            await MetadataCache(
+                self.metadata, prefix, apply, lambda: None, *followed, turns
+            ).start()
+        for facts in changed_here:
+            self.tasks.spawn(facts.delete_empty(self.cluster.may_delete_facts), "empty facts")
         if self._is_standalone:
             await load_topics(self.topics, self.metadata)
             await self._collect_orphans()

@@ -65,3 +65,8 @@ class AclFact(StoredFact):
             for one in reader.objects("rules", "rule of an access control list")
         ]
         return cls(rules, reader.rest())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is lost with the fact."""
+        return not self.rules and not self.unknown

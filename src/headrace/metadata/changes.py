@@ -1,7 +1,7 @@
 """A change of one stored fact on top of what is stored: compare and set, with retries.
 
-Invariants: knows no fact. A fact that becomes empty is stored empty rather than deleted, so that
-its version still orders changes.
+Invariants: knows no fact. A fact that becomes empty is stored empty: `followed_facts` deletes it
+later.
 """
 
 from __future__ import annotations

@@ -42,3 +42,8 @@ class SubscriptionFact(StoredFact):
         """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
         reader = FactReader.parse("client metrics subscription", value)
         return cls(reader.texts("configs"), reader.rest())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is lost with the fact."""
+        return not self.configs and not self.unknown

@@ -396,6 +396,8 @@ class BrokerFact(StoredFact):
     """1 while it shuts down: it hands over its partitions and must not get any."""
     endpoints: list[Endpoint] | None = None
     """All its addresses; None: only `kafka_host` and `http_host` (an earlier version)."""
+    facts_version: int | None = None
+    """Which deletions of facts it follows (`followed_facts`); None prevents them everywhere."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -416,6 +418,7 @@ class BrokerFact(StoredFact):
             reader.integer_or_none("warm_version", 1),
             reader.integer_or_none("is_leaving", 0),
             None if endpoints is None else [Endpoint.read(item) for item in endpoints],
+            reader.integer_or_none("facts_version", 1),
             reader.rest(),
         )
 

@@ -58,3 +58,8 @@ class QuotaFact(StoredFact):
     def rates(self) -> dict[str, float]:
         """The quotas as numbers."""
         return {key: float(value) for key, value in self.quotas.items()}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is lost with the fact."""
+        return not self.quotas and not self.unknown

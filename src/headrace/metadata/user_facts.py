@@ -70,8 +70,7 @@ class CredentialFact(StoredFact):
 
 @dataclass(slots=True)
 class UserFact(StoredFact):
-    """A user. Kept without credentials when it is removed: deleting the key would reset its
-    version, by which brokers tell the later of two changes."""
+    """A user. Kept without credentials for a while when it is removed (`followed_facts`)."""
 
     credentials: list[CredentialFact] = field(default_factory=list)
     unknown: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +81,11 @@ class UserFact(StoredFact):
         reader = FactReader.parse("user", value)
         found = reader.objects("credentials", "credential")
         return cls([CredentialFact.read(item) for item in found], reader.rest())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is lost with the fact."""
+        return not self.credentials and not self.unknown
 
 
 @dataclass(slots=True)

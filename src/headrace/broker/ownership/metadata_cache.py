@@ -3,9 +3,9 @@
 Invariants: knows keys and entries, not their meaning. `changed(key, entry)` is called for every key
 present at the start and for each change after that (None: the key was deleted), and `settled()`
 once after each batch of changes. A fact that cannot be decoded is logged and skipped: it must not
-hide all others. A key has at most one read in flight, so that an older entry never follows a newer
-one. An outage of the store delays the copy: everything is read again, and compared, when the store
-is back.
+hide all others. A key has at most one read in flight, and none while this broker changes it, so
+that an older entry never follows a newer one (`metadata.turns`). An outage of the store delays the
+copy: everything is read again, and compared, when the store is back.
 
 How it works: changed keys are read in batches, so that a thousand owners that change at once cost
 few round trips. Several batches are read concurrently: a change waits neither for the reads before
@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.errors import DataCorrupt, FormatUnsupported, HeadraceError
+from headrace.metadata.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -47,8 +48,10 @@ class MetadataCache:
         settled: Callable[[], None],
         tasks: Tasks,
         damaged: dict[str, str] | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`damaged` gets the keys whose value cannot be decoded, with the reason, until it can."""
+        """`damaged` gets the keys whose value cannot be decoded, with the reason, until it can.
+        `turns` with this broker's own changes, if there are any."""
         self._damaged = {} if damaged is None else damaged
         self._metadata = metadata
         self._prefix = prefix
@@ -57,9 +60,10 @@ class MetadataCache:
         self._tasks = tasks
         self._known: set[str] = set()
         self._dirty: dict[str, None] = {}
-        self._reading: set[str] = set()
+        self._turns = turns or Turns()
         self._places = asyncio.Semaphore(BUNDLES_AT_ONCE)
         self._changed_event = asyncio.Event()
+        self._turns.on_free = self._changed_event.set  # keys that failed, or have changed since
         self._is_started = False
 
     async def start(self) -> None:
@@ -75,15 +79,19 @@ class MetadataCache:
         self._tasks.spawn(self._read_changes(), f"follow {self._prefix}")
 
     async def _read_all(self) -> None:
-        entries = await self._metadata.list(self._prefix)
+        with self._turns.overlapping() as taken:
+            entries = await self._metadata.list(self._prefix)
         deleted = self._known - {entry.key for entry in entries}
-        for entry in entries:
-            self._known.add(entry.key)
-            self._report(entry.key, entry)
-        for key in sorted(deleted):
-            self._known.discard(key)
-            self._report(key, None)
+        present = ((entry.key, entry) for entry in entries)
+        for key, found in (*present, *((key, None) for key in sorted(deleted))):
+            if key in taken:
+                self._dirty[key] = None
+                continue
+            (self._known.discard if found is None else self._known.add)(key)
+            self._report(key, found)
         self._settled()
+        if self._dirty:
+            self._changed_event.set()
 
     def _report(self, key: str, entry: MetadataEntry | None) -> None:
         self._damaged.pop(key, None)
@@ -122,13 +130,13 @@ class MetadataCache:
     async def _begin_bundle(self) -> bool:
         """Start reading changed keys that are not being read already; whether there were any."""
         await self._places.acquire()
-        keys = list(islice((key for key in self._dirty if key not in self._reading), BUNDLE_MAX))
+        keys = list(islice(filter(self._turns.is_free, self._dirty), BUNDLE_MAX))
         if not keys:
             self._places.release()
             return False
         for key in keys:
             del self._dirty[key]
-        self._reading.update(keys)
+        self._turns.take(keys)
         self._tasks.spawn(self._read_bundle(keys), f"read {self._prefix}")
         return True
 
@@ -140,9 +148,8 @@ class MetadataCache:
                 self._dirty |= dict.fromkeys(key for key, _ in failed)
                 await asyncio.sleep(RETRY_S)
         finally:
-            self._reading.difference_update(keys)
             self._places.release()
-            self._changed_event.set()  # keys that failed, or have changed since
+            self._turns.free(keys)
 
     async def _read_keys(self, keys: Sequence[str]) -> Sequence[tuple[str, BaseException]]:
         """Report the keys that can be read; return the others with their errors."""

@@ -39,9 +39,8 @@ from headrace.errors import (
     RequestInvalid,
     TopicNameInvalid,
 )
-from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.followed_facts import FollowedFacts
 from headrace.metadata.tenant_facts import (
     ACTIVE,
     DELETED,
@@ -56,9 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.broker.security.listener import TenantPlace
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 TENANTS_MAX: Final = 10_000
+NAMES_MAX: Final = 100_000
+"""Of tenants and deleted ones, whose facts stay: what they had may be left."""
 PRINCIPALS_MAX: Final = 1_000
 """Of one tenant: they are one fact."""
 PRINCIPAL_LENGTH_MAX: Final = 500
@@ -136,10 +137,11 @@ class Tenants:
         configured: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`configured`: the tenants of principals by the setting. Super users are of none."""
-        self._metadata = metadata
         self._super_users = super_users
         self._configured = configured
-        self._versions: dict[str, int] = {}
+        self.facts = FollowedFacts(metadata, TENANTS, "a tenant", self.apply)
+        self._known: dict[str, MetadataEntry] = {}
+        """The facts of tenants, deleted ones too."""
         self._stored: dict[str, tuple[str, ...]] = {}
         self._damaged: set[str] = set()
         self._limits: dict[str, Mapping[str, float]] = {}
@@ -235,24 +237,23 @@ class Tenants:
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the fact stored under a key. Raises DataCorrupt, FormatUnsupported."""
         tenant = key.removeprefix(TENANTS)
-        if entry is None:
-            self._versions.pop(key, None)
-            self._limit(tenant, {}, REJECT)
-            self._put(tenant, None)
-        elif self._versions.get(key, ABSENT) < entry.version:
-            self._versions[key] = entry.version
-            try:
-                fact = _fact_of(tenant, entry)
-            except (DataCorrupt, FormatUnsupported):
-                self._damaged.add(tenant)
-                self._put(tenant, self._stored.get(tenant, ()))
-                raise
-            self._damaged.discard(tenant)
-            is_active = fact.state == ACTIVE
-            limits = {name: float(one) for name, one in fact.limits.items()}
-            self._limit(tenant, limits if is_active else {}, fact.when_full or REJECT)
-            found = tuple(one.principal for one in fact.principals)
-            self._put(tenant, found if is_active else None)
+        if entry is not None and self._known.get(tenant) == entry:
+            return
+        self._known.pop(tenant, None)
+        try:
+            fact = TenantFact(DELETED, []) if entry is None else _fact_of(tenant, entry)
+        except (DataCorrupt, FormatUnsupported):
+            self._damaged.add(tenant)
+            self._put(tenant, self._stored.get(tenant, ()))
+            raise
+        self._damaged.discard(tenant)
+        if entry is not None:
+            self._known[tenant] = entry
+        is_active = fact.state == ACTIVE
+        limits = {name: float(one) for name, one in fact.limits.items()}
+        self._limit(tenant, limits if is_active else {}, fact.when_full or REJECT)
+        found = tuple(one.principal for one in fact.principals)
+        self._put(tenant, found if is_active else None)
 
     def _limit(self, tenant: str, limits: Mapping[str, float], when_full: str) -> None:
         for known in (self._limits, self._when_full):
@@ -282,7 +283,7 @@ class Tenants:
                 self._tenants_of[one] = tuple(sorted(found))
             else:
                 self._tenants_of.pop(one, None)
-        self.has_any = bool(self._versions or self._configured)
+        self.has_any = bool(self._known or self._damaged or self._configured)
         for listener in self._listeners:
             listener()
 
@@ -300,6 +301,10 @@ class Tenants:
         existed = tenant in self._stored
         if not existed and len(self._stored) >= TENANTS_MAX:
             raise PolicyViolation(f"there are {TENANTS_MAX} tenants: delete one first")
+        if tenant not in self._known and len(self._known) >= NAMES_MAX:
+            raise PolicyViolation(
+                f"there are {NAMES_MAX} names of tenants and deleted tenants: use one of them again"
+            )
         for one in principals:
             self._check(tenant, one)
         change = TenantChange(principals, (), _NO_LIMITS, None, may_create=True)
@@ -436,5 +441,4 @@ class Tenants:
             after = change(fact if fact.state == ACTIVE else None)
             return replace(after, unknown=fact.unknown).encode()
 
-        key = tenant_key(tenant)
-        self.apply(key, await change_fact(self._metadata, key, "the tenant", changed))
+        await self.facts.change(tenant_key(tenant), changed)

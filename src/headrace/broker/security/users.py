@@ -22,10 +22,9 @@ from headrace.errors import (
     CredentialUnknown,
     HeadraceError,
 )
-from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.store import ABSENT, MetadataEntry
-from headrace.metadata.user_facts import CredentialFact, UserFact, user_key, user_of_key
+from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX, FollowedFacts
+from headrace.metadata.user_facts import USERS, CredentialFact, UserFact, user_key, user_of_key
 from headrace.records.tenant_names import CLOSE, DEFAULT, OPEN, has_marks, name_in, tenant_of
 from headrace.runtime.scram import (
     HASHES,
@@ -37,7 +36,7 @@ from headrace.runtime.scram import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 Credentials = dict[str, ScramCredential]
 """By mechanism."""
@@ -45,9 +44,6 @@ NAME_BYTES_MAX: Final = 100
 """Stored in hexadecimal as the name of a node."""
 SALT_BYTES_MAX: Final = 256
 USERS_MAX: Final = 100_000
-NAMES_PER_USER: Final = 3
-"""Of users and removed users, whose facts stay: a bound of what is stored of users that come and
-go."""
 RESERVED_PREFIX: Final = "headrace-helper:"
 """Of the names of logins that brokers make (see `helper_logins`). Do not change: on the wire."""
 
@@ -104,11 +100,8 @@ class Users:
     """See the module."""
 
     def __init__(self, metadata: MetadataStore) -> None:
-        self._metadata = metadata
-        self._versions: dict[str, int] = {}
+        self.facts = FollowedFacts(metadata, USERS, "a user", self.apply)
         self._users: dict[str, Credentials] = {}
-        self._names: Counter[str] = Counter()
-        """By tenant, of users and removed users."""
         self._listeners: list[Callable[[str], None]] = []
         self._forms: dict[str, UserForms] = {DEFAULT: UserForms()}
         """By tenant, of its own users."""
@@ -123,18 +116,14 @@ class Users:
         A user whose fact cannot be decoded cannot log in.
         """
         user = user_of_key(key)
-        if entry is None:
-            self._names[tenant_of(user)] -= self._versions.pop(key, None) is not None
-            self._set(user, {})
-            return
-        if entry.version <= self._versions.get(key, ABSENT):
-            return
-        self._names[tenant_of(user)] += key not in self._versions
-        self._versions[key] = entry.version
         credentials: Credentials = {}
+        is_empty = False
         try:
-            credentials = _credentials(decode_fact(UserFact, entry))
+            if entry is not None:
+                fact = decode_fact(UserFact, entry)
+                credentials, is_empty = _credentials(fact), fact.is_empty
         finally:
+            self.facts.note(key, entry, is_empty=is_empty)
             self._set(user, credentials)
 
     def _set(self, user: str, credentials: Credentials) -> None:
@@ -221,9 +210,7 @@ class Users:
                     raise CredentialUnknown(f"user {user!r} has no credential for {mechanism}")
             return UserFact(list(stored.values()), before.unknown).encode()
 
-        stored = await change_fact(self._metadata, key, "the user", changed)
-        assert stored is not None, "each change is stored"
-        self.apply(key, stored)
+        await self.facts.change(key, changed)
 
     def _check_count(self, user: str) -> None:
         """Raise CredentialInvalid if there can be no further user, or not of this name."""
@@ -231,10 +218,14 @@ class Users:
         counts = {of: forms.user_count for of, forms in self._forms.items()}
         if excess := TenantShares("users", USERS_MAX).excess(tenant, counts):
             raise CredentialInvalid(f"{excess}: remove one first; nothing was changed")
-        names = TenantShares("names of users and removed users", USERS_MAX * NAMES_PER_USER)
-        if user_key(user) not in self._versions and (excess := names.excess(tenant, self._names)):
+        if user_key(user) in self.facts.empty:
+            return
+        removed = Counter(tenant_of(user_of_key(key)) for key in self.facts.empty)
+        if excess := TenantShares("names of removed users", EMPTY_MAX).excess(tenant, removed):
             raise CredentialInvalid(
-                f"{excess}: give a user that was removed a new password; nothing was changed"
+                f"{excess}: give a removed user a new password, or try again in"
+                f" {EMPTY_KEPT_S / 60:.0f} minutes, when they are forgotten if all brokers have"
+                " this version; nothing was changed"
             )
 
 

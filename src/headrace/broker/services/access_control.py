@@ -38,15 +38,13 @@ from headrace.broker.security.tenant_ownership import (
 )
 from headrace.broker.security.tenants import Tenants
 from headrace.errors import (
-    DataCorrupt,
-    FormatUnsupported,
     HeadraceError,
     PolicyViolation,
     RequestInvalid,
 )
-from headrace.metadata.acl_facts import AclFact, AclRule, acl_key, pattern_of_key
-from headrace.metadata.changes import change_fact
+from headrace.metadata.acl_facts import ACLS, AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
+from headrace.metadata.followed_facts import FollowedFacts
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
@@ -119,14 +117,13 @@ class AccessControl:
     ) -> None:
         """`is_open_without_acl`: resources without any rule are open to
         everybody (Kafka's `allow.everyone.if.no.acl.found`)."""
-        self._metadata = metadata
         self._super_users = super_users
         self.tenants = tenants or Tenants(metadata, super_users)
         self.tenants.on_change(self._tenants_changed)
         self.has_tenants = self.tenants.has_any
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
-        self._versions: dict[str, int] = {}
+        self.facts = FollowedFacts(metadata, ACLS, "an access control list", self.apply)
         self._changing = asyncio.Lock()
         self.version = 0
 
@@ -144,17 +141,13 @@ class AccessControl:
             pattern = Pattern(ResourceType(kind), name, PatternType(pattern_type))
         except ValueError:
             return  # of a newer version: no resource here can match it
-        if entry is None:
-            self._versions.pop(key, None)
-            self._put(pattern, ())
-        elif key not in self._versions or self._versions[key] < entry.version:
-            self._versions[key] = entry.version
-            try:
-                fact = decode_fact(AclFact, entry)
-            except (DataCorrupt, FormatUnsupported):
-                self._put(pattern, (_CLOSED,))
-                raise
-            self._put(pattern, _entries(fact))
+        entries, is_empty = [_CLOSED], False
+        try:
+            fact = AclFact([]) if entry is None else decode_fact(AclFact, entry)
+            entries, is_empty = _entries(fact), fact.is_empty
+        finally:
+            self.facts.note(key, entry, is_empty=is_empty)
+            self._put(pattern, entries)
 
     def _tenants_changed(self) -> None:
         """What sessions remember was decided for the tenants that their principals had."""
@@ -162,8 +155,9 @@ class AccessControl:
         self.version += 1
 
     def _put(self, pattern: Pattern, entries: Sequence[Entry]) -> None:
-        self._index.put(pattern, entries)
-        self.version += 1
+        if set(entries) != set(self._index.entries(pattern)):
+            self._index.put(pattern, entries)
+            self.version += 1
 
     def find(self, wanted: AclFilter) -> list[Acl]:
         """The rules that a filter selects, sorted. Raises RequestInvalid."""
@@ -230,8 +224,7 @@ class AccessControl:
     async def _change(
         self, pattern: Pattern, change: Callable[[list[AclRule]], list[AclRule]]
     ) -> None:
-        """Compare and set the rules of a pattern. An empty fact is stored rather than deleted, so
-        that its version still orders changes."""
+        """Compare and set the rules of a pattern."""
         key = acl_key(pattern.kind, pattern.type, pattern.name)
 
         def changed(entry: MetadataEntry | None) -> bytes | None:
@@ -243,9 +236,7 @@ class AccessControl:
             return AclFact(rules, before.unknown).encode()
 
         async with self._changing:
-            stored = await change_fact(self._metadata, key, "the access control list", changed)
-            if stored is not None:
-                self.apply(key, stored)
+            await self.facts.change(key, changed)
 
     def _check_count(self, count: int, before: int) -> None:
         if count <= before:

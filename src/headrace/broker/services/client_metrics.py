@@ -21,20 +21,20 @@ from headrace.errors import (
     RegularExpressionInvalid,
     RequestInvalid,
 )
-from headrace.metadata.changes import change_fact
 from headrace.metadata.client_metrics_facts import (
+    CLIENT_METRICS,
     SubscriptionFact,
     subscription_key,
     subscription_of_key,
 )
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.followed_facts import FollowedFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.services.configurations import ConfigChange
-    from headrace.metadata.store import MetadataStore
+    from headrace.metadata.store import MetadataEntry, MetadataStore
 
 METRICS, INTERVAL, MATCH = "metrics", "interval.ms", "match"
 INTERVAL_MS_DEFAULT: Final = 300_000
@@ -164,25 +164,18 @@ class ClientMetrics:
     """See the module."""
 
     def __init__(self, metadata: MetadataStore) -> None:
-        self._metadata = metadata
         self._changing = asyncio.Lock()
         self._facts: dict[str, SubscriptionFact] = {}
         self._stored: dict[str, _Stored] = {}
-        self._versions: dict[str, int] = {}
+        self.facts = FollowedFacts(metadata, CLIENT_METRICS, "a subscription", self.apply)
         self.version = 0
         """Counts changes of subscriptions."""
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         name = subscription_of_key(key)
-        if entry is None:
-            self._versions.pop(key, None)
-            fact = SubscriptionFact({})
-        elif self._versions.get(key, ABSENT) < entry.version:
-            self._versions[key] = entry.version
-            fact = decode_fact(SubscriptionFact, entry)
-        else:
-            return
+        fact = SubscriptionFact({}) if entry is None else decode_fact(SubscriptionFact, entry)
+        self.facts.note(key, entry, is_empty=fact.is_empty)
         self.version += 1
         self._facts.pop(name, None)
         self._stored.pop(name, None)
@@ -250,9 +243,7 @@ class ClientMetrics:
             return SubscriptionFact(configs, before.unknown).encode()
 
         async with self._changing:
-            stored = await change_fact(self._metadata, key, "the subscription", changed)
-            if stored is not None:
-                self.apply(key, stored)
+            await self.facts.change(key, changed)
 
     def of_client(self, properties: Mapping[str, str]) -> Subscription:
         """What the client with these properties is to push: the union of the subscriptions that

@@ -32,9 +32,9 @@ from headrace.coordination.quotas.entities import (
 )
 from headrace.coordination.quotas.token_bucket import NS_PER_S, TokenBucket
 from headrace.errors import QuotaExceeded, RequestInvalid
-from headrace.metadata.changes import change_fact
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.quota_facts import QuotaFact, entity_of_key, quota_key
+from headrace.metadata.followed_facts import FollowedFacts
+from headrace.metadata.quota_facts import QUOTAS, QuotaFact, entity_of_key, quota_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,12 +81,10 @@ class ClientQuotas:
     def __init__(
         self, metadata: MetadataStore, clock: Clock, tenants: TenantRates | None = None
     ) -> None:
-        self._metadata = metadata
         self._tenants = tenants
         self._now_ns = clock.now_ns
-        self._changing = asyncio.Lock()
         self._quotas: dict[Entity, Rates] = {}
-        self._versions: dict[str, int] = {}
+        self.facts = FollowedFacts(metadata, QUOTAS, "a quota", self.apply)
         self._clients: dict[tuple[str, str], dict[str, TokenBucket]] = {}
         """Buckets by quota, of (user, client id)."""
         self._buckets: dict[tuple[str, Entity], TokenBucket] = {}
@@ -107,18 +105,14 @@ class ClientQuotas:
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a key. Raises DataCorrupt, FormatUnsupported."""
         entity = entity_of_key(key)
-        if entry is None:
-            self._quotas.pop(entity, None)
-            self._versions.pop(key, None)
-        elif key not in self._versions or self._versions[key] < entry.version:
-            self._versions[key] = entry.version
-            rates = decode_fact(QuotaFact, entry).rates()
-            if rates:
-                self._quotas[entity] = rates
-            else:
-                self._quotas.pop(entity, None)
-        else:
+        fact = QuotaFact({}) if entry is None else decode_fact(QuotaFact, entry)
+        self.facts.note(key, entry, is_empty=fact.is_empty)
+        if (rates := fact.rates()) == self._quotas.get(entity, {}):
             return
+        if rates:
+            self._quotas[entity] = rates
+        else:
+            del self._quotas[entity]
         self._clients.clear()
         self._addresses.clear()
         self._has_quotas = any(set(rates) & set(CLIENT_KEYS) for rates in self._quotas.values())
@@ -180,10 +174,7 @@ class ClientQuotas:
             found.update(after.rates())
             return None if is_dry_run or kept == before.quotas else after.encode()
 
-        async with self._changing:
-            stored = await change_fact(self._metadata, key, "the quota", changed)
-            if stored is not None:
-                self.apply(key, stored)
+        await self.facts.change(key, changed)
         return found
 
     # --- usage -------------------------------------------------------------------------------

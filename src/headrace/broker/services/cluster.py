@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CoordinatorUnavailable
 from headrace.metadata.endpoints import HTTP, KAFKA, address_of
 from headrace.metadata.facts import BrokerFact
+from headrace.metadata.followed_facts import FACTS_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +79,7 @@ class Cluster:
             started_ms,
             self._rack,
             endpoints=endpoints,
+            facts_version=FACTS_VERSION,
         )
 
     def brokers(self) -> Sequence[BrokerFact]:
@@ -85,6 +87,14 @@ class Cluster:
         return self._ownership.brokers() or [
             self._fact or self._own_fact(("", 0), 0, self.endpoints)
         ]
+
+    def may_delete_facts(self) -> bool:
+        """Whether this broker is to delete facts of which nothing is left: one does, and none if
+        there is one of a version that could not follow it."""
+        live = self.brokers()
+        return all(fact.facts_version == FACTS_VERSION for fact in live) and (
+            min(fact.id for fact in live) == self.broker_id
+        )
 
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See `Ownership.listed_brokers`."""
