@@ -366,6 +366,28 @@ def test_links_restore_an_opened_message_a_reset_and_a_filter_of_settings(browse
         page.wait_for_url("**contains=retention.bytes**")
 
 
+def test_back_and_forward_open_the_message_of_each_link(browser, console_broker):
+    topic = ask(console_broker, "GET", "/v1/topics/orders")
+    full = max(topic["partitions"], key=lambda one: one["end_offset"])["partition"]
+    opened = "topics/orders?from=offset&offset=0&open={}:{}".format
+    with browser.page(opened(full, 3)) as page:
+        dialog = page.locator("dialog h2")
+        dialog.get_by_text(f"orders {full}:3", exact=True).wait_for()
+        page.goto(f"{browser.base}/#/{opened(full, 5)}")
+        dialog.get_by_text(f"orders {full}:5", exact=True).wait_for()
+        page.goto(f"{browser.base}/#/topics/orders?from=offset&offset=0")
+        dialog.wait_for(state="detached")
+        page.go_back()
+        dialog.get_by_text(f"orders {full}:5", exact=True).wait_for()
+        page.go_back()
+        dialog.get_by_text(f"orders {full}:3", exact=True).wait_for()
+        page.go_forward()
+        dialog.get_by_text(f"orders {full}:5", exact=True).wait_for()
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        page.wait_for_url(lambda url: "open=" not in url)
+
+
 def test_what_does_not_exist_cannot_be_deleted(browser):
     for path in ("topics/none", "groups/none"):
         with browser.page(path) as page:
@@ -836,6 +858,22 @@ def test_a_broker_that_stops_is_said_and_followed_again(browser, make_broker):
         page.get_by_text("Not live").wait_for()
         broker.start()
         page.get_by_text("Live", exact=True).wait_for()
+
+
+def test_a_broker_that_accepts_and_does_not_answer_is_said_and_asked_again(browser):
+    """First at the start, of which nothing else would be seen, then of what a page asks for."""
+    with browser.page("groups") as page:
+        page.clock.install()
+        for path, seconds in (("**/v1/session", 15), ("**/v1/groups?*", 90)):
+            page.route(path, lambda _route: None)
+            page.reload(wait_until="commit")
+            page.locator("main").get_by_text("Loading").wait_for()
+            page.clock.fast_forward(seconds * 1_000)
+            page.get_by_role("alert").get_by_text("has not answered").wait_for()
+            assert accessibility_violations(page) == []
+            page.unroute(path)
+            page.get_by_role("button", name="Try again").click()
+            page.get_by_role("link", name="billing").wait_for()
 
 
 def test_charts_are_drawn_once_their_script_comes(browser):

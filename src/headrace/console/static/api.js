@@ -28,23 +28,42 @@ export const calls = shared([]);
 export const noteCall = (call) => (calls.value = [...calls.peek(), call]);
 export const forgetCalls = (owners) => (calls.value = calls.peek().filter((one) => !owners.includes(one.owner)));
 
-export async function ask(method, path, { query, body, signal } = {}) {
+// A broker may accept a request and never answer it. What takes long says how far it is in a stream or a task.
+const LIMIT_MS = 60_000;
+
+export async function ask(method, path, { query, body, signal, limitMs = LIMIT_MS } = {}) {
   if (method === "GET" && signal && !signal.aborted) noteCall({ owner: signal, path, query });
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   if (credentials.csrf && method !== "GET") headers["X-CSRF-Token"] = credentials.csrf;
+  const ends = new AbortController();
+  const end = () => ends.abort();
+  signal?.addEventListener("abort", end);
+  if (signal?.aborted) end();
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    end();
+  }, limitMs);
   let answer;
   let text;
   try {
     answer = await fetch(address(path, query), {
       method,
-      signal,
+      signal: ends.signal,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
     });
     text = await answer.text(); // a broker may stop in the middle of its answer
   } catch (error) {
+    if (isLate) {
+      throw new Problem(0, t("the broker has not answered for {n} seconds", { n: limitMs / 1_000 }), method === "GET"
+        ? t("check that it runs, then try again") : t("check that it runs, and whether it has done it, then try again"));
+    }
     if (error.name === "AbortError") throw error;
     throw new Problem(0, t("the broker does not answer"), t("check that it runs, then try again"));
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", end);
   }
   let data = null;
   try {

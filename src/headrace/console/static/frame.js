@@ -5,7 +5,7 @@ import { Elsewhere } from "./elsewhere.js";
 import { health, isLive, startLive } from "./live.js";
 import { Palette } from "./palette.js";
 import { link, route } from "./route.js";
-import { SignIn, mustSignIn, session, signOut } from "./session.js";
+import { SignIn, Unknown, mustSignIn, session, signOut } from "./session.js";
 import { language, t, toggleLanguage } from "./words.js";
 
 // The pages, in the order of the navigation: [first part of the path, title, module].
@@ -71,7 +71,8 @@ function Page() {
 export function Frame() {
   const [isSearching, setSearching] = useState(false);
   const [cluster, setCluster] = useState(null);
-  const isIn = session.value !== null && !mustSignIn();
+  const isKnown = session.value !== null && !session.value.problem;
+  const isIn = isKnown && !mustSignIn();
   useEffect(() => {
     if (!isIn) return;
     startLive();
@@ -107,7 +108,7 @@ export function Frame() {
         <button lang=${language.value === "zh" ? "en" : "zh-CN"} onClick=${toggleLanguage}>${language.value === "zh" ? "English" : "中文"}</button>
       </div>
     </header>
-    <main id="main" tabindex="-1">${isIn ? html`<${Page} />` : session.value && html`<${SignIn} />`}</main>
+    <main id="main" tabindex="-1">${isIn ? html`<${Page} />` : html`<${isKnown ? SignIn : Unknown} />`}</main>
     ${isSearching && isIn && html`<${Palette} pages=${PAGES} close=${() => setSearching(false)} />`}
   </div>`;
 }

@@ -12,6 +12,8 @@ function take(found) {
   session.value = found;
 }
 
+const LIMIT_MS = 10_000; // without a session, no page is shown
+
 export async function startSession() {
   // The session has ended: another request says so, and the form is shown again.
   credentials.ended = () => {
@@ -19,10 +21,18 @@ export async function startSession() {
     stopLive();
     take({ ...session.value, is_authenticated: false, csrf_token: "" });
   };
-  take(await ask("GET", "/v1/session").catch((problem) => ({ problem })));
+  session.value = null;
+  take(await ask("GET", "/v1/session", { limitMs: LIMIT_MS }).catch((problem) => ({ problem })));
 }
 
 export const mustSignIn = () => session.value?.can_sign_in && !session.value.is_authenticated;
+
+// No session is known: the broker is asked, or has not said who looks.
+export function Unknown() {
+  const problem = session.value?.problem;
+  return problem ? html`<h1 tabindex="-1">Headrace</h1><${Refusal} problem=${problem} again=${startSession} />`
+    : html`<p class="quiet" role="status">${t("Loading")} …</p>`;
+}
 
 export async function signOut() {
   await ask("DELETE", "/v1/session");

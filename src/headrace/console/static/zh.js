@@ -166,6 +166,8 @@ export const words = {
   "too large": "太大",
   "the broker does not answer": "Broker 没有应答",
   "check that it runs, then try again": "请检查它是否在运行，然后重试",
+  "the broker has not answered for {n} seconds": "Broker 已 {n} 秒没有应答",
+  "check that it runs, and whether it has done it, then try again": "请检查它是否在运行，以及操作是否已完成，然后重试",
   "Results of Spark jobs": "Spark 作业的结果",
   "No result is in this topic. To keep one there, create the topic and run a job so:": "此主题中没有结果。要把结果保存在那里，请创建该主题并这样运行作业：",
   "Result": "结果",

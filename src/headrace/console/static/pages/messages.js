@@ -25,17 +25,23 @@ const decodeOf = ({ as }) => (as === BY_SCHEMA ? BY_SCHEMA : undefined);
 
 export function Messages({ topic, query }) {
   const [opened, open] = useState(null);
+  const linkOf = (record) => (record?.offset != null && (record.topic ?? topic.name) === topic.name ? `${record.partition}:${record.offset}` : "");
   const setOpened = (record) => {
     open(record);
-    const isHere = record?.offset != null && (record.topic ?? topic.name) === topic.name;
-    setQuery({ open: !isHere ? "" : `${record.partition}:${record.offset}` });
+    setQuery({ open: linkOf(record) });
   };
   useEffect(() => {
-    const place = PLACE.exec(query.open ?? "");
-    if (!place || opened) return;
-    page(topic, Number(place[1]), { offset: place[2], max: 1, decode: decodeOf(query) }).then(
-      ({ records: [found] }) => found?.offset === Number(place[2]) && open(found), () => {});
-  }, []);
+    const wanted = query.open ?? "";
+    if (wanted === linkOf(opened)) return undefined;
+    open(null); // that of another link
+    const place = PLACE.exec(wanted);
+    let isOver = !place;
+    if (place) {
+      page(topic, Number(place[1]), { offset: place[2], max: 1, decode: decodeOf(query) }).then(
+        ({ records: [found] }) => !isOver && found?.offset === Number(place[2]) && open(found), () => {});
+    }
+    return () => (isOver = true);
+  }, [query.open]);
   const from = query.from ?? "latest";
   return html`<div class="filters">
       <${Select} label=${t("Show")} value=${from} onChange=${(one) => setQuery({ ...START, from: one })} options=${[
