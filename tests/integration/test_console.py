@@ -645,6 +645,52 @@ def test_delayed_messages_are_shown_by_day_and_delivered_now(browser, console_br
         page.locator("dialog").press("Escape")
         page.get_by_role("link", name="All days").click()
         wait_until(lambda: days.count() == 1)
+        cancel = page.get_by_role("button", name="Cancel the message")
+        cancel.click()
+        page.locator("dialog").get_by_text("will not be delivered").wait_for()
+        page.locator("dialog summary").click()
+        command = page.locator("dialog .forms pre").first.inner_text()
+        assert "1" in run(f"{command} --dry-run", console_broker)
+        run(command, console_broker)
+        page.keyboard.press("Escape")
+        cancel.click()
+        page.locator("dialog").get_by_text("Nothing would change").wait_for()
+
+
+def test_half_messages_are_settled_by_hand_after_a_dry_run(browser, console_broker):
+    config = {"headrace.message.attributes": "read"}
+    ask(console_broker, "POST", "/v1/topics", {"name": "payments", "config": config})
+    records = [
+        {"value": name, "headers": [["headrace-half", "shop"], ["headrace-message-id", name]]}
+        for name in ("pay-1", "pay-2")
+    ]
+    ask(console_broker, "POST", "/v1/topics/payments/records", {"records": records})
+
+    def pending() -> list[str]:
+        found = ask(console_broker, "GET", "/v1/topics/payments/half")["half"]
+        return [one["message_id"] for one in found]
+
+    with browser.page("queues/payments") as page:
+        rows = page.get_by_role("region", name="Half messages").locator("tbody tr")
+        rows.nth(1).wait_for()
+        ages = [row.locator("td").first.inner_text() for row in rows.all()]
+        assert all(re.fullmatch(r"[\d.]+ (ms|s|min)", one) for one in ages), ages
+        assert accessibility_violations(page) == []
+        rows.filter(has_text="pay-1").get_by_role("button", name="Commit").click()
+        page.locator("dialog").get_by_text("Settles a half message of shop by hand").wait_for()
+        assert len(pending()) == 2, "a dry run changes nothing"
+        page.get_by_label("Type payments to confirm").fill("payments")
+        page.locator("dialog footer button.danger").click()
+        page.locator("dialog .note.good").wait_for()
+        read = "/v1/topics/payments/records?partition=0&offset=0&wait_ms=30000"
+        (record,) = ask(console_broker, "GET", read)["records"]
+        assert record["value"] == "pay-1"
+        page.keyboard.press("Escape")
+        wait_until(lambda: rows.count() == 1)
+        rows.first.get_by_role("button", name="Roll back").click()
+        page.locator("dialog summary").click()
+        run(page.locator("dialog .forms pre").first.inner_text(), console_broker)
+    assert pending() == []
 
 
 def test_a_key_is_parked_and_unparked_and_the_command_does_the_same(browser, console_broker):
@@ -659,6 +705,8 @@ def test_a_key_is_parked_and_unparked_and_the_command_does_the_same(browser, con
         page.get_by_label("Key").fill("-k 1")
         page.get_by_role("button", name="Park the key").click()
         page.get_by_text("Messages with the key -k 1 are set aside").wait_for()
+        page.get_by_text("0 of them are known now").wait_for()
+        assert parked() == [], "a dry run parks none"
         page.locator("dialog summary").click()
         command = page.locator("dialog .forms pre").first.inner_text()
         page.locator("dialog footer button.main").click()
@@ -667,6 +715,7 @@ def test_a_key_is_parked_and_unparked_and_the_command_does_the_same(browser, con
         page.keyboard.press("Escape")
         keys = page.get_by_role("region", name="Parked keys")
         keys.get_by_role("button", name="Unpark the key").first.click()
+        page.get_by_text("Its 0 known messages are delivered again").wait_for()
         page.locator("dialog footer button.main").click()
         page.locator("dialog .note.good").wait_for()
     assert parked() == []

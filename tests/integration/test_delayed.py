@@ -289,10 +289,16 @@ def test_the_command_line_lists_cancels_and_settles(own_broker):
     assert "order-17" in shown
     code, shown = headrace(own_broker, "delayed", "list", TOPIC, "--json")
     (one,) = json.loads(shown)
+    for verb in ("cancel", "deliver"):
+        code, shown = headrace(own_broker, "delayed", verb, TOPIC, one["receipt"], "--dry-run")
+        assert (code, "nothing was changed" in shown) == (0, True), shown
     assert headrace(own_broker, "delayed", "cancel", TOPIC, one["receipt"])[0] == 0
     code, shown = headrace(own_broker, "delayed", "cancel", TOPIC, "--message-id", "order-17")
     assert code == 3
     assert "are no longer pending" in shown
+    for verb in ("commit", "rollback"):
+        code, shown = headrace(own_broker, "half", verb, TOPIC, "order-18", "--dry-run")
+        assert (code, "nothing was changed" in shown) == (0, True), shown
     assert headrace(own_broker, "half", "commit", TOPIC, "order-18")[0] == 0
     assert headrace(own_broker, "half", "rollback", TOPIC, "order-19", "--reason", "r")[0] == 0
     assert headrace(own_broker, "half", "commit", TOPIC, "order-19")[0] == 5

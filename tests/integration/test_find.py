@@ -97,7 +97,11 @@ def test_keys_are_parked_on_every_worker_and_a_probe_leaves_no_group_behind(work
     create_topic(workers.kafka, "jobs", PARTITIONS)
     body = {"set": {"headrace.share.key.order": "true"}}
     ask(workers, "PATCH", "/v1/groups/workers/config", body)
+    dry = headrace(workers, "backlog", "park", "workers", "jobs", "hot", "--dry-run")
+    assert (dry.returncode, "1 keys would be parked" in dry.stderr) == (0, True), dry.stderr
     assert headrace(workers, "backlog", "park", "workers", "jobs", "hot").returncode == 0
+    dry = headrace(workers, "backlog", "unpark", "workers", "jobs", "hot", "--dry-run")
+    assert (dry.returncode, "would be released" in dry.stderr) == (0, True), dry.stderr
     listed = json.loads(headrace(workers, "backlog", "parked", "workers", "jobs", "--json").stdout)
     assert sorted(one["partition"] for one in listed) == list(range(PARTITIONS))
     assert headrace(workers, "backlog", "unpark", "workers", "jobs", "hot").returncode == 0

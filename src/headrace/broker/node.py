@@ -549,7 +549,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         sends=sends,
         reads=reads,
         stored_reads=StoredReads(node.tasks, node.clock),
-        queues=QueueService(owners, node.shares, configs, groups, *shared[1:], node.tasks),
+        queues=QueueService(owners, calls, node.shares, configs, groups, *shared[1:], node.tasks),
         lite_subscriptions=LiteSubscriptions(calls, node.shares.lite, node.clock, broker_id),
         timers=MessageTimers(calls, node.timers, cluster.brokers, broker_id, node.tasks),
         **_searches_of(node, calls, ledgers, groups),

@@ -12,9 +12,9 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, say_dry_run
 from headrace.cli.parameters import TOPIC_NAME
-from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of, require_none_failed
+from headrace.cli.web import DRY_RUN, HTTP, PAGE_ITEMS_MAX, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -28,16 +28,23 @@ KEYS = click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @GROUP
 @TOPIC
 @KEYS
+@DRY_RUN
 @HTTP
 @click.pass_obj
-def park(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...]) -> None:
+def park(
+    session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], *, dry_run: bool
+) -> None:
     """Set the messages of keys aside; a group with key order continues with the other keys.
 
     A message in flight is finished as usual. The messages stay in the topic, in order.
     """
-    path = f"{path_of('queues', topic, group)}/park"
+    path = path_of("queues", topic, group, "park", dry_run=dry_run)
     answer = Web(session).ask("POST", path, {"keys": [*keys]})
     require_none_failed(answer, f"the keys are not parked on all of {topic}")
+    if dry_run:
+        say(f"{answer['parked']:,} keys would be parked, with {answer['records']:,} messages known")
+        say_dry_run(dry_run=True)
+        return
     say(f"{len(keys):,} keys parked; release them with `headrace backlog unpark`")
 
 
@@ -68,14 +75,20 @@ def parked(session: CliSession, /, group: str, topic: str, as_json: bool) -> Non
 @GROUP
 @TOPIC
 @KEYS
+@DRY_RUN
 @HTTP
 @click.pass_obj
-def unpark(session: CliSession, /, group: str, topic: str, keys: tuple[str, ...]) -> None:
+def unpark(
+    session: CliSession, /, group: str, topic: str, keys: tuple[str, ...], *, dry_run: bool
+) -> None:
     """Resume delivery of parked keys, each from where it stopped."""
-    path = f"{path_of('queues', topic, group)}/unpark"
+    path = path_of("queues", topic, group, "unpark", dry_run=dry_run)
     answer = Web(session).ask("POST", path, {"keys": [*keys]})
     released = answer["released"]
-    say(f"{released:,} of {len({*keys}):,} keys were released")
+    known = f", with {answer['records']:,} messages known" if dry_run else ""
+    would = "would be" if dry_run else "were"
+    say(f"{released:,} of {len({*keys}):,} keys {would} released{known}")
+    say_dry_run(dry_run=dry_run)
     require_none_failed(answer, f"keys may still be parked on a part of {topic}")
     if not released:
         raise CommandFailed(

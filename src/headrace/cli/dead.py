@@ -278,7 +278,7 @@ def edit(
         body["key"] = key
     if headers:
         body["headers"] = [list(one.partition("=")[::2]) for one in headers]
-    path = path_of("dead-letters", topic, "edits") + ("?dry_run=true" if dry_run else "")
+    path = path_of("dead-letters", topic, "edits", dry_run=dry_run)
     answer = Web(session).ask("POST", path, body)
     if as_json:
         print_json(answer)
@@ -429,7 +429,7 @@ def undo(session: CliSession, /, topic: str, results: str, *, dry_run: bool, as_
         rows_in = [_sent_row(line) for line in file if line.strip()]
     sent = [one for one in rows_in if one is not None]
     web, found = Web(session), list[dict[str, Any]]()
-    path = path_of("dead-letters", topic, "take-back") + ("?dry_run=true" if dry_run else "")
+    path = path_of("dead-letters", topic, "take-back", dry_run=dry_run)
     for at in range(0, len(sent), TAKEN_AT_ONCE):
         answer = web.ask("POST", path, {"sent": sent[at : at + TAKEN_AT_ONCE]})
         found += answer["results"]

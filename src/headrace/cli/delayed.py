@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say_dry_run
 from headrace.cli.waiting import TOPIC, list_waiting
-from headrace.cli.web import HTTP, Web, path_of, require_none_failed
+from headrace.cli.web import DRY_RUN, HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -99,6 +99,7 @@ MESSAGE_IDS = click.option(
 @TOPIC
 @RECEIPTS
 @MESSAGE_IDS
+@DRY_RUN
 @HTTP
 @AS_JSON
 @click.pass_obj
@@ -111,6 +112,7 @@ def cancel(session: CliSession, /, **asked: Any) -> None:
 @TOPIC
 @RECEIPTS
 @MESSAGE_IDS
+@DRY_RUN
 @HTTP
 @AS_JSON
 @click.pass_obj
@@ -127,6 +129,7 @@ def _change(
     topic: str,
     receipts: tuple[str, ...],
     message_ids: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     if not receipts and not message_ids:
@@ -136,26 +139,28 @@ def _change(
             USAGE,
         )
     body = {"receipts": [*receipts], "message_ids": [*message_ids]}
-    path = path_of("topics", topic, "delayed", verb)
+    path = path_of("topics", topic, "delayed", verb, dry_run=dry_run)
     answer = Web(session).ask("POST", path, body)
     results = answer["results"]
     if as_json:
         print_json(results)
     else:
         print_table(
-            ["record", done, "error"],
+            ["record", f"would be {done}" if dry_run else done, "error"],
             [
                 [one.get("receipt") or one["message_id"], one[done], one.get("error")]
                 for one in results
             ],
         )
-    require_none_failed(answer, f"their records were not {done}")
+        say_dry_run(dry_run=dry_run)
+    require_none_failed(answer, f"their records were not {'counted' if dry_run else done}")
     missed = [one for one in results if not one[done]]
     if missed:
         is_refused = any("error" in one for one in missed)
         why = "see the errors above" if is_refused else "they are no longer pending"
+        were_not = "cannot be" if dry_run else "were not"
         raise CommandFailed(
-            f"{len(missed)} of {len(results)} were not {done}: {why}",
+            f"{len(missed)} of {len(results)} {were_not} {done}: {why}",
             "List pending records: headrace delayed list TOPIC",
             NOT_FOUND,
         )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failures import CONFLICT, CommandFailed
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say_dry_run
 from headrace.cli.waiting import TOPIC, list_waiting
-from headrace.cli.web import HTTP, Web, path_of, require_none_failed
+from headrace.cli.web import DRY_RUN, HTTP, Web, path_of, require_none_failed
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -69,6 +69,7 @@ def _names(one: dict[str, Any]) -> list[Any]:
 @TOPIC
 @MESSAGE_IDS
 @REASON
+@DRY_RUN
 @HTTP
 @AS_JSON
 @click.pass_obj
@@ -83,6 +84,7 @@ def commit(
 @TOPIC
 @MESSAGE_IDS
 @REASON
+@DRY_RUN
 @HTTP
 @AS_JSON
 @click.pass_obj
@@ -97,19 +99,24 @@ def _settle(
     session: CliSession, how: str, topic: str, message_ids: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     named = [{"message_id": one, "reason": options["reason"]} for one in message_ids]
-    path = path_of("topics", topic, "half", "settle")
+    is_dry = options["dry_run"]
+    path = path_of("topics", topic, "half", "settle", dry_run=is_dry)
     answer = Web(session).ask("POST", path, {how: named})
     results = answer["results"]
     if options["as_json"]:
         print_json(results)
     else:
-        rows = [[one["message_id"], one.get("outcome"), one.get("error")] for one in results]
-        print_table(["message id", "outcome", "error"], rows)
+        rows = [
+            [one["message_id"], one.get("outcome"), one.get("settled_now"), one.get("error")]
+            for one in results
+        ]
+        print_table(["message id", "outcome", "messages", "error"], rows)
+        say_dry_run(dry_run=is_dry)
     require_none_failed(answer, "their half messages were not settled")
     failed = sum(not one["ok"] for one in results)
     if failed:
         raise CommandFailed(
-            f"{failed} of {len(results)} were not settled",
+            f"{failed} of {len(results)} {'cannot be' if is_dry else 'were not'} settled",
             "List pending and settled messages: headrace half list TOPIC [--settled]",
             CONFLICT,
         )

@@ -161,6 +161,12 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+def say_dry_run(*, dry_run: bool) -> None:
+    """Say that nothing was changed, if so."""
+    if dry_run:
+        say("dry run: nothing was changed")
+
+
 def iso_time(timestamp_ms: int) -> str:
     """Format milliseconds since the epoch as ISO 8601 in UTC."""
     try:

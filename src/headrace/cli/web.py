@@ -53,6 +53,7 @@ HTTP = click.option(
     callback=_keep_http,
     help="HTTP address of a broker of this cluster. Default: as registered by its brokers.",
 )
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Count what would change; change nothing.")
 
 
 def require_none_failed(answer: dict[str, Any], effect: str) -> None:
@@ -68,9 +69,9 @@ def require_none_failed(answer: dict[str, Any], effect: str) -> None:
         )
 
 
-def path_of(*parts: str) -> str:
+def path_of(*parts: str, dry_run: bool = False) -> str:
     """A path under /v1, with quoted parts."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts) + "?dry_run=true" * dry_run
 
 
 def http_address(session: CliSession) -> str:

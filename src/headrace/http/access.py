@@ -119,11 +119,11 @@ ACCESS: Final[Mapping[str, Access]] = {
     "readRecords": needs(_topic(READ)),
     "followTopic": needs(_topic(READ)),
     "listDelayed": needs(_topic(READ)),
-    "cancelDelayed": needs(_topic(WRITE)),
-    "deliverDelayed": needs(_topic(WRITE)),
+    "cancelDelayed": needs(_topic(WRITE)).audited(),
+    "deliverDelayed": needs(_topic(WRITE)).audited(),
     "listRefusedDelayed": needs(_topic(READ)),
     "listHalfMessages": needs(_topic(WRITE)),
-    "settleHalfMessages": needs(_topic(WRITE)),
+    "settleHalfMessages": needs(_topic(WRITE)).audited(),
     "pollHalfChecks": needs(
         transaction(WRITE, "path.group"), *_shown(WRITE, ResourceType.TOPIC, "checks.topic")
     ),
@@ -183,7 +183,8 @@ ACCESS: Final[Mapping[str, Access]] = {
     **{f"list{kind}Tasks": _OWN for kind in ("Search", "Trace", "Redrive")},
     **{f"{verb}{kind}": _RESULTS for kind in ("Search", "Trace") for verb in ("get", "follow")},
     **{f"{verb}Redrive": _OWN for verb in ("get", "follow")},
-    **{f"cancel{kind}": _OWN for kind in ("Search", "Trace", "Redrive")},
+    **{f"cancel{kind}": _OWN for kind in ("Search", "Trace")},
+    "cancelRedrive": _OWN.audited(),
 }
 """By the names of operations."""
 SEE_CLUSTER: Final = DESCRIBE, ResourceType.CLUSTER

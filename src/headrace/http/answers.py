@@ -212,6 +212,7 @@ ANSWERS: Final[dict[str, Any]] = {
     },
     "cancelDelayed": {
         **TIMED,
+        "dry_run": False,
         "results": [
             Part(
                 "CancelResult",
@@ -227,6 +228,7 @@ ANSWERS: Final[dict[str, Any]] = {
     },
     "deliverDelayed": {
         **TIMED,
+        "dry_run": False,
         "results": [
             Part(
                 "DeliverResult",
@@ -268,6 +270,7 @@ ANSWERS: Final[dict[str, Any]] = {
     },
     "settleHalfMessages": {
         **TIMED,
+        "dry_run": False,
         "results": [
             Part(
                 "HalfResult",
@@ -496,8 +499,15 @@ ANSWERS: Final[dict[str, Any]] = {
         "next_page_token?": TOKEN,
         "failed?": FAILED,
     },
-    "parkKeys": {**QUEUE, "parked": 1, "failed?": FAILED},
-    "unparkKeys": {**QUEUE, "released": 1, "keys": ["customer-7"], "failed?": FAILED},
+    "parkKeys": {**QUEUE, "dry_run": False, "parked": 1, "records?": 3, "failed?": FAILED},
+    "unparkKeys": {
+        **QUEUE,
+        "dry_run": False,
+        "released": 1,
+        "keys": ["customer-7"],
+        "records?": 3,
+        "failed?": FAILED,
+    },
     # dead letters
     "listDeadLetterTopics": {
         "topics": [Part("DeadLetterTopic", {"name": "orders.dead", "records": 4, "partitions": 1})],

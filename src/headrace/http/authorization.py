@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _NAMING: Final = (
-    *("name", "principal", "user", "client_id", "ip"),
+    *("name", "topic", "principal", "user", "client_id", "ip"),
     *("principals", "add", "move", "remove"),
 )
 """Fields of bodies that name what changes of the cluster are about."""

@@ -143,6 +143,7 @@ class TaskOperations:
 
     async def _cancel(self, call: Call) -> Json:
         task = self._task(call, Right.ALTER)
+        call.body = task.asked  # what the audit log names
         return _shown(await self._tasks.cancel(self._kind, task.id))
 
 

@@ -18,6 +18,7 @@ from headrace.broker.services.timer_receipts import (
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED, Settled
 from headrace.errors import HeadraceError, Retriable
 from headrace.http.operations import (
+    DRY_RUN,
     GROUP,
     LIMIT_DEFAULT,
     PAGE,
@@ -35,7 +36,8 @@ from headrace.http.partitions import failed_brokers, failed_partitions
 from headrace.http.records import as_text, shown_content
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
+    from typing import Protocol
 
     from headrace.broker.services.message_timers import DelayedShown
     from headrace.broker.services.services import Services
@@ -47,7 +49,19 @@ if TYPE_CHECKING:
     Outcomes = tuple[
         list[bool | HeadraceError], list[int | HeadraceError], Mapping[int, HeadraceError]
     ]
-    Change = Callable[[Topic, Sequence[tuple[int, int, int]], Sequence[str]], Awaitable[Outcomes]]
+
+    class Change(Protocol):
+        """`MessageTimers.cancel`, or `deliver`."""
+
+        def __call__(
+            self,
+            topic: Topic,
+            receipts: Sequence[tuple[int, int, int]],
+            message_ids: Sequence[str],
+            *,
+            is_dry_run: bool = False,
+        ) -> Awaitable[Outcomes]: ...
+
 
 CHECKS_MAX: Final = 1_000
 WAIT_MS_MAX: Final = 60_000
@@ -70,6 +84,7 @@ class DelayedOperations:
         self._timers = services.timers
         topic, named = "/v1/topics/{topic}", {"topic": TOPIC}
         paged: dict[str, Schema] = {**named, **PAGE, "partition": PARTITION}
+        changing: dict[str, Schema] = {**named, "dry_run": DRY_RUN}
         states: Schema = {"type": "string", "enum": ["pending", "settled"]}
         cancel = fields(
             receipts=listing(_RECEIPT, ITEMS_MAX), message_ids=listing(_MESSAGE_ID, ITEMS_MAX)
@@ -83,9 +98,9 @@ class DelayedOperations:
                       "List delayed records, partition by partition.",
                       self._list, paged),
             Operation("POST", f"{topic}/delayed/cancel", "cancelDelayed",
-                      "Cancel scheduled records.", self._cancel, named, cancel),
+                      "Cancel scheduled records.", self._cancel, changing, cancel),
             Operation("POST", f"{topic}/delayed/deliver", "deliverDelayed",
-                      "Deliver scheduled records now.", self._deliver, named, cancel),
+                      "Deliver scheduled records now.", self._deliver, changing, cancel),
             Operation("GET", f"{topic}/delayed/refused", "listRefusedDelayed",
                       "List due records that could not be read, with the reason: the newest 100 of"
                       " each partition since its broker began to serve it.",
@@ -94,7 +109,7 @@ class DelayedOperations:
                       "List pending half messages, or the outcomes of settled ones.",
                       self._halves, {**paged, "state": states}),
             Operation("POST", f"{topic}/half/settle", "settleHalfMessages",
-                      "Commit or roll back half messages.", self._settle, named, settle),
+                      "Commit or roll back half messages.", self._settle, changing, settle),
             Operation("POST", "/v1/half/{group}/checks", "pollHalfChecks",
                       "Wait for check-backs: half messages whose outcome is requested.",
                       self._checks, {"group": GROUP}, poll, is_body_required=False, is_read=True),
@@ -158,7 +173,9 @@ class DelayedOperations:
                 topic.check_partition(parsed.partition)
             except HeadraceError as error:
                 results[place] |= {done: 0, **_problem(error)}
-        by_receipt, by_id, failed = await work(topic, [*known.values()], message_ids)
+        by_receipt, by_id, failed = await work(
+            topic, [*known.values()], message_ids, is_dry_run=call.is_dry_run
+        )
         outcomes: dict[int, int | HeadraceError] = dict(zip(known, by_receipt, strict=True))
         outcomes |= enumerate(by_id, len(results) - len(by_id))
         for place, outcome in outcomes.items():
@@ -166,7 +183,7 @@ class DelayedOperations:
                 results[place] |= {done: 0, **_problem(outcome)}
             else:
                 results[place][done] = int(outcome)
-        return self._answer(topic, failed) | {"results": results}
+        return self._answer(topic, failed) | {"results": results, "dry_run": call.is_dry_run}
 
     # --- half messages -----------------------------------------------------------------------
 
@@ -198,10 +215,11 @@ class DelayedOperations:
                 except HeadraceError as error:
                     result |= {"ok": False, **_problem(error)}
                 results.append(result)
-        outcomes, failed = await self._timers.settle(topic, [*known.values()])
+        references = [*known.values()]
+        outcomes, failed = await self._timers.settle(topic, references, is_dry_run=call.is_dry_run)
         for place, outcome in zip(known, outcomes, strict=True):
             results[place] |= _outcome_shown(outcome)
-        return self._answer(topic, failed) | {"results": results}
+        return self._answer(topic, failed) | {"results": results, "dry_run": call.is_dry_run}
 
     async def _checks(self, call: Call) -> Json:
         group = call.path["group"]

@@ -10,7 +10,9 @@ import base64
 from typing import TYPE_CHECKING
 
 from headrace.broker.services.queue_service import KEYS_MAX
+from headrace.coordination.shares.commands import NOT_PARKED
 from headrace.http.operations import (
+    DRY_RUN,
     PAGE,
     SET_GROUP,
     TOPIC,
@@ -27,6 +29,8 @@ from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.broker.services.services import Services
     from headrace.coordination.shares.commands import ParkedKey
     from headrace.http.schemas import Schema
@@ -39,6 +43,7 @@ class ParkedOperations:
         self._services = services
         path = "/v1/queues/{topic}/{group}"
         named: dict[str, Schema] = {"topic": TOPIC, "group": SET_GROUP}
+        changing: dict[str, Schema] = {**named, "dry_run": DRY_RUN}
         body = fields(
             ["keys"],
             keys=listing(text(4_096), KEYS_MAX, 1),
@@ -49,10 +54,10 @@ class ParkedOperations:
                       "List the parked keys of a group.", self._list, {**named, **PAGE}),
             Operation("POST", f"{path}/park", "parkKeys",
                       "Park keys: their messages are set aside, others are still delivered.",
-                      self._park, named, body),
+                      self._park, changing, body),
             Operation("POST", f"{path}/unpark", "unparkKeys",
                       "Unpark keys: their messages are delivered again, from the first on.",
-                      self._unpark, named, body),
+                      self._unpark, changing, body),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -71,27 +76,37 @@ class ParkedOperations:
 
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
-        keys = _keys(call.body)
-        answer = await self._services.queues.park(topic, group_id, keys)
-        _found, failed = of_partitions(answer)
-        return {"topic": topic.name, "group": group_id, "parked": len(keys), **failed}
+        queues, keys = self._services.queues, _keys(call.body)
+        answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
+        if not call.is_dry_run:
+            _found, failed = of_partitions(await queues.park(topic, group_id, keys))
+            return answer | {"parked": len(keys)} | failed
+        found, failed = of_partitions(await queues.look_at_keys(topic, group_id, keys))
+        free = [one for part in found.values() for one in part if one.at_ms == NOT_PARKED]
+        return (
+            answer | {"parked": len({one.key for one in free}), "records": _records(free)} | failed
+        )
 
     async def _unpark(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
-        keys = _keys(call.body)
-        answer = await self._services.queues.unpark(topic, group_id, keys)
-        found, failed = of_partitions(answer)
-        released = {key for part in found.values() for key in part}
-        names = {
-            name: None for name, key in zip(call.body["keys"], keys, strict=True) if key in released
-        }
-        return {
-            "topic": topic.name,
-            "group": group_id,
-            "released": len(names),
-            "keys": [*names],
-            **failed,
-        }
+        queues, keys = self._services.queues, _keys(call.body)
+        answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
+        if call.is_dry_run:
+            parked, failed = of_partitions(await queues.list_parked(topic, group_id))
+            wanted = [one for part in parked.values() for one in part if one.key in {*keys}]
+            released = {one.key for one in wanted}
+            answer["records"] = _records(wanted)
+        else:
+            found, failed = of_partitions(await queues.unpark(topic, group_id, keys))
+            released = {key for part in found.values() for key in part}
+        names = dict(zip(call.body["keys"], keys, strict=True))
+        shown = [name for name, key in names.items() if key in released]
+        return answer | {"released": len(shown), "keys": shown} | failed
+
+
+def _records(keys: Sequence[ParkedKey]) -> int:
+    """How many messages of the keys are known; more may follow in the log."""
+    return sum(one.records for one in keys)
 
 
 def _shown(partition: int, one: ParkedKey) -> Json:

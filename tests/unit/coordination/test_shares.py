@@ -140,6 +140,10 @@ def test_keys_are_parked_in_groups_that_keep_their_order_alone_and_so_many_at_mo
         assert ask(machine, ParkKeyCommand("g", b"%d" % number, number)).error is None
     assert isinstance(ask(machine, ParkKeyCommand("g", b"more", 1)).error, RecordStateInvalid)
     assert ask(machine, ParkKeyCommand("g", b"1", 1)).error is None, "it is parked already"
+    looked = ask(machine, ListParkedCommand("g", [(b"1", 1)]))
+    assert [one.key for one in looked.keys] == [b"1"], "a dry run of the same"
+    refused = ask(machine, ListParkedCommand("g", [(b"1", 1), (b"more", 1)]))
+    assert isinstance(refused.error, RecordStateInvalid)
 
 
 def test_a_snapshot_that_was_cut_after_a_groups_first_record_loses_nothing():

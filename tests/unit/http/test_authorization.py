@@ -590,6 +590,7 @@ def test_denials_and_changes_are_audited_without_values(monkeypatch, caplog):
 NOTED = {
     *("createTopic", "growTopic", "deleteTopic", "changeTopicConfig", "changeGroupConfig"),
     *("deleteGroup", "moveGroup", "parkKeys", "unparkKeys", "startRedrive"),
+    *("cancelDelayed", "deliverDelayed", "settleHalfMessages", "cancelRedrive"),
     *("createAcl", "deleteAcl", "createTenant", "changeTenant", "deleteTenant"),
     *("changeQuota", "deleteQuota"),
 }

@@ -83,19 +83,32 @@ async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
             receipts = [one["receipt"] for one in got["messages"]]
             await web.ask("POST", f"{path}/settle", {"ack": receipts})
 
+    body = {"keys": ["hot", "new"]}
+    _, dry = await web.ask("POST", f"{path}/park?dry_run=true", body)
+    assert (dry["dry_run"], dry["parked"], dry["records"]) == (True, 2, 0), "none is read yet"
+    assert "others" not in str(await web.ask("GET", "/v1/groups")), "the group has not begun"
     status, _ = await web.ask("POST", f"{path}/park", {"keys": ["hot"]})
     assert status == 200
+    _, dry = await web.ask("POST", f"{path}/park?dry_run=true", body)
+    assert (dry["parked"], dry["records"]) == (1, 0), "what is parked already changes nothing"
     assert await drain() == ["cold0", "cold1", "cold2"]
     _, listed = await web.ask("GET", f"{path}/parked")
     assert {(one["key"], one["records"]) for one in listed["parked"]} >= {("hot", 3)}
-    _, released = await web.ask("POST", f"{path}/unpark", {"keys": ["hot", "other"]})
+    body = {"keys": ["hot", "other"]}
+    _, dry = await web.ask("POST", f"{path}/unpark?dry_run=true", body)
+    assert (dry["released"], dry["keys"], dry["records"]) == (1, ["hot"], 3)
+    assert (await web.ask("GET", f"{path}/parked"))[1]["parked"], "a dry run releases none"
+    _, released = await web.ask("POST", f"{path}/unpark", body)
     assert (released["released"], released["keys"]) == (1, ["hot"])
+    _, dry = await web.ask("POST", f"{path}/park?dry_run=true", body)
+    assert (dry["parked"], dry["records"]) == (2, 3)
     assert await drain() == ["hot0", "hot1", "hot2"]
     assert (await web.ask("GET", f"{path}/parked"))[1]["parked"] == []
     body = {"keys": ["%%"], "key_encoding": "base64"}
     assert (await web.ask("POST", f"{path}/park", body))[0] == 409
-    refused = await web.ask("POST", "/v1/queues/jobs/others/park", {"keys": ["hot"]})
-    assert refused[0] == 409
+    for dry in ("?dry_run=true", ""):
+        refused = await web.ask("POST", f"/v1/queues/jobs/others/park{dry}", {"keys": ["hot"]})
+        assert refused[0] == 409
     listed = await web.ask("GET", "/v1/groups")
     assert "others" not in str(listed[1]), "a group that is refused has not begun"
     assert "headrace.share.key.order" in refused[1]["detail"]

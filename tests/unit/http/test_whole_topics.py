@@ -634,12 +634,22 @@ async def test_any_broker_settles_half_messages_whichever_partition_holds_them(c
     contrary = await webs[1].settle(rollback=commit)
     assert not any(ok for ok, _ in contrary)
     assert await webs[1].pending() == []
+    for dry in ({"commit": commit}, {"rollback": commit}):
+        answer = await webs[2].ok("POST", f"{PATH}/half/settle?dry_run=true", dry)
+        assert answer["dry_run"]
+        assert [one["ok"] for one in answer["results"]] == ["commit" in dry] * COUNT
     # An id that was used before, in each other partition, and one that is pending twice.
     for number in range(COUNT):
         await webs[0].send(half("again", number))
         rolled_back = await webs[number % 3].settle(rollback=[{"message_id": "again"}])
         assert rolled_back == [(True, "rolled back")]
     await webs[1].send(half("again", 0), half("again", 0), half("again", 5))
+    references = [{"message_id": one} for one in ("again", "never")]
+    answer = await webs[0].ok("POST", f"{PATH}/half/settle?dry_run=true", {"commit": references})
+    found, missing = answer["results"]
+    assert (found["ok"], found["outcome"], found["settled_now"]) == (True, "committed", 3)
+    assert (missing["ok"], missing["outcome"]) == (False, "unknown")
+    assert len(await webs[2].pending()) == 3, "a dry run changes nothing"
     assert await webs[2].settle(commit=[{"message_id": "again"}]) == [(True, "committed")]
     assert await webs[2].pending() == []
     listed = (await webs[0].ok("GET", f"{PATH}/half?state=settled&limit=1000"))["half"]
@@ -692,6 +702,10 @@ async def test_any_broker_lists_and_cancels_delayed_records(cluster):
         "receipts": [listed[0]["receipt"], listed[5]["receipt"], "x"],
         "message_ids": ["id-1", "id-4", "id-1"],
     }
+    for verb, done in (("cancel", "cancelled"), ("deliver", "delivered")):
+        dry = await webs[0].ok("POST", f"{PATH}/delayed/{verb}?dry_run=true", body)
+        assert (dry["dry_run"], [one[done] for one in dry["results"]]) == (True, [1, 1, 0, 1, 1, 0])
+        assert len((await webs[1].ok("GET", f"{PATH}/delayed"))["delayed"]) == COUNT
     results = (await webs[1].ok("POST", f"{PATH}/delayed/cancel", body))["results"]
     assert [one["cancelled"] for one in results] == [1, 1, 0, 1, 1, 0]
     left = (await webs[0].ok("GET", f"{PATH}/delayed"))["delayed"]

@@ -80,6 +80,8 @@ class Access(NamedTuple):
     @property
     def noted(self) -> tuple[Need, ...]:
         """The needs whose resources the audit log names, of what administers something."""
+        if self.is_audited and self.public:  # no resource is needed that could be named
+            return (Need(Operation.ALTER, ResourceType.CLUSTER),)
         if self.is_audited:
             return tuple(need for need in self.needs if need.how is not How.SHOWN)
         return tuple(need for need in self.needs if need.operation in _ADMINISTERING)

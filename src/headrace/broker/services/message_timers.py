@@ -1,7 +1,8 @@
 """Delayed records and half messages of whole topics: list, cancel, settle, check back.
 
 Invariants: knows no protocol. Any broker accepts a call; the owner of each partition carries out
-its part (`OwnerCalls`). Listing, cancelling and settling are idempotent. A message id may name
+its part (`OwnerCalls`). Listing, cancelling and settling are idempotent; a dry run of a change says
+what it would do now. A message id may name
 several messages, in one partition or in several: whoever names it means all that are pending, and
 only where none is pending the newest known outcome. Where a partition cannot be asked, nothing is
 said about messages that it may hold.
@@ -99,8 +100,10 @@ class MessageTimers:
         calls.offer("delayed.refused", self._refused_here)
         calls.offer("delayed.cancel", partial(self._each_here, timers.delayed.cancel))
         calls.offer("delayed.deliver", partial(self._each_here, timers.delayed.deliver))
+        calls.offer("delayed.look_at", partial(self._each_here, timers.delayed.look_at))
         calls.offer("halves.list", self._halves_here)
         calls.offer("halves.settle", self._settle_here)
+        calls.offer("halves.look_at", partial(self._settle_here, is_dry_run=True))
 
     # --- delayed records ---------------------------------------------------------------------
 
@@ -154,17 +157,29 @@ class MessageTimers:
         return [tuple(one) for one in await self._timers.delayed.list_refused(topic, number)]
 
     async def cancel(
-        self, topic: Topic, receipts: Sequence[tuple[int, int, int]], message_ids: Sequence[str]
+        self,
+        topic: Topic,
+        receipts: Sequence[tuple[int, int, int]],
+        message_ids: Sequence[str],
+        *,
+        is_dry_run: bool = False,
     ) -> tuple[list[bool | HeadraceError], list[int | HeadraceError], Failed]:
         """(for each (partition, due_ms, number) whether it was cancelled, for each message id how
         many records were, failed)."""
-        return await self._each("delayed.cancel", topic, receipts, message_ids)
+        name = "delayed.look_at" if is_dry_run else "delayed.cancel"
+        return await self._each(name, topic, receipts, message_ids)
 
     async def deliver(
-        self, topic: Topic, receipts: Sequence[tuple[int, int, int]], message_ids: Sequence[str]
+        self,
+        topic: Topic,
+        receipts: Sequence[tuple[int, int, int]],
+        message_ids: Sequence[str],
+        *,
+        is_dry_run: bool = False,
     ) -> tuple[list[bool | HeadraceError], list[int | HeadraceError], Failed]:
         """The same of records that are due now, rather than when they were to be."""
-        return await self._each("delayed.deliver", topic, receipts, message_ids)
+        name = "delayed.look_at" if is_dry_run else "delayed.deliver"
+        return await self._each(name, topic, receipts, message_ids)
 
     async def _each(
         self,
@@ -252,7 +267,7 @@ class MessageTimers:
         return [_row(one) for one in some]
 
     async def settle(
-        self, topic: Topic, references: Sequence[HalfReference]
+        self, topic: Topic, references: Sequence[HalfReference], *, is_dry_run: bool = False
     ) -> tuple[list[HalfOutcome | HeadraceError | None], Failed]:
         """(the outcome of each reference, None: no such message is known, failed).
 
@@ -263,7 +278,8 @@ class MessageTimers:
         if all(one.partition >= 0 for one in references):
             numbers = sorted({one.partition for one in references})
         asked = [list(one) for one in references]
-        answers = await self._calls.ask_partitions("halves.settle", topic, asked, numbers)
+        name = "halves.look_at" if is_dry_run else "halves.settle"
+        answers = await self._calls.ask_partitions(name, topic, asked, numbers)
         found, failed = split(answers)
         outcomes: list[HalfOutcome | HeadraceError | None] = []
         for place, one in enumerate(references):
@@ -272,14 +288,16 @@ class MessageTimers:
             outcomes.append(_outcome_of(rows, missing))
         return outcomes, failed
 
-    async def _settle_here(self, topic: Topic, number: int, asked: Any) -> list[Any]:
+    async def _settle_here(
+        self, topic: Topic, number: int, asked: Any, *, is_dry_run: bool = False
+    ) -> list[Any]:
         """For each reference (count, outcome, at_ms, refusal), or None."""
         found: list[Any] = []
         for one in asked[:ITEMS_MAX]:
             reference = HalfReference(*checked(one, int, int, str, bool, str))
             reply = None
             if reference.partition in {-1, number}:
-                command = SettleHalfCommand(*reference[1:])
+                command = SettleHalfCommand(*reference[1:], is_dry_run)
                 reply = await self._timers.halves.settle(topic, number, command)
             if reply is None or reply.outcome is None:
                 found.append(None)

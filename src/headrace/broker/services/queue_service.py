@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
 from headrace.broker.services.joined_settlements import JoinedSettlements
+from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.queue_push import QueuePush
 from headrace.broker.services.queue_receipts import settle_receipts
 from headrace.broker.services.queue_receive import QueueReceive, ReceiveParts
@@ -20,17 +21,20 @@ from headrace.broker.shares.queue_peers import QueuePosition
 from headrace.broker.shares.share_group_settings import share_terms
 from headrace.broker.shares.share_reads import filters_of
 from headrace.coordination.shares.commands import (
+    NOT_PARKED,
     ListParkedCommand,
+    ParkedKey,
     ParkKeyCommand,
     ReleaseKeyCommand,
 )
-from headrace.errors import GroupUnknown, RecordStateInvalid
+from headrace.errors import GroupUnknown, HeadraceError, RecordStateInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
     from headrace.broker.services.group_administration import GroupAdministration
+    from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.services.queue_deliveries import Show
     from headrace.broker.services.queue_owners import QueueOwners
     from headrace.broker.services.queue_receipts import ReceiptSettlements
@@ -39,8 +43,6 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.shares.share_receive import ReceiveRequest
     from headrace.broker.topics.topic import Topic
-    from headrace.coordination.shares.commands import ParkedKey
-    from headrace.errors import HeadraceError
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.tasks import Tasks
@@ -58,6 +60,7 @@ class QueueService:
     def __init__(
         self,
         owners: QueueOwners,
+        calls: OwnerCalls,
         shares: SharePartitions,
         groups: ConfiguredGroups,
         administration: GroupAdministration,
@@ -72,6 +75,8 @@ class QueueService:
         self.settle_soon = JoinedSettlements(owners, tasks).settle
         """As `settle`, together with others; see JoinedSettlements."""
         self._parts = ReceiveParts(owners, shares, clock, randomness, tasks)
+        self._calls = calls
+        calls.offer("queues.look_at_keys", self._look_here)
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -166,6 +171,19 @@ class QueueService:
             lambda peers, broker, part: peers.park(broker, topic.id, group_id, keys, part),
         )
 
+    async def look_at_keys(
+        self, topic: Topic, group_id: str, keys: Sequence[bytes]
+    ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
+        """A dry run of `park`: what each partition has of these keys."""
+        asked = group_id, [*dict.fromkeys(keys)]
+        answers = await self._calls.ask_partitions("queues.look_at_keys", topic, asked)
+        return {
+            number: found
+            if isinstance(found, HeadraceError)
+            else [ParkedKey(*one) for one in found]
+            for number, found in answers.items()
+        }
+
     async def unpark(
         self, topic: Topic, group_id: str, keys: Sequence[bytes]
     ) -> Mapping[int, Sequence[bytes] | HeadraceError]:
@@ -206,15 +224,29 @@ class QueueService:
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> None:
         """Raises what `SharePartitions.begin` and `ask` raise."""
-        try:
-            self._shares.check_parks(group_id)  # before the group begins on the topic
-        except RecordStateInvalid:  # unless another broker has just changed the settings
-            await self._groups.refresh(group_id)
-            self._shares.check_parks(group_id)
+        await self._check_parks(group_id)  # before the group begins on the topic
         await self._shares.begin(topic, number, group_id)
         commands = [ParkKeyCommand(group_id, key, crc32(key)) for key in keys]
         # Side by side they share a sync.
         await asyncio.gather(*(self._shares.ask(topic, number, one) for one in commands))
+
+    async def _check_parks(self, group_id: str) -> None:
+        try:
+            self._shares.check_parks(group_id)
+        except RecordStateInvalid:  # unless another broker has just changed the settings
+            await self._groups.refresh(group_id)
+            self._shares.check_parks(group_id)
+
+    async def _look_here(self, topic: Topic, number: int, asked: Any) -> list[Any]:
+        group_id, keys = checked(asked, str, list)
+        keys = checked(keys[:KEYS_MAX], *[bytes] * min(len(keys), KEYS_MAX))
+        await self._check_parks(group_id)
+        hashed = [(key, crc32(key)) for key in keys]
+        try:
+            reply = await self._shares.ask(topic, number, ListParkedCommand(group_id, hashed))
+        except GroupUnknown:
+            return [(key, NOT_PARKED, 0) for key in keys]
+        return [tuple(one) for one in reply.keys]
 
     async def unpark_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]

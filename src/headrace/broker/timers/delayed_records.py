@@ -154,6 +154,16 @@ class DelayedRecords:
         """Let the same records be due now."""
         return await self._change(self._deliver, topic, number, receipts, message_ids)
 
+    async def look_at(
+        self,
+        topic: Topic,
+        number: int,
+        receipts: Sequence[ScheduleEntry],
+        message_ids: Sequence[str],
+    ) -> tuple[list[bool], list[int]]:
+        """What `cancel` and `deliver` would return; changes nothing."""
+        return await self._change(_all_of, topic, number, receipts, message_ids)
+
     async def _change(
         self,
         change: Callable[[HostedTimers, Sequence[ScheduleEntry]], Awaitable[set[ScheduleEntry]]],
@@ -204,6 +214,10 @@ class DelayedRecords:
             now_ms = self._host.environment.clock.now_ms()
             done |= await _ask_all(hosted, [_advance(one, now_ms) for one in part])
         return done
+
+
+async def _all_of(_hosted: HostedTimers, entries: Sequence[ScheduleEntry]) -> set[ScheduleEntry]:
+    return {*entries}
 
 
 async def _cancel(hosted: HostedTimers, entries: Sequence[ScheduleEntry]) -> set[ScheduleEntry]:

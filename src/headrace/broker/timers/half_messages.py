@@ -89,7 +89,7 @@ class HalfMessages:
         while True:
             reply = await hosted.shard.submit(command)
             count += reply.count
-            if reply.count < SETTLED_AT_ONCE or command.number >= 0:
+            if reply.count < SETTLED_AT_ONCE or command.number >= 0 or command.is_dry_run:
                 break
         if reply.error is not None and not isinstance(reply.error, RecordStateInvalid):
             raise translated(reply.error)

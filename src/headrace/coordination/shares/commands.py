@@ -122,6 +122,9 @@ class DeliveryState(NamedTuple):
     """The end of the lock, or the earliest next delivery; 0: none."""
 
 
+NOT_PARKED: Final = -1
+
+
 class ParkedKey(NamedTuple):
     """A key whose records a group has parked."""
 
@@ -440,9 +443,11 @@ class ReleaseKeyCommand:
 
 @dataclass(slots=True)
 class ListParkedCommand:
-    """The parked keys of a group."""
+    """The parked keys of a group, or what parking these (key, hash) would do: those that are not
+    parked have the time NOT_PARKED."""
 
     group_id: str
+    keys: Sequence[tuple[bytes, int]] | None = None
 
     def refused(self, error: HeadraceError) -> ParkedReply:
         """The reply that carries `error`."""

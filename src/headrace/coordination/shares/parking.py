@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.shares.commands import ParkedKey
+from headrace.coordination.shares.commands import NOT_PARKED, ParkedKey
 from headrace.coordination.shares.state_records import KeyParked
 from headrace.errors import HeadraceError, RecordStateInvalid
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.coordination.shares.share_group import ShareGroup
 
 PARKED_KEYS_MAX: Final = 1_000
@@ -25,16 +27,39 @@ def decide_park(
     if refusal is not None:
         return refusal
     if key not in group.parked and len(group.parked) >= PARKED_KEYS_MAX:
-        return RecordStateInvalid(
-            f"the group has parked {PARKED_KEYS_MAX} keys on this partition: release some"
-        )
+        return _too_many()
     return group.parked.get(key) or KeyParked(group.number, key, key_hash, now_ms)
+
+
+def look_at(
+    group: ShareGroup, keys: Sequence[tuple[bytes, int]]
+) -> list[ParkedKey] | HeadraceError:
+    """What parking these keys, each with its hash, would find; or the error of it."""
+    refusal = group.config.parking_refusal()
+    if refusal is not None:
+        return refusal
+    if len(group.parked.keys() | {key for key, _ in keys}) > PARKED_KEYS_MAX:
+        return _too_many()
+    return [
+        ParkedKey(key, one.at_ms or 0 if (one := group.parked.get(key)) else NOT_PARKED,
+                  _known(group, key_hash))
+        for key, key_hash in keys
+    ]  # fmt: skip
 
 
 def list_parked(group: ShareGroup) -> list[ParkedKey]:
     """The parked keys, in byte order."""
-    keyed = group.keyed
     return [
-        ParkedKey(one.key, one.at_ms or 0, 0 if keyed is None else keyed.known_of(one.key_hash))
+        ParkedKey(one.key, one.at_ms or 0, _known(group, one.key_hash))
         for _key, one in sorted(group.parked.items())
     ]
+
+
+def _known(group: ShareGroup, key_hash: int) -> int:
+    return 0 if group.keyed is None else group.keyed.known_of(key_hash)
+
+
+def _too_many() -> RecordStateInvalid:
+    return RecordStateInvalid(
+        f"the group parks at most {PARKED_KEYS_MAX} keys on a partition: release some"
+    )

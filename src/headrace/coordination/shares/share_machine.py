@@ -52,7 +52,7 @@ from headrace.coordination.shares.commands import (
     TakeBackCommand,
     TakeBackReply,
 )
-from headrace.coordination.shares.parking import decide_park, list_parked
+from headrace.coordination.shares.parking import decide_park, list_parked, look_at
 from headrace.coordination.shares.settlements import decide_settle
 from headrace.coordination.shares.share_group import ShareGroup
 from headrace.coordination.shares.state_records import (
@@ -408,8 +408,11 @@ def _decide_parked(
     now_ms: int,
 ) -> ShareDecision:
     match command:
-        case ListParkedCommand():
-            return Decision([], ParkedReply(None, list_parked(group)))
+        case ListParkedCommand(_, keys):
+            found = list_parked(group) if keys is None else look_at(group, keys)
+            if isinstance(found, HeadraceError):
+                return Decision([], ParkedReply(found))
+            return Decision([], ParkedReply(None, found))
         case ReleaseKeyCommand(_, key):
             if key not in group.parked:
                 return Decision(

@@ -134,6 +134,8 @@ class SettleHalfCommand:
     message_id: str
     is_commit: bool
     reason: str = ""
+    is_dry_run: bool = False
+    """Count all of them, change nothing."""
 
     def refused(self, error: HeadraceError) -> SettleHalfReply:
         """The reply that carries `error`."""

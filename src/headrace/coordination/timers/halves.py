@@ -55,6 +55,12 @@ class Halves:
         found = (self.by_number[one] for one in numbers if one in self.by_number)
         return list(islice(found, SETTLED_AT_ONCE))
 
+    def count(self, number: int, message_id: str) -> int:
+        """How many `find` would return without its bound."""
+        if number >= 0:
+            return int(number in self.by_number)
+        return len(self._numbers.get(message_id, ()))
+
     def outcome(self, number: int, message_id: str) -> Settled | None:
         """The outcome of a message, as long as it is kept; of an id, the newest one."""
         if number < 0:

@@ -257,6 +257,9 @@ class TimerMachine:
             due_ms = max(half.due_ms, now_ms) if command.is_commit else 0
             settled.append(_settled(half, outcome, due_ms, now_ms, command.reason))
         last = _settled(halves[-1], outcome, 0, now_ms, command.reason)
+        if command.is_dry_run:
+            count = self.state.halves.count(command.number, command.message_id)
+            return Decision([], SettleHalfReply(None, last, count))
         return Decision(settled, SettleHalfReply(None, last, len(settled)))
 
     def _decide_checkpoint(self) -> TimerDecision:

@@ -63,7 +63,8 @@ function Queue({ topic, group }) {
     title: t("Unpark the key"), method: "POST", path: `${path}/unpark`,
     body: { keys: [one.key], ...(one.key_encoding && { key_encoding: one.key_encoding }) },
     cli: one.key_encoding ? undefined : words("headrace", "backlog", "unpark", group, topic, "--", one.key),
-    preview: () => t("Its {n} messages are delivered again, from the first on.", { n: count(one.records) }),
+    hasDryRun: true,
+    preview: ({ released, records }) => html`<p>${released ? t("Its {n} known messages are delivered again, from the first on.", { n: count(records) }) : t("The key is not parked any more.")}</p>`,
     after: state.again,
   });
   const park = (event) => {
@@ -72,7 +73,9 @@ function Queue({ topic, group }) {
     start({
       title: t("Park the key"), method: "POST", path: `${path}/park`, body: { keys: [key] },
       cli: words("headrace", "backlog", "park", group, topic, "--", key),
-      preview: () => t("Messages with the key {key} are set aside, and stay in the topic, in order; others are still delivered.", { key: visible(key, 200) }),
+      hasDryRun: true,
+      preview: ({ parked, records }) => html`<p>${t("Messages with the key {key} are set aside, and stay in the topic, in order; others are still delivered.", { key: visible(key, 200) })}</p>
+        <p>${parked ? t("{n} of them are known now; more may follow.", { n: count(records) }) : t("The key is parked already.")}</p>`,
       after: state.again,
     });
   };
@@ -137,6 +140,11 @@ function Calendar({ topic, delayed, isCut, day }) {
     <p class="quiet">${isCut && `${t("≥: of the first {n} messages.", { n: count(DELAYED_MAX) })} `}${weeks === WEEKS_MAX && `${t("{n} weeks are shown; later messages are in the list.", { n: WEEKS_MAX })} `}${day && html`<a href=${link(["queues", topic])}>${t("All days")}</a>`}</p>`;
 }
 
+// What a dry run found to change: how many messages, in the field of this name, or why none.
+const willOr = (field, will) => ({ results: [one] }) => (one[field]
+  ? html`<p>${will}</p>${one[field] > 1 && html`<p>${t("{n} messages have this id.", { n: count(one[field]) })}</p>`}`
+  : html`<p>${t("Nothing would change: the message does not wait any more.")} ${one.error && visible(one.error, 300)}</p>`);
+
 function Waiting({ topic, day }) {
   const state = useData((signal) => Promise.all([
     get(at("topics", topic, "delayed"), { limit: DELAYED_MAX }, signal), get(at("topics", topic, "half"), { limit: 200 }, signal),
@@ -145,17 +153,17 @@ function Waiting({ topic, day }) {
   const cancel = (one) => start({
     title: t("Cancel the message"), method: "POST", path: at("topics", topic, "delayed", "cancel"), body: { receipts: [one.receipt] },
     confirm: topic, cli: words("headrace", "delayed", "cancel", topic, one.receipt),
-    preview: () => t("The message of {when} will not be delivered. This cannot be undone.", { when: time(one.due_ms) }), after: state.again,
+    hasDryRun: true, preview: willOr("cancelled", t("The message of {when} will not be delivered. This cannot be undone.", { when: time(one.due_ms) })), after: state.again,
   });
   const deliver = (one) => start({
     title: t("Deliver now"), method: "POST", path: at("topics", topic, "delayed", "deliver"), body: { receipts: [one.receipt] },
     cli: words("headrace", "delayed", "deliver", topic, one.receipt),
-    preview: () => t("The message of {when} is delivered at once.", { when: time(one.due_ms) }), after: state.again,
+    hasDryRun: true, preview: willOr("delivered", t("The message of {when} is delivered at once.", { when: time(one.due_ms) })), after: state.again,
   });
   const settle = (one, verb) => start({
     title: verb === "commit" ? t("Commit") : t("Roll back"), method: "POST", path: at("topics", topic, "half", "settle"), body: { [verb]: [{ message_id: one.message_id }] },
     confirm: topic, cli: words("headrace", "half", verb, topic, one.message_id),
-    preview: () => t("Settles a half message of {group} by hand, in place of its producer.", { group: visible(one.group, 200) }), after: state.again,
+    hasDryRun: true, preview: willOr("settled_now", t("Settles a half message of {group} by hand, in place of its producer.", { group: visible(one.group, 200) })), after: state.again,
   });
   return html`<${Title} text=${topic}><button onClick=${state.again}>${t("Read again")}</button><//>
     <${Loaded} state=${state}>${(data) => html`
@@ -171,6 +179,7 @@ function Waiting({ topic, day }) {
       ]} />`}
       <h2>${t("Half messages")}</h2>
       ${data.half.length === 0 ? html`<p class="quiet">${t("none")}</p>` : html`<${Table} label=${t("Half messages")} rows=${data.half} keyOf=${(one) => one.receipt} columns=${[
+        { name: t("Age"), isNumber: true, cell: (one) => span(Math.max(Date.now() - one.received_ms, 0)) },
         { name: t("Received"), cell: (one) => time(one.received_ms) },
         { name: t("Producer group"), cell: (one) => html`<bdi>${visible(one.group, 200)}</bdi>` },
         { name: t("Message"), cell: (one) => html`<bdi class="line">${line(one.message_id)}</bdi>` },
