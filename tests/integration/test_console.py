@@ -20,6 +20,7 @@ from tests.integration.browser import (
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
+from tests.integration.streams import PARTITIONS, Thread, counting
 from tests.waiting import wait_until
 
 from headrace.http.operations import TOPIC
@@ -758,6 +759,39 @@ def test_members_are_shown_with_the_partitions_that_they_are_assigned(browser, c
     with browser.page("groups/assigned/members") as page:
         page.get_by_role("cell", name="orders 0, 1, 2").wait_for()
     client.close()
+
+
+def test_members_of_streams_groups_are_shown_with_their_tasks(browser, console_broker):
+    create_topic(console_broker.kafka, "counted", PARTITIONS)
+    thread = Thread(console_broker.address, "counting", counting("counted", "counting"))
+    wait_until(thread.has_all)
+    with browser.page("groups/counting/members") as page:
+        tasks = ", ".join(f"{part}_{number}" for part in "01" for number in range(PARTITIONS))
+        shown = page.get_by_role("region", name="Members").locator("tbody td").nth(2)
+        shown.wait_for()
+        assert shown.inner_text().replace("\nactive tasks:", ",") == f"active tasks: {tasks}"
+    thread.beat(member_epoch=-1)
+
+
+def test_the_page_of_a_group_loads_no_partition(browser, make_broker):
+    broker = make_broker()
+    create_topic(broker.kafka, "orders", 3)
+    Confluent.produce(broker.kafka, "orders", [Rec(b"k%d" % n, b"x") for n in range(9)])
+    commit(broker, "billing", 0)
+    broker.stop()
+    broker.start()
+    with browser.page("groups/billing", base=f"http://{broker.http}") as page:
+        page.get_by_text("This page loads none").wait_for()
+        lag = page.locator(".figure", has_text="records not consumed yet").locator("dd")
+        assert lag.inner_text().startswith("\N{EN DASH}")
+        for name in ("Members", "Settings", "Lag"):
+            page.get_by_role("link", name=name, exact=True).click()
+            page.locator("main :is(table, .note)").first.wait_for()
+        topic = ask(broker, "GET", "/v1/topics/orders")
+        assert {one.get("end_offset") for one in topic["partitions"]} == {None}
+        page.get_by_role("link", name="Reset offsets").click()
+        page.get_by_role("button", name="Check").click()
+        page.get_by_text("0 records are consumed again, 0 are skipped").wait_for()
 
 
 def test_clients_are_grouped_by_software_and_shown_with_their_quotas(browser, console_broker):

@@ -315,6 +315,12 @@ ANSWERS: Final[dict[str, Any]] = {
                     "assignments": [
                         Part("Assignment", {"topic": "orders", "partitions": [0, 1]}),
                     ],
+                    "tasks?": [
+                        Part(
+                            "StreamsTasks",
+                            {"role": "active", "subtopology": "0", "partitions": [0, 1]},
+                        ),
+                    ],
                 },
             )
         ],
@@ -334,6 +340,7 @@ ANSWERS: Final[dict[str, Any]] = {
                 },
             )
         ],
+        "failed?": FAILED_BROKERS,
     },
     "listPastOffsets": {
         "topic": "orders",

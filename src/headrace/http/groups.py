@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
+from headrace.broker.services.group_lags import UNKNOWN
+from headrace.broker.services.group_service import STREAMS
 from headrace.broker.services.reads import AT_END, AT_NEXT, AT_START, AT_TIME, Start
 from headrace.coordination.groups.past_offsets import COMMITTED
 from headrace.errors import HeadraceError
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from headrace.broker.services.group_service import GroupOffset, Partition
+    from headrace.broker.services.group_service import GroupMember, GroupOffset, Partition
     from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
@@ -76,6 +78,10 @@ class GroupOperations:
         )
         target["maxProperties"] = target["minProperties"] = 3
         times = {"type": "boolean", "description": "Also `lag_ms`: the age of the next record."}
+        loaded = {
+            "type": "boolean",
+            "description": "Load no partition for it: what is not in memory is null.",
+        }
         self.operations = [
             Operation("GET", groups, "listGroups", "List groups.",
                       self._list, {**PAGE, "state": text(30), "type": text(30)}),
@@ -85,7 +91,7 @@ class GroupOperations:
                       self._delete, changing),
             Operation("GET", f"{group}/offsets", "getGroupOffsets",
                       "Get the offsets and lag of a group, with `times` also in time.",
-                      self._offsets, named | {"times": times}),
+                      self._offsets, named | {"times": times, "loaded": loaded}),
             Operation("PUT", f"{group}/offsets", "moveGroup",
                       "Set the offsets of a group without members, also by time, start or end.",
                       self._move, changing, fields(["offsets"], offsets=listing(
@@ -135,6 +141,7 @@ class GroupOperations:
                     "assignments": [
                         {"topic": topic, "partitions": numbers} for topic, numbers in one.assigned
                     ],
+                    **_tasks(found.group_type, one),
                 }
                 for one in found.members
             ],
@@ -149,6 +156,8 @@ class GroupOperations:
 
     async def _offsets(self, call: Call) -> Json:
         group_id = call.path["group"]
+        if call.query.get("loaded"):
+            return {"group": group_id, **await self._loaded(group_id)}
         offsets = await self._groups.offsets(group_id)
         ages = await self._ages(offsets[:TIMES_MAX]) if call.query.get("times") else {}
         found = [
@@ -163,6 +172,19 @@ class GroupOperations:
             for one in offsets
         ]
         return {"group": group_id, "offsets": found}
+
+    async def _loaded(self, group_id: str) -> Json:
+        offsets, lags = await self._groups.committed(group_id), self._services.lags
+        if offsets is None:
+            found, failed = await lags.of_share_group(group_id)
+        else:
+            found, failed = await lags.of_places(offsets)
+        names = "topic", "partition", "offset", "lag", "lag_ms"
+        rows = [
+            dict(zip(names, (None if value == UNKNOWN else value for value in one), strict=True))
+            for one in found
+        ]
+        return {"offsets": rows, **failed_brokers(failed)}
 
     async def _past(self, call: Call) -> Json:
         topic = self._services.topics.get(call.path["topic"])
@@ -263,6 +285,13 @@ class GroupOperations:
         overrides = dict(configurations.overrides_of_group(group_id))
         answer = {"group": group_id, "config": overrides, "dry_run": call.is_dry_run}
         return tagged(answer, configurations.version_of_group(group_id))
+
+
+def _tasks(group_type: str, member: GroupMember) -> Json:
+    if group_type != STREAMS:
+        return {}
+    names = "role", "subtopology", "partitions"
+    return {"tasks": [dict(zip(names, one, strict=True)) for one in member.tasks]}
 
 
 def _moved(place: Partition, offset: int | None, error: HeadraceError | None) -> Json:

@@ -94,6 +94,11 @@ async def test_a_lag_is_also_the_age_of_the_next_record(web):
     first, second, third = (one["lag_ms"] for one in answer["offsets"])
     assert 60_000 <= first < 120_000
     assert (second, third) == (0, 0)
+    _, loaded = await web.ask("GET", "/v1/groups/g/offsets?times=true&loaded=true")
+    names = "topic", "partition", "offset", "lag"
+    assert [[one[name] for name in names] for one in loaded["offsets"]] == [
+        [one[name] for name in names] for one in answer["offsets"]
+    ]
     _, answer = await web.ask("GET", "/v1/groups/g/offsets")
     assert all("lag_ms" not in one for one in answer["offsets"])
 

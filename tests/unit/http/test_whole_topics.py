@@ -255,6 +255,12 @@ async def test_the_lag_in_the_partitions_that_are_loaded_is_kept_as_a_lower_boun
     assert (both["lag_is_partial"], both["trend"]) == (True, None)
     _, nothing = await web.ask("GET", "/v1/groups/cold/lag")
     assert nothing["points"] == [], "nothing of its lag is known"
+    _, shown = await web.ask("GET", "/v1/groups/both/offsets?loaded=true&times=true")
+    assert [(one["offset"], one["lag"]) for one in shown["offsets"]] == [(0, 3), (0, None)]
+    assert shown["offsets"][1]["lag_ms"] is None
+    assert not cold.is_loaded, "a console that asks so loads nothing"
+    _, whole = await web.ask("GET", "/v1/groups/both/offsets")
+    assert [one["lag"] for one in whole["offsets"]] == [3, 0]
 
 
 async def coordinated_by(cluster, web):

@@ -104,6 +104,17 @@ class End(NamedTuple):
     """By the offsets that were asked for; UNKNOWN: not in memory, or too many were."""
 
 
+class KnownLag(NamedTuple):
+    """Where a group stands in a partition, as far as a broker has it in memory."""
+
+    topic: str
+    partition: int
+    offset: int = UNKNOWN
+    """UNKNOWN: of a share group, the partition is not loaded."""
+    records: int = UNKNOWN
+    age_ms: int = UNKNOWN
+
+
 class Trend(NamedTuple):
     """How a lag has changed."""
 
@@ -176,6 +187,7 @@ class GroupLags:
         calls.offer_of_broker("groups.ends", self._ends_here)
         calls.offer_of_broker("groups.lag_history", self._here)
         calls.offer_of_broker("groups.lags", self._lags_here)
+        calls.offer_of_broker("groups.share_places", self._places_here)
 
     async def run(self) -> None:
         """Take a sample at each interval, until cancelled."""
@@ -243,6 +255,38 @@ class GroupLags:
         )
         return sorted(lags, key=lambda one: (-one.records, one.group)), lacks_groups, failed
 
+    async def of_places(
+        self, offsets: Mapping[Place, int]
+    ) -> tuple[list[KnownLag], Mapping[int, HeadraceError]]:
+        """(where a consumer group with these offsets stands, the brokers that did not answer)."""
+        asked = {place: {offset} for place, offset in offsets.items()}
+        ends, failed = await self._ends(asked, Ages(self._clock))
+        found = []
+        for place, offset in offsets.items():
+            end = ends.get(place)
+            if end is None:
+                found.append(KnownLag(*place, offset))
+            else:
+                lag = max(end.high_watermark - max(offset, end.start), 0)
+                found.append(KnownLag(*place, offset, lag, end.ages_ms[offset]))
+        return found, failed
+
+    async def of_share_group(
+        self, group_id: str
+    ) -> tuple[list[KnownLag], Mapping[int, HeadraceError]]:
+        """The same of a share group, in all partitions of its topics."""
+        answers = await self._calls.ask_brokers("groups.share_places", [group_id])
+        rows, failed = split(answers)
+        topics = filter(None, map(self._topics.by_id.get, self._shared.share_topics(group_id)))
+        found = {
+            (topic.name, number): KnownLag(topic.name, number)
+            for topic in sorted(topics, key=lambda one: one.name)
+            for number in range(len(topic.partitions))
+        }
+        for one in (KnownLag(*row) for part in rows.values() for row in part):
+            found[one.topic, one.partition] = one
+        return [*found.values()], failed
+
     def _shared_partitions(self, group_id: str) -> int:
         """How many partitions a share group has; 0: it is a consumer group."""
         topics = map(self._topics.by_id.get, self._shared.share_topics(group_id))
@@ -254,6 +298,20 @@ class GroupLags:
     async def _here(self, asked: Any) -> Any:
         (group_id,) = checked(asked, str)
         return [(one, *kept) for one, kept in self._samples.of(group_id, self._number()).items()]
+
+    async def _places_here(self, asked: Any) -> Any:
+        (group_id,) = checked(asked, str)
+        ages, served = Ages(self._clock), self._topics.by_name.values()
+        lags, _is_cut = first_of(
+            one
+            for one in share_lags(self._shares, served, self._topics.ownership)
+            if one.group == group_id
+        )
+        return [
+            KnownLag(one.topic, one.partition, one.offset, one.records,
+                     _age_ms(ages, one.log, one.offset) if one.records else 0)
+            for one in lags
+        ]  # fmt: skip
 
     async def _lags_here(self, asked: Any) -> Any:
         """[[group, part ...] ..., whether there are more]"""
@@ -278,13 +336,13 @@ class GroupLags:
         for places in offsets.values():
             for place, offset in places.items():
                 wanted[place].update(() if ages is None else (offset,))
-        ends, is_whole = await self._ends(wanted, ages)
+        ends, failed = await self._ends(wanted, ages)
         for group, places in offsets.items():
             known = [(ends[place], offset) for place, offset in places.items() if place in ends]
             lags = [max(end.high_watermark - max(at, end.start), 0) for end, at in known]
             times = [end.ages_ms.get(at, UNKNOWN) for end, at in known]
             unknown = len(places) - len(known)
-            unloaded = unknown if known and is_whole and group != cut_group else 0
+            unloaded = unknown if known and not failed and group != cut_group else 0
             age_ms = UNKNOWN if unloaded else _oldest(times)
             is_group_cut = unknown > 0 or group == cut_group
             parts[group] = LagPart(sum(lags), unloaded, is_group_cut, age_ms)
@@ -306,9 +364,9 @@ class GroupLags:
 
     async def _ends(
         self, places: Mapping[Place, Iterable[int]], ages: Ages | None
-    ) -> tuple[dict[Place, End], bool]:
+    ) -> tuple[dict[Place, End], Mapping[int, HeadraceError]]:
         """(the end of each of these partitions that is loaded, with the ages of these offsets,
-        whether all brokers have answered)."""
+        the brokers that did not answer)."""
         wanted: dict[str, list[list[int]]] = defaultdict(list)
         for (name, number), offsets in sorted(places.items()):
             wanted[name].append([number, *sorted(offsets)])
@@ -330,7 +388,7 @@ class GroupLags:
             )
             for name, number, start, end, found in rows
         }
-        return ends, not failed
+        return ends, failed
 
     async def _ends_here(self, asked: Any) -> Any:
         (wanted,) = checked(asked, dict)

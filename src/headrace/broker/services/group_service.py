@@ -8,7 +8,7 @@ share group's start in a partition is finished, so its start is shown as its off
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.group_listing import GroupListings
 from headrace.broker.services.owner_calls import checked
@@ -16,6 +16,7 @@ from headrace.broker.services.share_group_administration import EMPTY, SHARE, ST
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.coordination.groups.consumer_protocol import read_assignment
 from headrace.coordination.groups.conversion import CONSUMER
+from headrace.coordination.streams.commands import DescribeStreamsGroupsCommand
 from headrace.errors import (
     GroupKindMismatch,
     GroupNotEmpty,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.coordination.groups.commands import GroupDescription
 
 Partition = tuple[str, int]
+STREAMS: Final = "streams"
 
 
 class GroupMember(NamedTuple):
@@ -54,6 +56,8 @@ class GroupMember(NamedTuple):
     """What a share group's member subscribes to; None for a consumer group's."""
     assigned: Sequence[tuple[str, list[int]]] = ()
     """(topic, partitions), as far as it is known: a streams group assigns tasks."""
+    tasks: Sequence[tuple[str, str, list[int]]] = ()
+    """(role, subtopology, partitions) of a streams group's member."""
 
 
 class GroupState(NamedTuple):
@@ -99,6 +103,7 @@ class GroupService:
         """The groups of all brokers: see `GroupListings.list`."""
         for name, operation in (
             ("groups.describe", self._describe_here),
+            ("groups.tasks", self._tasks_here),
             ("groups.offsets", self._offsets_here),
             ("groups.move", self._move_here),
             ("groups.commit", self._commit_here),
@@ -120,8 +125,24 @@ class GroupService:
             answer = await self._ask("groups.describe", group_id, True)
         except RequestInvalid:  # by an older broker, which knows no assignments
             answer = await self._ask("groups.describe", group_id)
-        group_type, state, members = answer
-        return GroupState(group_type, state, [GroupMember(*one) for one in members])
+        group_type, state, rows = answer
+        members = [GroupMember(*one) for one in rows]
+        if group_type == STREAMS and members:
+            tasks = {member: found for member, *found in await self._ask("groups.tasks", group_id)}
+            members = [one._replace(tasks=tasks.get(one.member_id, [()])[0]) for one in members]
+        return GroupState(group_type, state, members)
+
+    async def _tasks_here(self, asked: Any) -> Any:
+        (group_id,) = checked(asked, str)
+        (group,) = await self._groups.submit_each(DescribeStreamsGroupsCommand([group_id]))
+        return [
+            (one.stored.member_id, [
+                (role, subtopology, [*numbers])
+                for role, tasks in one.assigned._asdict().items()
+                for subtopology, numbers in tasks.items()
+            ])
+            for one in group.members
+        ]  # fmt: skip
 
     async def _describe_here(self, asked: Any) -> Any:
         is_older = isinstance(asked, list | tuple) and len(asked) == 1
@@ -200,6 +221,14 @@ class GroupService:
                 if not isinstance(read, HeadraceError):
                     lags[name, number] = read.start_offset, read.end_offset
         return [_with_lag(one, lags.get((one.topic, one.partition))) for one in found]
+
+    async def committed(self, group_id: str) -> dict[Partition, int] | None:
+        """The offsets of a consumer group, None of a share group: loads no partition to know its
+        lag. Raises GroupUnknown."""
+        if self._shares.has(group_id):
+            return None
+        found = await self._ask("groups.offsets", group_id)
+        return {(name, number): offset for name, number, offset, *_ in found}
 
     async def _offsets_here(self, asked: Any) -> list[GroupOffset]:
         """Lags of consumer groups are left to the caller."""

@@ -39,9 +39,11 @@ function List({ query }) {
 }
 
 function Group({ name, tab, query }) {
+  // A page loads no partition; a reset does in any case, and counts from what is there.
+  const asked = tab === "reset" ? {} : { loaded: true };
   const state = useData((signal) => Promise.all([
-    get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), { times: true }, signal),
-  ]).then(([group, { offsets }]) => ({ ...group, offsets })), [name]);
+    get(at("groups", name), {}, signal), get(at("groups", name, "offsets"), asked, signal),
+  ]).then(([group, { offsets, failed }]) => ({ ...group, offsets, failed })), [name, tab === "reset"]);
   const [dialog, start] = useAction();
   const remove = () => start({
     title: t("Delete the group"), verb: t("Delete"), method: "DELETE", path: at("groups", name), hasDryRun: true, confirm: name,
@@ -63,13 +65,17 @@ function Group({ name, tab, query }) {
     ${dialog}`;
 }
 
+// Of a streams group's tasks, which are called subtopology_partition.
+const roleName = (role) => ({ active: t("active tasks"), standby: t("standby tasks"), warmup: t("warm-up tasks") })[role] ?? role;
+
 function Members({ group }) {
   if (group.members.length === 0) return html`<${Empty} text=${t("The group has no members. Start a consumer:")} command=${words("headrace", "consume", group.offsets[0]?.topic ?? "orders", "--group", group.group)} />`;
   return html`<${Table} label=${t("Members")} rows=${group.members} keyOf=${(one) => one.id} columns=${[
     { name: t("Client"), cell: (one) => html`<bdi>${visible(one.client_id, 200)}</bdi>` },
     { name: t("Host"), cell: (one) => one.host },
-    { name: t("Assigned partitions"), cell: (one) => (one.assignments.length === 0 ? t("none") : one.assignments.map(({ topic, partitions }) =>
-      html`<div><a href=${link(["topics", topic, "partitions"])}><bdi>${visible(topic, 250)}</bdi></a> ${partitions.join(", ")}</div>`)) },
+    { name: t("Assigned partitions"), cell: (one) => (one.assignments.length + (one.tasks?.length ?? 0) === 0 ? t("none") : html`
+      ${one.assignments.map(({ topic, partitions }) => html`<div><a href=${link(["topics", topic, "partitions"])}><bdi>${visible(topic, 250)}</bdi></a> ${partitions.join(", ")}</div>`)}
+      ${one.tasks?.map(({ role, subtopology, partitions }) => html`<div>${roleName(role)}: ${partitions.map((number) => `${visible(subtopology, 100)}_${number}`).join(", ")}</div>`)}`) },
     { name: t("Member"), cell: (one) => html`<bdi class="line">${visible(one.id, 200)}</bdi>` },
     { name: t("Instance"), cell: (one) => html`<bdi>${visible(one.instance_id ?? "–", 200)}</bdi>` },
   ]} />`;

@@ -8,7 +8,12 @@ import { t } from "../words.js";
 
 const REFRESH_MS = 15_000;
 
-const lagOf = (offsets) => offsets.reduce((sum, one) => sum + (one.lag ?? 0), 0);
+// Of the partitions that a broker has loaded: a lower bound unless it is all of them.
+function lagOf(offsets) {
+  const known = offsets.filter((one) => one.lag != null);
+  if (known.length === 0 && offsets.length > 0) return "–";
+  return (known.length < offsets.length ? "≥ " : "") + count(known.reduce((sum, one) => sum + one.lag, 0));
+}
 
 // The age of the oldest record that waits; a lower bound where that of a partition is not known.
 function lagInTime(offsets) {
@@ -19,11 +24,13 @@ function lagInTime(offsets) {
 
 export function Lag({ group, query, again }) {
   return html`<dl class="figures">
-      <${Figure} name=${t("Lag")} value=${count(lagOf(group.offsets))} note=${t("records not consumed yet")} />
+      <${Figure} name=${t("Lag")} value=${lagOf(group.offsets)} note=${t("records not consumed yet")} />
       <${Figure} name=${t("Lag in time")} value=${lagInTime(group.offsets)} note=${t("age of the oldest record that is not consumed")} />
       <${Figure} name=${t("Members")} value=${count(group.members.length)} note=${group.state} />
       <${Figure} name=${t("Type")} value=${group.type} />
     </dl>
+    <${Missing} failed=${group.failed} />
+    ${group.offsets.some((one) => one.lag == null) && html`<p class="quiet">${t("–: not known, because the partition was not used since its broker's start. This page loads none.")}</p>`}
     <${History} name=${group.group} />
     <p><button onClick=${again}>${t("Read again")}</button></p>
     ${group.offsets.length === 0
