@@ -226,6 +226,7 @@ export const words = {
   "Reason contains": "原因包含",
   "Received": "收到时间",
   "Records a second at most": "每秒最多记录数",
+  "Sent back at most (times)": "最多送回次数",
   "Records in": "写入记录",
   "Records": "记录",
   "Redrive": "送回",

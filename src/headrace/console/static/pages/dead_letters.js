@@ -11,6 +11,7 @@ import { Jobs } from "./jobs.js";
 import { Letter, Origin } from "./letter.js";
 
 const PAGE = 100;
+const LOOP_MAX = 3; // what a redrive keeps to unless told otherwise
 const placeOf = (one) => `${one.partition}:${one.letter_offset}`;
 
 export const Page = ({ path, query }) => {
@@ -43,6 +44,7 @@ function Desk({ name, query }) {
   const [turn, setTurn] = useState(0);
   const [chosen, setChosen] = useState(() => new Set());
   const [rate, setRate] = useState("");
+  const [loopMax, setLoopMax] = useState("");
   const [dialog, start] = useAction();
   const path = at("dead-letters", name);
   const state = useData((signal) => get(path, {}, signal), [name, turn]);
@@ -50,9 +52,10 @@ function Desk({ name, query }) {
     setChosen(new Set());
     setTurn((before) => before + 1);
   };
-  const redrive = (wanted) => start(redriveAction(name, { ...wanted, ...(rate && { rate: Number(rate) }) }, changed));
+  const redrive = (wanted) => start(redriveAction(name, { ...wanted, ...(rate && { rate: Number(rate) }), ...(loopMax && { loop_max: Number(loopMax) }) }, changed));
   return html`<${Title} text=${name}>
       <${Field} label=${t("Records a second at most")}><input type="number" min="1" max="1000000" value=${rate} onInput=${(event) => setRate(event.target.value)} /><//>
+      <${Field} label=${t("Sent back at most (times)")}><input type="number" min="1" max="1000" placeholder=${LOOP_MAX} value=${loopMax} onInput=${(event) => setLoopMax(event.target.value)} /><//>
       <button onClick=${() => redrive({})}>${t("Send all back")}</button>
       <button onClick=${changed}>${t("Read again")}</button><//>
     <${Loaded} state=${state}>${(data) => html`
