@@ -207,7 +207,7 @@ def test_a_redrive_is_followed_and_stopped(browser, letters_broker):
     records = [share_letter(number, "later") for number in range(300)]
     Confluent.produce(letters_broker.kafka, TOPIC, records)
     with browser.page("jobs") as page:
-        page.get_by_text("No job has run on this broker").wait_for()
+        page.get_by_text("No job has run since").wait_for()
         ask(letters_broker, "POST", "/v1/redrives", {"topic": TOPIC, "rate": 5})
         page.reload()
         page.get_by_role("link", name="Redrive").wait_for()

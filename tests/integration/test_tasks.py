@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from types import SimpleNamespace
 from typing import Any
 
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -67,6 +68,28 @@ def test_tasks_are_listed_shown_completed_and_stopped(make_broker) -> None:
     wait_until(lambda: listed()[redrive] == ("redrive", "cancelled"))
     assert "has ended already: done" in run(broker, "task", "stop", search)
     assert "headrace task list" in run(broker, "task", "show", "0" * 32, code=3)
+
+
+def test_the_tasks_of_all_workers_are_listed_shown_and_stopped_by_any(make_broker) -> None:
+    broker = make_broker("--workers", "2")
+    workers = [SimpleNamespace(kafka=broker.kafka, http=one) for one in broker.http.split(",")]
+    create_topic(broker.kafka, "orders", 4)
+    Confluent.produce(broker.kafka, "orders", [Rec(b"k%d" % n, b"v") for n in range(30)])
+    body = {"topic": "orders", "key": "k1"}
+    started = [ask(one, "POST", "/v1/searches", body) for one in workers]
+    brokers = {one["id"]: one["broker"] for one in started}
+    assert len({*brokers.values()}) == 2
+    for one in workers:
+        found = json.loads(run(one, "task", "list", "--json"))
+        assert {task["id"]: task["broker"] for task in found["tasks"]} == brokers
+        assert "failed" not in found
+    for one, task in zip(workers, reversed(started), strict=True):
+        path = f"/v1/searches/{task['id']}"
+        wait_until(lambda one=one, path=path: ask(one, "GET", path)["state"] == "done")
+        shown = json.loads(run(one, "task", "show", task["id"], "--json"))
+        assert [found["key"] for found in shown["results"]] == ["k1"]
+        ask(one, "DELETE", path)
+    assert json.loads(run(workers[0], "task", "list", "--json")) == {"tasks": []}
 
 
 def test_a_letter_and_the_journal_of_a_partition_are_shown(make_broker) -> None:

@@ -1,7 +1,7 @@
-"""`headrace task`: the searches, traces and redrives that a broker runs in the background.
+"""`headrace task`: the searches, traces and redrives that brokers run in the background.
 
-Invariants: uses HTTP. Each broker knows its own tasks alone, in memory; which broker is asked is
-what --http says.
+Invariants: uses HTTP; any broker answers for the tasks of all, which each keeps in memory. A broker
+that does not answer is named.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from headrace.cli.completion import session_of
-from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
+from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of
 
@@ -29,7 +29,7 @@ def _complete_ids(
     ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     try:
-        found = _tasks(Web(session_of(ctx)))
+        found, _ = _tasks(Web(session_of(ctx)))
     except CommandFailed:
         return []
     return [
@@ -53,8 +53,7 @@ def task() -> None:
       headrace task stop 1f0c3a
 
     The console and POST /v1/searches, /v1/traces, /v1/redrives start them. The first characters of
-    an ID are enough. A broker keeps the last 64 that have ended, until it restarts; name another
-    broker with --http.
+    an ID are enough. Each broker keeps the last 64 that have ended, until it restarts.
     """
 
 
@@ -65,18 +64,20 @@ def task() -> None:
 @AS_JSON
 @click.pass_obj
 def list_(session: CliSession, /, kind: str | None, is_running: bool, as_json: bool) -> None:
-    """List the tasks of a broker that you may see, the newest first."""
-    found = _tasks(Web(session), kind)
+    """List the tasks of all brokers that you may see, the newest first."""
+    found, failed = _tasks(Web(session), kind)
     if is_running:
         found = [one for one in found if one["state"] == RUNNING]
     if as_json:
-        print_json({"tasks": found})
-        return
-    print_table(
-        ["id", "kind", "state", "progress", "results", "started", "asked"],
-        [_row(one) for one in found],
-        empty="no such tasks on this broker: they end with it, and others have their own (--http)",
-    )
+        print_json({"tasks": found, **({"failed": failed} if failed else {})})
+    else:
+        print_table(
+            ["id", "broker", "kind", "state", "progress", "results", "started", "asked"],
+            [_row(one) for one in found],
+            empty="no such tasks: a broker keeps them until it restarts",
+        )
+    if failed:
+        raise _missing(failed, "its tasks are not listed")
 
 
 @task.command()
@@ -121,24 +122,35 @@ def stop(session: CliSession, /, task_id: str) -> None:
     click.echo(f"{one['kind']} {one['id']}: {after['state']}")
 
 
-def _tasks(web: Web, kind: str | None = None) -> list[dict[str, Any]]:
-    found = [
-        {"kind": name, **one}
-        for path, name in KINDS.items()
-        if kind in {None, name}
-        for one in web.ask("GET", path_of(path))[path]
-    ]
-    return sorted(found, key=lambda one: (-one["started_ms"], one["id"]))
+def _tasks(web: Web, kind: str | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the tasks, the brokers that did not answer, each with its error)."""
+    paths = [path for path, name in KINDS.items() if kind in {None, name}]
+    answers = {path: web.ask("GET", path_of(path)) for path in paths}
+    found = [{"kind": KINDS[path], **one} for path in paths for one in answers[path][path]]
+    failed = {one["broker"]: one for path in paths for one in answers[path].get("failed", ())}
+    found.sort(key=lambda one: (-one["started_ms"], one["id"]))
+    return found, [failed[broker] for broker in sorted(failed)]
+
+
+def _missing(failed: list[dict[str, Any]], effect: str) -> CommandFailed:
+    numbers = ", ".join(str(one["broker"]) for one in failed)
+    error = failed[0]["error"]
+    return CommandFailed(
+        f"broker {numbers} did not answer: {effect} ({error['detail']})",
+        str(error["next_step"]).capitalize(),
+        FAILED,
+    )
 
 
 def _one(web: Web, task_id: str) -> dict[str, Any]:
     """The task whose id begins so. Raises CommandFailed."""
-    found = [one for one in _tasks(web) if one["id"].startswith(task_id)]
+    tasks, failed = _tasks(web)
+    found = [one for one in tasks if one["id"].startswith(task_id)]
+    if not found and failed:
+        raise _missing(failed, f"it may have the task {task_id!r}")
     if not found:
         raise CommandFailed(
-            f"this broker has no task {task_id!r}",
-            "See headrace task list. Another broker has its own: name it with --http HOST:PORT",
-            NOT_FOUND,
+            f"no broker has a task {task_id!r}", "See headrace task list", NOT_FOUND
         )
     if len(found) > 1:
         ids = ", ".join(one["id"] for one in found[:5])
@@ -152,7 +164,8 @@ def _path(one: dict[str, Any]) -> str:
 
 def _row(one: dict[str, Any]) -> list[Cell]:
     return [
-        *(one["id"], one["kind"], one["state"], _progress(one), one["result_count"]),
+        *(one["id"], one["broker"], one["kind"], one["state"], _progress(one)),
+        one["result_count"],
         *(iso_time(one["started_ms"]), _text(one["asked"])),
     ]
 

@@ -110,6 +110,7 @@ EVENT: Final = Part(
 )
 TASK_FIELDS: Final[Json] = {
     "id": "b1946ac92492d234",
+    "broker": 0,
     "state": "running",
     "asked": {},
     "started_ms": AT_MS,
@@ -251,3 +252,85 @@ STREAM: Final = Part(
     {"event": "rates", "data": '{"at_ms": 1764201600000}', "id?": "19acdeadbeef-12"},
 )
 """Each event of a stream (OpenAPI has no schema for a stream as a whole); `data` is JSON."""
+
+
+def _of_each(name: str, **done: int) -> Json:
+    """The answer of a change of delayed records; `done`: what counts them."""
+    record: Json = {"receipt?": "0.1764201600000.17", "message_id?": "payment-7"}
+    results = [Part(name, {**record, **done, **PROBLEM_TEXT})]
+    return {**TIMED, "dry_run": False, "results": results, "failed?": FAILED}
+
+
+OF_TIMERS: Final[Json] = {
+    "listDelayed": {
+        **TIMED,
+        "delayed": [
+            Part(
+                "DelayedRecord",
+                {
+                    "receipt": "0.1764201600000.17",
+                    "partition": 0,
+                    "due_ms": AT_MS,
+                    "timestamp_ms": AT_MS,
+                    "message_id": OrNull("payment-7"),
+                    "key": OrNull("customer-7"),
+                    "value_bytes": 120,
+                },
+            )
+        ],
+        "next_page_token?": TOKEN,
+        "failed?": FAILED,
+    },
+    "cancelDelayed": _of_each("CancelResult", cancelled=1),
+    "deliverDelayed": _of_each("DeliverResult", delivered=1),
+    "listRefusedDelayed": {
+        **TIMED,
+        "refused": [
+            Part(
+                "RefusedDelayedRecord",
+                {
+                    "partition": 0,
+                    "offset": 41,
+                    "refused_ms": AT_MS,
+                    "reason": "the checksum is wrong",
+                },
+            )
+        ],
+        "failed?": FAILED,
+    },
+    "listHalfMessages": {
+        **TIMED,
+        "half": [
+            Part(
+                "HalfMessage",
+                {**HALF, **{f"{name}?": one for name, one in PENDING.items()}, **SETTLED},
+            )
+        ],
+        "next_page_token?": TOKEN,
+        "failed?": FAILED,
+    },
+    "settleHalfMessages": {
+        **TIMED,
+        "dry_run": False,
+        "results": [
+            Part(
+                "HalfResult",
+                {
+                    "receipt?": "0.17",
+                    "message_id?": "payment-7",
+                    "ok": True,
+                    "outcome?": "committed",
+                    "settled_now?": 1,
+                    **PROBLEM_TEXT,
+                },
+            )
+        ],
+        "failed?": FAILED,
+    },
+    "pollHalfChecks": {
+        "group": "payments",
+        "checks": [Part("HalfCheck", {"topic": "orders", **HALF, **PENDING, **CONTENT})],
+        "failed?": FAILED_BROKERS,
+    },
+}
+"""The answers about delayed records and half messages."""

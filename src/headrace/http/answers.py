@@ -21,13 +21,12 @@ from headrace.http.answer_parts import (
     FAILED,
     FAILED_BROKERS,
     FAILED_TOPICS,
-    HALF,
     ID,
     KEY,
     LETTER,
     MESSAGE,
     MESSAGE_PLACE,
-    PENDING,
+    OF_TIMERS,
     PROBLEM,
     PROBLEM_TEXT,
     QUEUE,
@@ -35,12 +34,10 @@ from headrace.http.answer_parts import (
     RECORD,
     SESSION,
     SETTING,
-    SETTLED,
     STREAM,
     TASK,
     TASK_AND_RESULTS,
     TENANT,
-    TIMED,
     TOKEN,
     UNREADABLE,
 )
@@ -190,107 +187,7 @@ ANSWERS: Final[dict[str, Any]] = {
         "FollowedRecord",
         {"event": "record", "data": '{"partition": 0, "offset": 41, "value": "hello"}'},
     ),
-    # delayed records and half messages
-    "listDelayed": {
-        **TIMED,
-        "delayed": [
-            Part(
-                "DelayedRecord",
-                {
-                    "receipt": "0.1764201600000.17",
-                    "partition": 0,
-                    "due_ms": AT_MS,
-                    "timestamp_ms": AT_MS,
-                    "message_id": OrNull("payment-7"),
-                    "key": OrNull("customer-7"),
-                    "value_bytes": 120,
-                },
-            )
-        ],
-        "next_page_token?": TOKEN,
-        "failed?": FAILED,
-    },
-    "cancelDelayed": {
-        **TIMED,
-        "dry_run": False,
-        "results": [
-            Part(
-                "CancelResult",
-                {
-                    "receipt?": "0.1764201600000.17",
-                    "message_id?": "payment-7",
-                    "cancelled": 1,
-                    **PROBLEM_TEXT,
-                },
-            )
-        ],
-        "failed?": FAILED,
-    },
-    "deliverDelayed": {
-        **TIMED,
-        "dry_run": False,
-        "results": [
-            Part(
-                "DeliverResult",
-                {
-                    "receipt?": "0.1764201600000.17",
-                    "message_id?": "payment-7",
-                    "delivered": 1,
-                    **PROBLEM_TEXT,
-                },
-            )
-        ],
-        "failed?": FAILED,
-    },
-    "listRefusedDelayed": {
-        **TIMED,
-        "refused": [
-            Part(
-                "RefusedDelayedRecord",
-                {
-                    "partition": 0,
-                    "offset": 41,
-                    "refused_ms": AT_MS,
-                    "reason": "the checksum is wrong",
-                },
-            )
-        ],
-        "failed?": FAILED,
-    },
-    "listHalfMessages": {
-        **TIMED,
-        "half": [
-            Part(
-                "HalfMessage",
-                {**HALF, **{f"{name}?": one for name, one in PENDING.items()}, **SETTLED},
-            )
-        ],
-        "next_page_token?": TOKEN,
-        "failed?": FAILED,
-    },
-    "settleHalfMessages": {
-        **TIMED,
-        "dry_run": False,
-        "results": [
-            Part(
-                "HalfResult",
-                {
-                    "receipt?": "0.17",
-                    "message_id?": "payment-7",
-                    "ok": True,
-                    "outcome?": "committed",
-                    "settled_now?": 1,
-                    **PROBLEM_TEXT,
-                },
-            )
-        ],
-        "failed?": FAILED,
-    },
-    "pollHalfChecks": {
-        "group": "payments",
-        "checks": [Part("HalfCheck", {"topic": "orders", **HALF, **PENDING, **CONTENT})],
-        "failed?": FAILED_BROKERS,
-    },
+    **OF_TIMERS,
     # groups
     "listGroups": {
         "groups": [
@@ -625,9 +522,9 @@ ANSWERS: Final[dict[str, Any]] = {
         "next_page_token?": "8.0",
     },
     **{f"start{kind}": TASK for kind in ("Search", "Trace", "Redrive")},
-    "listSearchTasks": {"searches": [TASK]},
-    "listTraceTasks": {"traces": [TASK]},
-    "listRedriveTasks": {"redrives": [TASK]},
+    "listSearchTasks": {"searches": [TASK], "failed?": FAILED_BROKERS},
+    "listTraceTasks": {"traces": [TASK], "failed?": FAILED_BROKERS},
+    "listRedriveTasks": {"redrives": [TASK], "failed?": FAILED_BROKERS},
     **{f"get{kind}": TASK_AND_RESULTS for kind in ("Search", "Trace", "Redrive")},
     **{f"follow{kind}": STREAM for kind in ("Search", "Trace", "Redrive")},
     **{f"cancel{kind}": TASK for kind in ("Search", "Trace", "Redrive")},

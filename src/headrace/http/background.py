@@ -1,25 +1,27 @@
 """Tasks over HTTP: start one, see its progress and results, cancel it.
 
 Invariants: one shape for searches, traces and redrives. A task lives in the memory of the broker
-that was asked, and is lost with it.
+that was asked to start it, and is lost with it; any broker lists, shows, follows and cancels those
+of all. A broker that does not answer may have the task that is asked for, and is named.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import copy
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
 
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.tenant_shares import SharedPlaces
-from headrace.broker.services.background_tasks import RESULTS_MAX, unknown_task
-from headrace.errors import HeadraceError
+from headrace.broker.services.background_tasks import RESULTS_MAX, TaskUnknown, unknown_task
+from headrace.broker.services.owner_calls import checked, split
+from headrace.errors import HeadraceError, Retriable
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, integer, text
+from headrace.http.partitions import failed_brokers
 from headrace.http.problems import Contradiction, details
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from headrace.broker.services.background_tasks import BackgroundTask, BackgroundTasks
+    from headrace.broker.services.background_tasks import BackgroundTask
+    from headrace.broker.services.services import Services
     from headrace.http.schemas import Schema
 
 TASK: Final = text(64, 1)
@@ -35,7 +38,13 @@ FOLLOWERS_MAX: Final = 64
 EVENT_RESULTS: Final = 50
 POLL_S: Final = 0.2
 """Between two looks at a task that is followed: it knows no followers."""
+POLL_OTHERS_S: Final = 1.0
+"""The same of a task of another broker."""
 KEEP_ALIVE_TURNS: Final = 75
+LIST_S: Final = 5.0
+"""How long a list waits for other brokers."""
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Of the results that a broker sends at a time; the last one may go beyond."""
 
 
 class TaskOperations:
@@ -43,14 +52,15 @@ class TaskOperations:
 
     def __init__(
         self,
-        tasks: BackgroundTasks,
+        services: Services,
         kind: str,
         summary: str,
         body: Schema,
         begin: Callable[[Call], Awaitable[BackgroundTask]],
     ) -> None:
         """`kind`: its name in the plural with an s is the path's. `begin` starts a task."""
-        self._tasks = tasks
+        self._tasks, self._calls = services.tasks, services.calls
+        self._broker_id = services.calls.broker_id
         self._kind = kind
         self._begin = begin
         self._followers = SharedPlaces(f"clients that follow {plural(kind)}", FOLLOWERS_MAX)
@@ -59,7 +69,7 @@ class TaskOperations:
         self.operations = [
             Operation("POST", path, f"start{title}", summary, self._start, body=body,
                       success="202"),
-            Operation("GET", path, f"list{title}Tasks", f"List this broker's {plural(kind)}.",
+            Operation("GET", path, f"list{title}Tasks", f"List the {plural(kind)} of all brokers.",
                       self._list),
             Operation("GET", f"{path}/{{task}}", f"get{title}",
                       f"Get the progress and results of a {kind}.", self._get, {**named, **PAGE}),
@@ -70,102 +80,169 @@ class TaskOperations:
             Operation("DELETE", f"{path}/{{task}}", f"cancel{title}",
                       f"Cancel a {kind}, or remove a finished one.", self._cancel, named),
         ]  # fmt: skip
+        self._calls.offer_of_broker(f"{plural(kind)}.list", self._list_here)
+        self._calls.offer_of_broker(f"{plural(kind)}.get", self._get_here)
+        self._calls.offer_of_broker(f"{plural(kind)}.cancel", self._cancel_here)
 
     async def _start(self, call: Call) -> Response:
         task = await self._begin(call)
         task.owner = str(call.session.principal)
         headers = {"Location": f"/v1/{plural(self._kind)}/{task.id}"}
-        return JSONResponse(_shown(task), 202, headers)
+        return JSONResponse(self._public(self._shown(task)), 202, headers)
+
+    def _shown(self, task: BackgroundTask) -> Json:
+        shown: Json = {
+            "id": task.id,
+            "broker": self._broker_id,
+            "state": task.state,
+            "asked": task.asked,
+            "started_ms": task.started_ms,
+            "progress": task.progress,
+            "result_count": len(task.results),
+            "owner": task.owner,
+        }
+        if task.ended_ms >= 0:
+            shown["ended_ms"] = task.ended_ms
+        if task.error is not None:
+            shown["error"] = details(task.error)
+        return shown
+
+    @staticmethod
+    def _public(shown: Json) -> Json:
+        """Without what decides who may see it."""
+        return {name: value for name, value in shown.items() if name != "owner"}
+
+    # --- what each broker knows: as texts, in which another one finds only JSON ---------------
+
+    async def _list_here(self, asked: Any) -> str:
+        checked(asked)
+        return json.dumps([self._shown(task) for task in self._tasks.list(self._kind)])
+
+    async def _get_here(self, asked: Any) -> list[str] | None:
+        """The task and its results [first, end), fewer if they are large; None: it is not here."""
+        task_id, first, end = checked(asked, str, int, int)
+        try:
+            task = self._tasks.get(self._kind, task_id)
+        except TaskUnknown:
+            return None
+        found = [json.dumps(self._shown(task))]
+        bytes_left = PAGE_BYTES
+        for one in task.results[first:end]:
+            found.append(json.dumps(one))
+            bytes_left -= len(found[-1])
+            if bytes_left <= 0:
+                break
+        return found
+
+    async def _cancel_here(self, asked: Any) -> str | None:
+        (task_id,) = checked(asked, str)
+        try:
+            return json.dumps(self._shown(await self._tasks.cancel(self._kind, task_id)))
+        except TaskUnknown:
+            return None
+
+    # --- of all brokers -----------------------------------------------------------------------
 
     async def _list(self, call: Call) -> Json:
+        answers = await self._calls.ask_brokers(f"{plural(self._kind)}.list", [], limit_s=LIST_S)
+        found, failed = split(answers)
         mine = [
-            task
-            for task in self._tasks.list(self._kind)
-            if call.rights.is_mine(task.owner, Right.DESCRIBE)
+            self._public(task)
+            for broker in found.values()
+            for task in json.loads(broker)
+            if call.rights.is_mine(task["owner"], Right.DESCRIBE)
         ]
-        return {plural(self._kind): [_shown(task) for task in mine]}
+        return {plural(self._kind): mine, **failed_brokers(failed)}
 
-    def _task(self, call: Call, right: Right) -> BackgroundTask:
-        """Raises TaskUnknown, also for a task of another principal."""
-        task = self._tasks.get(self._kind, call.path["task"])
-        self._require_mine(task, call, right)
-        return task
+    async def _find(
+        self, call: Call, right: Right, first: int = 0, end: int = 0, at: int | None = None
+    ) -> tuple[Json, list[Json]]:
+        """(the task of this path, its results from `first` on); `at`: the broker that has it.
 
-    def _require_mine(self, task: BackgroundTask, call: Call, right: Right) -> None:
-        if not call.rights.is_mine(task.owner, right):
-            raise unknown_task(self._kind, task.id)
+        Raises TaskUnknown, also for one of another principal; BrokerUnreachable if a broker that
+        may have it does not answer.
+        """
+        task_id = call.path["task"]
+        asked, name = (task_id, first, end), f"{plural(self._kind)}.get"
+        failed: dict[int, HeadraceError] = {}
+        found = await self._calls.ask_broker(name, self._broker_id if at is None else at, asked)
+        if found is None and at is None:
+            answers, failed = split(await self._calls.ask_others(name, asked))
+            found = next(filter(None, answers.values()), None)
+        if found is None:
+            for error in failed.values():
+                if isinstance(error, Retriable):  # else it is of another version
+                    raise error
+            raise unknown_task(self._kind, task_id)
+        task, *results = map(json.loads, found)
+        if not call.rights.is_mine(task["owner"], right):
+            raise unknown_task(self._kind, task_id)
+        return task, results
 
     async def _get(self, call: Call) -> Json:
-        task = self._task(call, Right.DESCRIBE)
         first = _first(call.query.get("page_token", ""))
-        end = first + call.query.get("limit", LIMIT_DEFAULT)
-        # Copied: what this client may not see is left out of the answer, not of the results.
-        answer = _shown(task) | {"results": copy.deepcopy(task.results[first:end])}
-        if end < len(task.results):
+        limit = call.query.get("limit", LIMIT_DEFAULT)
+        task, results = await self._find(call, Right.DESCRIBE, first, first + limit)
+        answer = self._public(task) | {"results": results}
+        end = first + len(results)
+        if results and end < task["result_count"]:
             answer["next_page_token"] = _token(end)
         return answer
 
     async def _follow(self, call: Call) -> Response:
         """Each event has the number of results that came so far as its id, so that a client that
         comes back gets the others alone."""
-        task = self._task(call, Right.DESCRIBE)
         last = call.request.headers.get("last-event-id", "")
         first = int(last) if last.isascii() and last.isdigit() else call.query.get("from", 0)
-        return EventStream(self._events(task, int(first), call), self._followers.take(call.tenant))
+        task, _ = await self._find(call, Right.DESCRIBE)
+        place = self._followers.take(call.tenant)
+        return EventStream(self._events(task["broker"], int(first), call), place)
 
-    async def _events(self, task: BackgroundTask, first: int, call: Call) -> AsyncIterator[bytes]:
+    async def _events(self, broker: int, first: int, call: Call) -> AsyncIterator[bytes]:
         said: Json = {}
         quiet = 0
+        poll_s = POLL_S if broker == self._broker_id else POLL_OTHERS_S
         while True:
             try:
                 call.check_again()  # rights may have been withdrawn
-                self._require_mine(task, call, Right.DESCRIBE)
+                asked = first, first + EVENT_RESULTS, broker
+                task, results = await self._find(call, Right.DESCRIBE, *asked)
             except HeadraceError as error:
                 yield event("problem", call.shown(details(error)))
                 return
-            is_over = task.ended_ms >= 0  # before its results are read: no later ones come
-            while first < len(task.results):
-                part: Json = {"results": copy.deepcopy(task.results[first : first + EVENT_RESULTS])}
-                first += len(part["results"])
+            if results:
+                first += len(results)
+                part: Json = {"results": results}
                 call.rights.filter(part)
                 yield event("results", call.shown(part), str(first))
-            now = call.shown(_shown(task))
+                if first < task["result_count"]:
+                    continue
+            now = call.shown(self._public(task))
             quiet = 0 if now != said else quiet + 1
             if now != said:
-                said = json.loads(json.dumps(now))
+                said = now
                 yield event("progress", now, str(first))
-            if is_over:
+            if "ended_ms" in now:
                 yield event("end", now, str(first))
                 return
             if quiet % KEEP_ALIVE_TURNS == KEEP_ALIVE_TURNS - 1:
                 yield b": still there\n\n"
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(poll_s)
 
     async def _cancel(self, call: Call) -> Json:
-        task = self._task(call, Right.ALTER)
-        call.body = task.asked  # what the audit log names
-        return _shown(await self._tasks.cancel(self._kind, task.id))
+        task, _ = await self._find(call, Right.ALTER)
+        call.body = task["asked"]  # what the audit log names
+        asked = [task["id"]]
+        name = f"{plural(self._kind)}.cancel"
+        shown = await self._calls.ask_broker(name, task["broker"], asked)
+        if shown is None:
+            raise unknown_task(self._kind, task["id"])
+        return self._public(json.loads(shown))
 
 
 def plural(kind: str) -> str:
     """The kind's name in a path."""
     return f"{kind}es" if kind.endswith("ch") else f"{kind}s"
-
-
-def _shown(task: BackgroundTask) -> Json:
-    shown: Json = {
-        "id": task.id,
-        "state": task.state,
-        "asked": task.asked,
-        "started_ms": task.started_ms,
-        "progress": task.progress,
-        "result_count": len(task.results),
-    }
-    if task.ended_ms >= 0:
-        shown["ended_ms"] = task.ended_ms
-    if task.error is not None:
-        shown["error"] = details(task.error)
-    return shown
 
 
 def _token(first: int) -> str:

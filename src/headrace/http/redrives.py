@@ -68,7 +68,7 @@ class RedriveOperations:
             "description": "'rate' has no effect with 'dry_run': omit it"
         }
         summary = "Redrive the records of a dead letter topic in a task, each once."
-        self.operations = TaskOperations(tasks, "redrive", summary, body, self._begin).operations
+        self.operations = TaskOperations(services, "redrive", summary, body, self._begin).operations
 
     async def _begin(self, call: Call) -> BackgroundTask:
         body = call.body

@@ -98,7 +98,7 @@ class SearchOperations:
             max=integer(1, RESULTS_MAX, default=1_000),
             page_token=text(2_000, description="Where another search ended: `next_page_token`."),
         )
-        started = TaskOperations(tasks, "search", "Find messages in a task.", body, self._begin)
+        started = TaskOperations(services, "search", "Find messages in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/messages", "findMessages",
                       "Find messages by id, key, tag, header, time or an expression, with states.",

@@ -64,7 +64,7 @@ class TraceOperations:
                 "anyOf": [needing("message_id", name) for name in ("partition", "offset")],
             },
         }
-        started = TaskOperations(tasks, "trace", "Trace a message in a task.", body, self._begin)
+        started = TaskOperations(services, "trace", "Trace a message in a task.", body, self._begin)
         self.operations = [
             Operation("GET", "/v1/topics/{topic}/trace", "traceMessage",
                       "Trace a message, by its id or its partition and offset.",

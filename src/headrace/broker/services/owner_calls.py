@@ -43,7 +43,7 @@ class OwnerCalls:
     ) -> None:
         self._owners = owners
         self._brokers = brokers
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._of_partition: dict[str, OfPartition] = {}
         self._of_broker: dict[str, OfBroker] = {}
 
@@ -93,7 +93,7 @@ class OwnerCalls:
 
     async def ask_broker(self, name: str, broker_id: int, asked: Any, time_s: float = 0) -> Any:
         """The result of one broker. Raises HeadraceError."""
-        if broker_id == self._broker_id:
+        if broker_id == self.broker_id:
             return await self._of_broker[name](asked)
         answer = await self._owners.call(
             broker_id,
@@ -112,13 +112,13 @@ class OwnerCalls:
 
     async def ask_next(self, name: str, asked: Any, limit_s: float) -> dict[int, Any]:
         """The same, of the live broker after this one, if there is another one."""
-        others = sorted(broker.id for broker in self._brokers() if broker.id != self._broker_id)
-        after = [one for one in others if one > self._broker_id]
+        others = sorted(broker.id for broker in self._brokers() if broker.id != self.broker_id)
+        after = [one for one in others if one > self.broker_id]
         return await self._ask_each((after or others)[:1], name, asked, 0, limit_s)
 
     async def ask_others(self, name: str, asked: Any, time_s: float = 0) -> dict[int, Any]:
         """The same, of all live brokers but this one."""
-        others = [broker.id for broker in self._brokers() if broker.id != self._broker_id]
+        others = [broker.id for broker in self._brokers() if broker.id != self.broker_id]
         return await self._ask_each(others, name, asked, time_s)
 
     async def _ask_each(

@@ -1,4 +1,4 @@
-// Jobs: the redrives, searches and traces of this broker, as they run and after; stopped, undone.
+// Jobs: the redrives, searches and traces of all brokers, as they run and after; stopped, undone.
 import { html, useEffect } from "../vendor/preact.js";
 import { at, get, useData } from "../api.js";
 import { useAction } from "../action.js";
@@ -6,7 +6,7 @@ import { count, line, span, time, visible } from "../format.js";
 import { Fates, Outcome, undoAction } from "../redrive.js";
 import { link } from "../route.js";
 import { resultsOf } from "../task.js";
-import { Empty, Figure, Loaded, Table, Title } from "../ui.js";
+import { Empty, Figure, Loaded, Missing, Table, Title } from "../ui.js";
 import { searchAction } from "./messages.js";
 import { Result, Results } from "./results.js";
 import { refusal, t } from "../words.js";
@@ -21,7 +21,7 @@ export const Page = ({ path, query }) => {
   if (path.length === 4 && path[0] === "results") return html`<${Result} topic=${path[1]} partition=${path[2]} offset=${path[3]} />`;
   if (path.length === 2 && KINDS.includes(path[0])) return html`<${Job} kind=${path[0]} id=${path[1]} />`;
   return html`<${Title} text=${t("Jobs")} />
-    <p>${t("What this broker does in the background. It keeps the last 64 that have ended, until it restarts.")}</p>
+    <p>${t("What the brokers do in the background. Each keeps the last 64 that have ended, until it restarts.")}</p>
     <${Jobs} kinds=${KINDS} />
     <${Results} topic=${query.results} />`;
 };
@@ -54,22 +54,27 @@ function stopAction(kind, task, changed) {
 
 // `topic`: those of one topic alone; `turn` changes when one was started elsewhere.
 export function Jobs({ kinds, topic = "", turn = 0, changed = () => {} }) {
-  const state = useData((signal) => Promise.all(kinds.map(async (kind) => (await get(`/v1/${kind}`, {}, signal))[kind].map((task) => ({ ...task, kind }))))
-    .then((lists) => lists.flat().filter((one) => !topic || (one.asked.topic === topic && !one.asked.dry_run))
-      .sort((a, b) => b.started_ms - a.started_ms)), [topic, turn]);
+  const state = useData((signal) => Promise.all(kinds.map((kind) => get(`/v1/${kind}`, {}, signal).then((answer) => ({ ...answer, kind }))))
+    .then((answers) => ({
+      failed: answers.flatMap((one) => one.failed ?? []),
+      rows: answers.flatMap((one) => one[one.kind].map((task) => ({ ...task, kind: one.kind })))
+        .filter((one) => !topic || (one.asked.topic === topic && !one.asked.dry_run))
+        .sort((a, b) => b.started_ms - a.started_ms),
+    })), [topic, turn]);
   const [dialog, start] = useAction();
-  usePolling(state, state.data?.some((one) => one.state === "running"));
+  usePolling(state, state.data?.rows.some((one) => one.state === "running"));
   const again = () => { state.again(); changed(); };
-  return html`<${Loaded} state=${state}>${(rows) => (rows.length === 0
-    ? html`<${Empty} text=${t("No job has run on this broker since it started.")} />`
+  return html`<${Loaded} state=${state}>${({ rows, failed }) => html`<${Missing} failed=${failed} />${rows.length === 0
+    ? html`<${Empty} text=${t("No job has run since the brokers started.")} />`
     : html`<${Table} label=${t("Jobs")} rows=${rows} keyOf=${(one) => one.id} columns=${[
         { name: t("Job"), cell: (one) => html`<a href=${link(["jobs", one.kind, one.id])}>${kindName(one.kind)} ${one.id.slice(0, 8)}</a>` },
+        { name: t("Broker"), isNumber: true, cell: (one) => one.broker },
         { name: t("State"), cell: (one) => stateName(one.state) + (one.asked.dry_run ? ` (${t("Dry run")})` : "") },
         { name: t("Progress"), cell: progressOf },
         { name: t("Started"), cell: (one) => time(one.started_ms) },
         { name: t("Asked"), cell: (one) => html`<bdi class="line">${line(askedOf(one))}</bdi>` },
         { name: t("Action"), cell: (one) => html`<${Buttons} task=${one} start=${start} changed=${again} />` },
-      ]} />`)}<//>${dialog}`;
+      ]} />`}`}<//>${dialog}`;
 }
 
 function Buttons({ task, start, changed }) {
