@@ -59,6 +59,23 @@ def test_an_address_of_another_machine_leaves_room_for_others_without_any_limit(
         assert {limited.open(local)[1] for _ in range(most + 1)} == {""}
 
 
+def test_a_client_has_the_limit_of_its_ipv6_network_whatever_its_address():
+    for config, most in (({}, 10), ({"connections_per_ip_max": 5}, 5)):
+        limited = Limited(40, **config)
+        refused = [limited.open(f"2001:db8:0:1::{number:x}")[1] for number in range(20)]
+        assert refused.count("") == most
+        assert refused[-1] == f"max.connections.per.ip, {most} for 2001:db8:0:1::/64"
+        assert limited.open("2001:db8:0:2::1")[1] == "", "another network is another client"
+        mapped = [limited.open(host)[1] for host in ("10.0.0.1", "::ffff:10.0.0.1") * 10]
+        assert mapped.count("") == most, "one client, however its IPv4 address is written"
+    own = Limited(connections_per_ip_max=1, connections_per_ip_overrides="2001:db8::9:2")
+    opened = [own.open(host) for host in ("2001:db8::9", "2001:db8::1", "2001:db8::9")]
+    assert [exceeded for _, exceeded in opened] == [""] * 3, "it is counted by itself"
+    assert own.open("2001:db8::2")[1] == "max.connections.per.ip, 1 for 2001:db8::/64"
+    own.limits.close(opened[1][0])
+    assert own.open("2001:db8::2")[1] == ""
+
+
 def test_the_limit_of_another_machine_is_lifted_by_a_setting():
     more = Limited(40, connections_per_ip_max=12)
     assert [more.open()[1] for _ in range(13)].count("") == 12

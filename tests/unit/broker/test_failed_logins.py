@@ -45,6 +45,14 @@ def test_an_address_that_keeps_failing_waits_longer_and_before_it_is_checked(mon
     assert slept.fail() == 0.1
 
 
+def test_a_client_that_takes_another_ipv6_address_of_its_network_waits_as_long(monkeypatch):
+    slept = Slept(monkeypatch)
+    waits = [slept.fail(f"2001:db8::{number:x}") for number in range(FREE_FAILURES + 1)]
+    assert waits == [0.1] * FREE_FAILURES + [1]
+    assert slept.wait("2001:db8::ffff:1") == 1
+    assert slept.wait("2001:db8:0:1::1") == 0
+
+
 def test_the_number_of_remembered_addresses_is_bounded(monkeypatch):
     slept = Slept(monkeypatch)
     monkeypatch.setattr(failed_logins, "ADDRESSES_MAX", 10)

@@ -370,6 +370,16 @@ async def test_an_object_that_is_cut_short_replaced_or_another_ledgers_is_not_se
         assert not await store.is_whole(ledger)
 
 
+async def test_a_ledger_that_was_deleted_meanwhile_is_said_to_be_unknown():
+    async with offloaded(memory_blobs(), DATA) as (store, ledger):
+        store.discard(ledger)
+        for call in (store.is_whole, store.drop_local, store.check_recipe):
+            with pytest.raises(LedgerUnknown, match="was deleted"):
+                await call(ledger)
+        with pytest.raises(LedgerUnknown, match="was deleted"):
+            await store.write_recipe(ledger, [])
+
+
 async def test_a_block_that_was_bent_on_its_way_is_asked_for_again():
     class Bending(BlobStore):
         bad = 0

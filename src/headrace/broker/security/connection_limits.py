@@ -3,7 +3,7 @@
 Invariants: no I/O. One set of counts for the listeners of all protocols. Kafka's settings and
 meanings, but for two points: where Kafka's acceptor stops to accept, which lets clients wait until
 they time out, a connection over a limit is closed at once; and where no limit of an address is set,
-one of another machine has that of `ADDRESS_MAX`.
+one of another machine has that of `ADDRESS_MAX`. A client with IPv6 is its /64.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from headrace.broker.security.client_addresses import client_address, is_local
 from headrace.coordination.quotas.token_bucket import TokenBucket
 from headrace.errors import PolicyViolation
 
@@ -90,15 +91,6 @@ def parse_overrides(text: str) -> Mapping[str, int]:
     return found
 
 
-def _is_local(host: str) -> bool:
-    """Whether connections come from this machine, or from no address (simulated ones)."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
 class ConnectionLimits:
     """See the module."""
 
@@ -138,8 +130,9 @@ class ConnectionLimits:
         config = self._config
         limits = self.of_listeners.get(listener, ListenerLimits())
         exceeded = ""
-        if self._of_hosts.get(host, 0) >= (most := self._most_of(host)):
-            exceeded = f"max.connections.per.ip, {most} for {host}"
+        client, most = self._limited(host)
+        if self._of_hosts.get(client, 0) >= most:
+            exceeded = f"max.connections.per.ip, {most} for {client}"
         elif self._of_listeners.get(listener, 0) >= limits.connections_max:
             name = f"listener.name.{listener.lower()}.max.connections"
             exceeded = f"{name}, {limits.connections_max}"
@@ -148,20 +141,23 @@ class ConnectionLimits:
         if exceeded:
             self.refused_total += 1
             return exceeded
-        self._open[connection] = _Counted(listener, host)
-        _add(self._of_hosts, host, 1)
+        self._open[connection] = _Counted(listener, client)
+        _add(self._of_hosts, client, 1)
         _add(self._of_listeners, listener, 1)
         return ""
 
-    def _most_of(self, host: str) -> int:
+    def _limited(self, host: str) -> tuple[str, int]:
+        """(what is counted, its limit): an address with a limit of its own is counted by itself."""
         config = self._config
         text = config.connections_per_ip_overrides
         if text != self._overrides[0]:
             self._overrides = text, parse_overrides(text)
-        most = self._overrides[1].get(host, config.connections_per_ip_max)
-        if most == UNLIMITED and host not in self._overrides[1] and not _is_local(host):
-            return self._address_max
-        return most
+        if (most := self._overrides[1].get(host)) is not None:
+            return host, most
+        most = config.connections_per_ip_max
+        if most == UNLIMITED and not is_local(host):
+            most = self._address_max
+        return client_address(host), most
 
     def delay_ms(self, listener: str) -> int:
         """Charge a new connection to the rates of its listener and of the broker; returns for how

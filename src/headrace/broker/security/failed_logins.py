@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.client_addresses import client_address
 from headrace.coordination.quotas.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class FailedLogins:
 
     async def wait(self, host: str) -> None:
         """Before a login from this address: wait if it has failed often."""
+        host = client_address(host)
         bucket = self._addresses.get(host)
         if bucket is None:
             return
@@ -49,6 +51,7 @@ class FailedLogins:
 
     async def delay(self, host: str) -> None:
         """A login from this address has failed: wait before that is said."""
+        host = client_address(host)
         bucket = self._addresses.get(host)
         now_ns = self._now_ns()
         if bucket is None:

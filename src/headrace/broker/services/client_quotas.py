@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.client_addresses import client_address
 from headrace.coordination.quotas.entities import (
     CLIENT_KEYS,
     CONNECTION,
@@ -272,13 +273,13 @@ class ClientQuotas:
     def connected(self, client_host: str) -> int:
         """Charge a new connection to its address; returns for how many milliseconds it is not
         served."""
+        own = self._quotas.get(((IP, client_host),), {}).get(CONNECTION)
+        if own is None:
+            client_host = client_address(client_host)
         bucket = self._addresses.get(client_host)
         if bucket is None:
-            for name in (client_host, None):
-                rate = self._quotas.get(((IP, name),), {}).get(CONNECTION)
-                if rate is not None:
-                    break
-            else:
+            rate = self._quotas.get(((IP, None),), {}).get(CONNECTION) if own is None else own
+            if rate is None:
                 return 0
             bucket = TokenBucket(rate, rate * BURST_S[CONNECTION], self._now_ns())
             _make_room(self._addresses)

@@ -41,6 +41,7 @@ OTHERS_S: Final = 6.0
 """Longer than a broker waits for the answers of others before it gives its own."""
 PARTITIONS_BITS: Final = 16
 """Of a sample, for the partitions in which a share group's lag was counted: LAGS_MAX at most."""
+PARTITIONS_MAX: Final = (1 << PARTITIONS_BITS) - 1
 Place = tuple[str, int]
 
 
@@ -164,6 +165,11 @@ class LagSamples:
         }
 
 
+def packed(part: LagPart) -> int:
+    """Records, and in the lower bits partitions, which are a lower bound where there are more."""
+    return part.records << PARTITIONS_BITS | min(part.partitions, PARTITIONS_MAX)
+
+
 class GroupLags:
     """See the module."""
 
@@ -203,7 +209,7 @@ class GroupLags:
         self._samples.add(
             number,
             {
-                group: Sample(part.records << PARTITIONS_BITS | part.partitions, part.age_ms)
+                group: Sample(packed(part), part.age_ms)
                 for group, part in parts.items()
                 if not part.is_cut or part.partitions
             },
@@ -216,7 +222,7 @@ class GroupLags:
         parts: dict[int, LagPart] = defaultdict(LagPart)
         for samples in found.values():
             for number, value, age_ms in samples:
-                records, counted = value >> PARTITIONS_BITS, value & (1 << PARTITIONS_BITS) - 1
+                records, counted = value >> PARTITIONS_BITS, value & PARTITIONS_MAX
                 parts[number] = parts[number].plus(LagPart(records, counted, age_ms=age_ms))
         wanted = self._shared_partitions(group_id)
         points = [

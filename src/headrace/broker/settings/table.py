@@ -450,7 +450,8 @@ _CONNECTIONS = (
         Whole(0, UNLIMITED),
         "Maximum number of connections from one address, of all listeners together. With the"
         " default, an address beyond loopback has 8,192, or a quarter of the descriptors that the"
-        " broker may open if that is less; max.connections.per.ip.overrides can lift this for one.",
+        " broker may open if that is less; max.connections.per.ip.overrides can lift this for one."
+        " Of IPv6, a /64 is one address, but for addresses with an override.",
         **LIVE,
     ),
     of_config(

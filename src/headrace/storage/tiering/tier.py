@@ -92,14 +92,14 @@ class Tier(Protocol):
     async def is_whole(self, ledger: LedgerId) -> bool:
         """Whether the object of an attached ledger exists with the right size.
 
-        Raises StorageUnavailable.
+        Raises StorageUnavailable, LedgerUnknown if it was deleted.
         """
         ...
 
     async def drop_local(self, ledger: LedgerId) -> None:
         """Serve an attached ledger from its object from now on, and delete the local copy.
 
-        Does nothing if that was already deleted. Raises StorageUnavailable.
+        Does nothing if that was already deleted. Raises StorageUnavailable, LedgerUnknown.
         """
         ...
 

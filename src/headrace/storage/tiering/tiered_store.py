@@ -71,6 +71,12 @@ DELETE_DELAYS_S = (0, 5, 60, 600)
 """Delays before the attempts to delete objects; after the last, garbage collection does it."""
 
 
+def _known(ledgers: Mapping[LedgerId, T], ledger: LedgerId) -> T:
+    if ledger not in ledgers:
+        raise LedgerUnknown(f"ledger {ledger} is not offloaded: it was deleted", ledger=ledger)
+    return ledgers[ledger]
+
+
 class TieredLedgerStore:
     """See LedgerStore and Tier."""
 
@@ -305,7 +311,7 @@ class TieredLedgerStore:
     async def is_whole(self, ledger: LedgerId) -> bool:
         """See Tier."""
         try:
-            return await self._remote_ledger(ledger, self._attached[ledger]).is_whole()
+            return await self._remote_ledger(ledger, _known(self._attached, ledger)).is_whole()
         except StorageUnavailable as error:
             if error.fields.get("is_missing"):
                 return False
@@ -315,7 +321,7 @@ class TieredLedgerStore:
 
     async def drop_local(self, ledger: LedgerId) -> None:
         """See Tier."""
-        self.attach(ledger, self._attached[ledger], is_local=False)
+        self.attach(ledger, _known(self._attached, ledger), is_local=False)
         if self._is_inner_shared:
             return
         try:
@@ -325,9 +331,7 @@ class TieredLedgerStore:
 
     async def write_recipe(self, ledger: LedgerId, files: Sequence[TableFile]) -> str | None:
         """See Tier."""
-        remote = self._remote.get(ledger)
-        if remote is None:
-            raise LedgerUnknown(f"ledger {ledger} is not offloaded: it was deleted", ledger=ledger)
+        remote = _known(self._remote, ledger)
         name, size, reason = self._recipe_name(ledger), remote.size, None
         try:
             if isinstance(await self._open(remote), RemoteLedger):
@@ -342,15 +346,12 @@ class TieredLedgerStore:
 
     async def check_recipe(self, ledger: LedgerId) -> None:
         """See Tier."""
-        size = self._attached.get(ledger)
-        if size is None:
-            raise LedgerUnknown(f"ledger {ledger} is not offloaded: it was deleted", ledger=ledger)
-        await self._recipe_ledger(ledger, size).check_files()
+        await self._recipe_ledger(ledger, _known(self._attached, ledger)).check_files()
 
     def discard_object(self, ledger: LedgerId) -> None:
         """See Tier."""
         if isinstance(self._remote.get(ledger), RemoteLedger):  # another broker has replaced it
-            self.attach(ledger, self._attached[ledger], is_local=False, is_tabled=True)
+            self.attach(ledger, _known(self._attached, ledger), is_local=False, is_tabled=True)
         self._delete_later(self._name(ledger))
 
     def discard(self, ledger: LedgerId) -> None:
