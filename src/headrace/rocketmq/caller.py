@@ -14,7 +14,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services.tenant_view import view_of
-from headrace.errors import AuthenticationFailed, Retriable
+from headrace.errors import AuthenticationFailed, Retriable, TopicUnknown
 from headrace.rocketmq.codes import CLIENT_ID_REQUIRED, Refused
 from headrace.rocketmq.names import group_id_of, topic_name_of
 from headrace.rocketmq.signed import SignedConnection
@@ -142,7 +142,13 @@ class Caller:
         found = self.services.topics.find(name)
         if found is None:
             await self.services.topics.look_up(name)
-            found = self.services.topics.get(name)
+            found = self.services.topics.find(name)
+        if found is None:
+            raise TopicUnknown(
+                f"topic {name[:249]!r} does not exist: create it, with the type of its messages"
+                " (`headrace topic create NAME --type fifo`); a topic of dead letters comes into"
+                " being with the first of them"
+            )
         return found
 
     # --- rights ------------------------------------------------------------------------------

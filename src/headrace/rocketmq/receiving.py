@@ -17,13 +17,15 @@ from headrace.broker.shares.share_reads import Selection, filters_of
 from headrace.broker.shares.share_receive import ATTEMPT, NO_ATTEMPT, ReceiveRequest
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RENEW
-from headrace.errors import ConfigInvalid, DeliverySettled, HeadraceError
+from headrace.errors import ConfigInvalid, DeliverySettled, HeadraceError, RecordInvalid
+from headrace.records.attributes import PRIORITY_DEFAULT, priority
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.clients import LOCK_MS
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.handles import member_id
 from headrace.rocketmq.lite import lite_client
 from headrace.rocketmq.names import resource_of
+from headrace.rocketmq.routes import ACCEPTED
 from headrace.rocketmq.sending import set_common_status
 from headrace.rocketmq.shown_messages import delivery, response
 
@@ -54,8 +56,8 @@ POLL_MARGIN_PART: Final = 1 / 20
 for Rust is the time that they ask to wait for."""
 ACK: Final = wire.response_of("AckMessage")
 REASON: Final = "forwarded by the consumer"
-_Shown = tuple[str, bytes]
-"""(receipt, response) of a message that is received."""
+_Shown = tuple[str, bytes, int]
+"""(receipt, response, priority) of a message that is received."""
 
 
 class Receiving:
@@ -101,9 +103,14 @@ class Receiving:
             asked.takes_lite, asked.owner = True, lite_client(caller.key)
         is_renewed = request.auto_renew
         del request  # may be large, and this may wait for long
-        show = _show(topic, resource, member, lock_ms)
+        accepted = ACCEPTED[self._services.topics.message_type(topic)]
+        # In order, a message waits for earlier ones of its key, regardless of priority.
+        is_ranked = wire.PRIORITY in accepted and not asked.takes_followers
+        show = _show(topic, resource, member, lock_ms, is_ranked=is_ranked)
         receiving = await self._queues.receive(topic, asked, show, caller, wait_s)
-        receipts = [receipt for receipt, _response in receiving.messages]
+        if is_ranked:
+            receiving.messages.sort(key=lambda shown: -shown[2])
+        receipts = [receipt for receipt, *_ in receiving.messages]
         is_delivered = False
         try:
             caller.check_term()
@@ -232,7 +239,7 @@ async def _deliver(
         status.status.message = "there are no messages for the group now"
     call.send(status.SerializeToString())
     sent = 0
-    for _receipt, data in receiving.messages:
+    for _receipt, data, _priority in receiving.messages:
         sent += len(data)
         call.send(data)
         await call.drained()
@@ -292,7 +299,7 @@ def poll_s(caller: Caller, request: Any, default_ms: int) -> float:
 
 
 def _show(
-    topic: Topic, resource: Any, member: str, lock_ms: int
+    topic: Topic, resource: Any, member: str, lock_ms: int, *, is_ranked: bool
 ) -> Callable[[int, int, Sequence[Record]], list[_Shown]]:
     """Makes the messages of one receive."""
     named = resource.SerializeToString()
@@ -302,7 +309,16 @@ def _show(
         for record in records:
             receipt = receipt_text(partition, record.offset, member)
             more = delivery(receipt, deliveries, lock_ms)
-            found.append((receipt, response(record, named, topic.id, partition, more)))
+            rank = _priority(record) if is_ranked else 0
+            found.append((receipt, response(record, named, topic.id, partition, more), rank))
         return found
 
     return show
+
+
+def _priority(record: Record) -> int:
+    """A malformed priority counts as not set, as for the choice of what is delivered."""
+    try:
+        return priority(record.headers)
+    except RecordInvalid:
+        return PRIORITY_DEFAULT

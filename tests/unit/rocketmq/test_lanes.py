@@ -167,6 +167,19 @@ async def test_a_normal_message_with_a_message_group_is_one_in_order(rocket):
 
 
 @on_rocketmq
+async def test_the_messages_of_a_receive_come_by_priority_if_their_group_is_not_in_order(rocket):
+    for topic in ("jobs", "others"):
+        await rocket.create(topic, "mixed")
+        await rocket.send(topic, b"4")
+        for rank in (0, 9, 5, 9):
+            await rocket.send(topic, b"%d" % rank, message_type=wire.PRIORITY, priority=rank)
+    assert bodies(await rocket.receive("jobs", GROUP)) == [b"9", b"9", b"5", b"4", b"0"]
+    await rocket.set_group("ordered", headrace_share_key_order="true")
+    await rocket.set_group("ordered", share_auto_offset_reset="earliest")
+    assert bodies(await rocket.receive("others", "ordered")) == [b"4", b"0", b"9", b"5", b"9"]
+
+
+@on_rocketmq
 async def test_a_group_in_order_takes_several_messages_of_a_message_group_at_a_time(rocket):
     await rocket.create("orders", "fifo")
     await rocket.set_group(
