@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # From the start of the processes until topics can be created, and their shutdown.
 _START_S = {"kafka": 7.0, "rabbitmq": 7.0, "rabbitmq-classic": 7.0, "rocketmq": 14.0}
 _START_OTHERS_S = 2.0
+_START_APART_S = 26.0  # of RocketMQ with proxy and broker apart, and the stop of the other one
 _TOOL_S = 1.5  # from a tool's start to its first report
 _TOOL_START_S = {"redis": 0.5, "nats": 1.0, "rocketmq": 10.0}
 _READ_PASSES = 3
@@ -95,6 +96,8 @@ def _load_s(load: Load, name: str, length: float) -> float:
     tool_s = _TOOL_START_S.get(name, _TOOL_S)
     if load.kind == "delayed":  # of its own length, however short the run is
         return load.window.whole_s
+    if load.kind == "lite":
+        return load.window.whole_s * length + (_START_APART_S if name == "rocketmq" else 0.0)
     whole_s = _refill_s(load) * length + tool_s + load.window.whole_s * length
     is_own = load.kind in ("produce", "consume", "latency") and load.name.startswith("beside")
     if (

@@ -34,7 +34,7 @@ class Load:
 
     name: str
     title: str
-    kind: Literal["produce", "consume", "latency", "queue", "delayed", "clients"]
+    kind: Literal["produce", "consume", "latency", "queue", "delayed", "clients", "lite"]
     record_bytes: int
     window: Window
     """The warm-up that a run excludes, and the length of its window."""
@@ -45,7 +45,7 @@ class Load:
     acknowledge: Acknowledge = "each"
     """Of a queue: how received messages are acknowledged."""
     count: int = 0
-    """How many messages are delayed, or how many clients are connected."""
+    """How many messages are delayed, clients are connected, or lite topics there are."""
 
     @property
     def has_times(self) -> bool:
@@ -129,6 +129,15 @@ ROCKETMQ_LOADS: tuple[Load, ...] = (
         0,
         Window(0.0, 20.0),
         count=100,
+    ),
+    # The last one: RocketMQ is started in another way for it.
+    Load(
+        "rocketmq-lite",
+        "Send 128 B messages to 1,000 lite topics, receive and acknowledge them",
+        "lite",
+        128,
+        Window(4.0, 8.0),
+        count=1000,
     ),
 )
 """RocketMQ's protocol alone, on the systems that speak it."""

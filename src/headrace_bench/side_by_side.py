@@ -238,7 +238,7 @@ class _Work:
         window = step.what.window.times(self._length)
         kinds = {"produce": self._produce, "consume": self._consume, "latency": self._latency,
                  "queue": self._queue, "delayed": self._delayed,
-                 "clients": self._clients}  # fmt: skip
+                 "clients": self._clients, "lite": self._lite}  # fmt: skip
         return kinds[step.what.kind](step.what, window)
 
     def _produce(self, load: Load, window: Window) -> Figures:
@@ -286,6 +286,10 @@ class _Work:
 
     def _clients(self, load: Load, window: Window) -> Figures:
         return self._rocketmq.clients(self._name(), load.count, window.seconds)
+
+    def _lite(self, load: Load, window: Window) -> Figures:
+        done = self._rocketmq.lite(self._name(), load.count, load.record_bytes, window)
+        return figures_of(done, load.record_bytes)
 
     @property
     def _rocketmq(self) -> RocketSide:

@@ -8,6 +8,8 @@ QUEUES = 4
 """Of each topic."""
 POLL_S = 20
 """How long a receive waits, by default in all clients."""
+NORMAL, DELAY, LITE = "normal", "delay", "lite"
+"""Message types of topics."""
 
 
 def group_of(topic: str) -> str:

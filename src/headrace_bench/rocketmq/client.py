@@ -7,6 +7,7 @@ looked at; one that is not OK fails the run. Requests that differ in an id alone
 from __future__ import annotations
 
 import time
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.rocketmq import wire
@@ -15,6 +16,8 @@ from headrace_bench.rocketmq import BATCH, POLL_S, QUEUES, group_of
 from headrace_bench.rocketmq.connection import Connection, messages_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace_bench.rocketmq.connection import Answer
 
 BROKER: Final = "bench"
@@ -34,29 +37,36 @@ _METADATA: Final = {
     "grpc-accept-encoding": "gzip",
 }
 _SEND, _RECEIVE, _ACK = "SendMessage", "ReceiveMessage", "AckMessage"
+_SYNC: Final = "SyncLiteSubscription"
+_COMPLETE_ADD: Final = 2
 _PATHS: Final = {rpc: f"/{wire.SERVICE}/{rpc}" for rpc in wire.RPCS}
 _RESPONSES: Final = {rpc: wire.response_of(rpc) for rpc in wire.RPCS}
 
 
-def message_of(topic: str, body: bytes, due_ms: int = 0) -> Any:
-    """A message as Java's client sends it; `due_ms` (Unix time): a delayed one."""
+def message_of(topic: str, body: bytes, due_ms: int = 0, lite_topic: str = "") -> Any:
+    """A message as Java's client sends it; `due_ms` (Unix time): a delayed one; `lite_topic`: one
+    of a lite topic."""
     message = wire.Message(topic={"name": topic}, body=body)
     system = message.system_properties
     system.message_id = _ID
-    system.message_type = wire.DELAY if due_ms else wire.NORMAL
+    system.message_type = wire.NORMAL
     system.body_encoding = wire.IDENTITY
     system.born_host = "client"
     wire.set_ms(system.born_timestamp, time.time_ns() // 1_000_000)
     if due_ms:
+        system.message_type = wire.DELAY
         wire.set_ms(system.delivery_timestamp, due_ms)
+    if lite_topic:
+        system.message_type = wire.LITE
+        system.lite_topic = lite_topic
     return message
 
 
 class Received(NamedTuple):
     """The messages of a receive."""
 
-    entries: list[tuple[str, str]]
-    """(message id, receipt handle)"""
+    entries: list[tuple[str, str, str]]
+    """(message id, receipt handle, lite topic)"""
     bodies: list[bytes]
 
 
@@ -72,13 +82,17 @@ class Ended(NamedTuple):
 class Client:
     """See the module; it is registered when it is made."""
 
-    def __init__(self, port: int, name: str, topic: str, group: str = "") -> None:
+    def __init__(
+        self, port: int, name: str, topic: str, group: str = "", *, is_lite: bool = False
+    ) -> None:
         self.topic = topic
         self.group = group
+        consumer = wire.LITE_PUSH_CONSUMER if is_lite else wire.PUSH_CONSUMER
+        self._kind = consumer if group else wire.PRODUCER
         self._connection = Connection(port, {**_METADATA, "x-mq-client-id": name})
         self._rpcs: dict[int, str] = {}
         self._count = 0
-        self._template = b"", 0
+        self._templates = cycle([(b"", 0)])
         self._register()
 
     @property
@@ -104,13 +118,12 @@ class Client:
         settings.access_point.CopyFrom(wire.Endpoints(scheme=wire.IPV4))
         settings.access_point.addresses.add(host="127.0.0.1", port=8081)
         settings.request_timeout.seconds = 3
+        settings.client_type = self._kind
         if self.group:
-            settings.client_type = wire.PUSH_CONSUMER
             settings.subscription.group.name = self.group
             entry = settings.subscription.subscriptions.add(topic={"name": self.topic})
             entry.expression.type, entry.expression.expression = wire.TAG, "*"
         else:
-            settings.client_type = wire.PRODUCER
             settings.publishing.topics.add(name=self.topic)
         stream = self._begin("Telemetry", command.SerializeToString(), 0, is_last=False)
         deadline = time.monotonic() + 10
@@ -124,27 +137,37 @@ class Client:
 
     def heartbeat(self) -> None:
         """Say that the client is there."""
-        kind = wire.PUSH_CONSUMER if self.group else wire.PRODUCER
-        request = wire.request_of("Heartbeat")(client_type=kind)
+        request = wire.request_of("Heartbeat")(client_type=self._kind)
         if self.group:
             request.group.name = self.group
         self._begin("Heartbeat", request.SerializeToString(), 3)
 
     # --- sending -----------------------------------------------------------------------------
 
-    def prepare(self, body: bytes, due_ms: int = 0) -> None:
-        """What `send` sends."""
-        one = message_of(self.topic, body, due_ms)
-        request = wire.request_of(_SEND)(messages=[one]).SerializeToString()
-        self._template = request, request.index(_ID.encode()) + 2
+    def prepare(self, body: bytes, due_ms: int = 0, lite_topics: Sequence[str] = ("",)) -> None:
+        """What `send` sends, to each of the lite topics in turn."""
+        found = []
+        for name in lite_topics:
+            one = message_of(self.topic, body, due_ms, name)
+            request = wire.request_of(_SEND)(messages=[one]).SerializeToString()
+            found.append((request, request.index(_ID.encode()) + 2))
+        self._templates = cycle(found)
 
     def send(self) -> int:
-        """Send the prepared message with an id of its own; returns the call's stream."""
-        request, at = self._template
+        """Send the next prepared message with an id of its own; returns the call's stream."""
+        request, at = next(self._templates)
         body = b"%b%032X%b" % (request[:at], self._count, request[at + 32 :])
         return self._begin(_SEND, body, 3)
 
     # --- receiving ---------------------------------------------------------------------------
+
+    def subscribe(self, lite_topics: Sequence[str]) -> None:
+        """Subscribe to lite topics; a load is over before this has to be repeated (120 s)."""
+        request = wire.request_of(_SYNC)(action=_COMPLETE_ADD, lite_topic_set=lite_topics)
+        request.topic.name, request.group.name = self.topic, self.group
+        self._begin(_SYNC, request.SerializeToString(), 30)
+        while self.open_count:
+            self.poll(1.0)
 
     def receive(self, queue: int) -> int:
         """Ask for up to BATCH messages, as a push consumer does for each queue; returns the
@@ -162,8 +185,10 @@ class Client:
         """Acknowledge messages, so many with each call."""
         for at in range(0, len(received.entries), at_once):
             request = wire.request_of(_ACK)(group={"name": self.group}, topic={"name": self.topic})
-            for message_id, receipt in received.entries[at : at + at_once]:
-                request.entries.add(message_id=message_id, receipt_handle=receipt)
+            for message_id, receipt, lite_topic in received.entries[at : at + at_once]:
+                entry = request.entries.add(message_id=message_id, receipt_handle=receipt)
+                if lite_topic:
+                    entry.lite_topic = lite_topic
             self._begin(_ACK, request.SerializeToString(), 3)
 
     # --- answers -----------------------------------------------------------------------------
@@ -195,7 +220,7 @@ def _received(responses: list[Any]) -> Received:
     for one in responses:
         if one.HasField("message"):
             system = one.message.system_properties
-            found.entries.append((system.message_id, system.receipt_handle))
+            found.entries.append((system.message_id, system.receipt_handle, system.lite_topic))
             found.bodies.append(one.message.body)
         elif one.HasField("status") and one.status.code not in (OK, NO_MESSAGE):
             raise SystemFailed(f"{_RECEIVE} failed: {one.status}")
@@ -205,9 +230,14 @@ def _received(responses: list[Any]) -> Received:
 class Consumer:
     """Receives with a poll for each of QUEUES queues, and acknowledges what it receives."""
 
-    def __init__(self, port: int, topic: str, at_once: int = BATCH) -> None:
-        self._client = Client(port, "consumer", topic, group_of(topic))
+    def __init__(
+        self, port: int, topic: str, at_once: int = BATCH, lite_topics: Sequence[str] = ()
+    ) -> None:
+        group = group_of(topic)
+        self._client = Client(port, "consumer", topic, group, is_lite=bool(lite_topics))
         self._at_once = at_once
+        if lite_topics:
+            self._client.subscribe(lite_topics)
         self._polls = {self._client.receive(queue): queue for queue in range(QUEUES)}
 
     def step(self, wait_s: float) -> tuple[int, list[bytes]]:

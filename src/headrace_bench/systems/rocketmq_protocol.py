@@ -1,7 +1,8 @@
 """Headrace and RocketMQ as RocketMQ 5's clients use them: over gRPC, with the same load.
 
 Invariants: RocketMQ is its proxy with a broker in the same process, as it ships for one machine,
-and a name server. The load is `headrace_bench.rocketmq`, one process; topics have QUEUES queues.
+and a name server; for lite topics, which it does not have then, the broker is a process of its own.
+The load is `headrace_bench.rocketmq`, one process; topics have QUEUES queues.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from headrace.dev_cluster.ports import free_port
 from headrace_bench.hdr import HdrHistogram
 from headrace_bench.peers import Headrace
 from headrace_bench.processes import SystemFailed, usage_of
-from headrace_bench.rocketmq import BATCH, IN_FLIGHT, POLL_S, QUEUES, group_of
+from headrace_bench.rocketmq import (
+    BATCH,
+    DELAY,
+    IN_FLIGHT,
+    LITE,
+    NORMAL,
+    POLL_S,
+    QUEUES,
+    group_of,
+)
 from headrace_bench.systems import paced, rocketmq
 from headrace_bench.systems.kafka_protocol import headrace_version
 from headrace_bench.systems.system import Latency, System
@@ -33,12 +43,13 @@ if TYPE_CHECKING:
     from headrace_bench.rocketmq.client import Client
     from headrace_bench.systems.system import Side
 
-NORMAL, DELAY = "normal", "delay"
 DUE_IN_S = 6.0
 _LATE_MAX_S = 60.0
 _EARLY_NS_MAX = 1_000_000  # the due time is in whole milliseconds
 _HEARTBEAT_S = 10.0
 _STEP_S = 0.1
+_TURN_S = 0.001  # how long one of two clients waits while the other one's answers arrive
+_LITE_SETTINGS = "enableLmq=true\nenableMultiDispatch=true\n"
 _EMPTY_SHARE = 0.8  # of a queue: its window ends before the last receives are only half full
 
 
@@ -98,22 +109,31 @@ class OwnBroker(Headrace):
 
 
 class Proxy(rocketmq.RocketMq):
-    """RocketMQ's proxy with a broker in the same process, and a name server."""
+    """RocketMQ's proxy with a broker, and a name server."""
 
-    def __init__(self, folder: Path, policy: str) -> None:
+    def __init__(self, folder: Path, policy: str, *, is_apart: bool = False) -> None:
+        """`is_apart`: the broker is a process of its own, and has lite topics."""
         super().__init__(folder, policy)
         self._broker_port = 0
+        self._is_apart = is_apart
 
     def spawn(self) -> None:
         """See OwnServer."""
         self._broker_port = free_port()
         settings = self.spawn_names(self._broker_port)
         proxy = self.processes.folder / "proxy.json"
+        mode = "cluster" if self._is_apart else "local"
         ports = {"grpcServerPort": self.port, "remotingListenPort": free_port()}
-        named = {"rocketMQClusterName": "bench", "proxyMode": "LOCAL"}
+        named = {"rocketMQClusterName": "bench", "proxyMode": mode.upper()}
         named["namesrvAddr"] = self.names
         proxy.write_text(json.dumps({**named, **ports}))
-        words = ("-n", self.names, "-pm", "local", "-bc", str(settings), "-pc", str(proxy))
+        words = ["-n", self.names, "-pm", mode, "-pc", str(proxy)]
+        if self._is_apart:
+            settings.write_text(settings.read_text() + _LITE_SETTINGS)
+            self.spawn_java("1g", "broker.BrokerStartup", "-c", str(settings))
+            self.processes.wait_until(lambda: self.accepts(self._broker_port))
+        else:
+            words += ["-bc", str(settings)]
         self.spawn_java("1g", "proxy.ProxyStartup", *words, classes=_native_classes())
 
     def answers(self) -> bool:
@@ -125,7 +145,13 @@ class Proxy(rocketmq.RocketMq):
         more = ("-a", f"+message.type={message_type.upper()}")
         if not self.makes_topic(name, QUEUES, *more):
             raise SystemFailed(f"RocketMQ did not create topic {name}")
-        self.run_admin("updateSubGroup", "-c", "bench", "-g", group_of(name))
+        self.create_group(group_of(name), name if message_type == LITE else "")
+
+    def create_group(self, name: str, lite_parent: str = "") -> None:
+        """Create a group; `lite_parent`: the topic to whose lite topics it subscribes."""
+        words = ["-o", "true", "--attributes", f"+lite.bind.topic={lite_parent}"]
+        more = words if lite_parent else []
+        self.run_admin("updateSubGroup", "-c", "bench", "-g", name, *more)
 
 
 class RocketSide:
@@ -133,11 +159,15 @@ class RocketSide:
 
     acknowledges: Collection[Acknowledge] = frozenset({"each", "batch"})
 
-    def __init__(self, name: str, policy: str, words: str, server: Server) -> None:
+    def __init__(
+        self, name: str, policy: str, words: str, server: Server, with_lite: Server | None = None
+    ) -> None:
+        """`with_lite`: what runs instead of `server` for lite topics."""
         self.name = name
         self.policy = policy
         self.words = words
-        self._server = server
+        self._usual = self._server = server
+        self._with_lite = with_lite or server
 
     @property
     def ready_s(self) -> float:
@@ -151,6 +181,7 @@ class RocketSide:
 
     def start(self) -> None:
         """See Side."""
+        self._server = self._usual
         self._server.start()
 
     def stop(self) -> None:
@@ -243,6 +274,38 @@ class RocketSide:
             consumer.close()
         return Latency(histogram, {})
 
+    def lite(self, name: str, count: int, record_bytes: int, window: Window) -> Steady:
+        """Send to `count` lite topics in turn, and consume them: acknowledged messages count. As
+        many as there are lite topics are on the way at once."""
+        from headrace_bench.rocketmq.client import Client, Consumer
+
+        if self._server is not self._with_lite:
+            self._server.stop()
+            self._server = self._with_lite
+            self._server.start()
+        self._server.create(name, LITE)
+        lite_topics = [f"lite-{number}" for number in range(count)]
+        consumer = Consumer(self._server.port, name, BATCH, lite_topics)
+        producer = Client(self._server.port, "producer", name)
+        producer.prepare(b"x" * record_bytes, lite_topics=lite_topics)
+        on_the_way = 0
+
+        def step() -> int:
+            nonlocal on_the_way
+            for _ in range(min(IN_FLIGHT - producer.open_count, count - on_the_way)):
+                producer.send()
+                on_the_way += 1
+            producer.poll(0)
+            done = consumer.step(_TURN_S)[0]
+            on_the_way -= done
+            return done
+
+        try:
+            return steady(step, window, self.pids)
+        finally:
+            producer.close()
+            consumer.close()
+
     def clients(self, name: str, count: int, seconds: float) -> Figures:
         """CPU of the server while nothing is sent: every second client is a consumer that polls
         each queue, and all send heartbeats."""
@@ -316,7 +379,11 @@ def _headrace_sides(folder: Path) -> list[Side]:
 def _rocketmq_sides(folder: Path) -> list[Side]:
     return [
         RocketSide(
-            "rocketmq", policy, f"flushDiskType={rocketmq.FLUSH[policy]}", Proxy(folder, policy)
+            "rocketmq",
+            policy,
+            f"flushDiskType={rocketmq.FLUSH[policy]}",
+            Proxy(folder, policy),
+            Proxy(folder, policy, is_apart=True),
         )
         for policy in (SYNCED, UNSYNCED)
     ]
@@ -353,7 +420,7 @@ HEADRACE = System(
 ROCKETMQ = System(
     name="rocketmq",
     title="Apache RocketMQ",
-    tool=f"{_TOOL}; proxy and broker in one process with 1 GiB of heap",
+    tool=f"{_TOOL}; proxy and broker in one process with 1 GiB of heap, for lite topics in two",
     version=lambda: rocketmq.VERSION,
     missing=lambda: rocketmq.missing() or _missing(),
     install=rocketmq.install,
