@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -11,14 +12,19 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.integration.broker import Broker
 from tests.integration.clients import TIMEOUT_S, create_topic
+from tests.pipeline.test_job_commands import headrace
 from tests.s3_server import S3Server
 from tests.waiting import wait_until
 
 from headrace.pipeline import object_list
 from headrace.pipeline.errors import OptionInvalid, RecordsLost, StoreUnavailable
+from headrace.pipeline.journal_pages import WebConnection
+from headrace.pipeline.object_list import ASK_AGAIN_S
 from headrace.pipeline.options import parse_source
+from headrace.pipeline.position import StreamPosition
 from headrace.pipeline.source import HeadraceReader
 from headrace.pipeline.stream_reader import HeadraceStreamReader
+from headrace.pipeline.tasks import object_lists
 
 SLOW_S = 300
 COUNT = 4_000
@@ -249,6 +255,66 @@ def test_a_stream_is_exact_over_replays_and_other_cuts(lake):
         found += once
         start = end
     assert found == expected
+
+
+def test_a_stream_asks_for_lists_only_where_records_may_be_in_them(lake):
+    lake.send("old")
+    lake.wait_offloaded("old")
+    clock = [0.0]
+    reader = HeadraceStreamReader(parse_source(lake.tiered("old")))
+    last = StreamPosition.from_stored(reader.latestOffset())
+    reader._lists = object_lists(reader.options, reader._asked())
+    reader._lists._now_s = lambda: clock[0]
+
+    def requests():
+        labels = [f'operation="{name}",status="200"' for name in ("listObjects", "getCluster")]
+        return [lake.figure(f"headrace_http_requests_total{{{one}}}") for one in labels]
+
+    def batch(first, end):
+        """The tasks of [first, end) of the partition, and the requests that their plan took."""
+        before = requests()
+        ends = [
+            last._replace(offsets={"old": {"0": one}}, begins={}).stored() for one in (first, end)
+        ]
+        planned = reader.partitions(*ends)
+        after = requests()
+        return planned, [new - old for new, old in zip(after, before, strict=True)]
+
+    ends = [one["base_offset"] for one in lake.ledgers("old")]
+    for at, (first, end) in enumerate(pairwise(ends)):  # each batch ends with a ledger
+        (task,), asked = batch(first, end)
+        assert (len(task.places), asked) == (1, [1, at == 0])
+    position = ends[-1]
+    for number in range(5):
+        lake.send("old", 10)
+        planned, asked = batch(position, lake.sent)
+        assert [row["offset"] for row in rows_of(reader, planned)] == [*range(position, lake.sent)]
+        assert asked == [float(number == 0), 0]
+        position = lake.sent
+    clock[0] += ASK_AGAIN_S
+    lake.send("old", 10)
+    assert batch(position, lake.sent)[1] == [1, 0]
+
+
+def test_brokers_are_asked_where_one_knows_no_lists(lake, monkeypatch, caplog):
+    """As brokers of the version before, in a rolling upgrade."""
+    lake.send("old")
+    lake.wait_offloaded("old")
+    unknown = lambda web, topic, partition, _: web._ask(f"/v1/topics/{topic}/lists/{partition}")  # noqa: E731
+    monkeypatch.setattr(WebConnection, "objects", unknown)
+    assert [row["offset"] for row in rows(lake.tiered("old"))] == [*range(COUNT)]
+    assert "Brokers are asked for these records" in caplog.text
+
+
+def test_jobs_read_what_is_in_object_storage_there(lake, tmp_path):
+    lake.send("old")
+    lake.wait_offloaded("old")
+    given = ["--topic", "old", "--warehouse", str(tmp_path / "lake"), "--objects", lake.url]
+    before = lake.figure("headrace_fetch_bytes_total")
+    for job in ("archive", "reconcile"):
+        done = headrace(lake.broker.kafka, "run", job, *given, "--master", "local[2]")
+        assert done.returncode == 0, done.stderr
+    assert 0 < lake.figure("headrace_fetch_bytes_total") - before < 200_000  # the open ledger
 
 
 def test_records_are_read_from_s3(tmp_path, monkeypatch):

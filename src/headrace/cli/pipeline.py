@@ -25,6 +25,8 @@ from headrace.cli.pipeline_session import (
     WAREHOUSE,
     in_kafka,
     job_module,
+    reading_job,
+    reads_of,
     stop_on_interrupt,
 )
 from headrace.cli.pipeline_tables import tables
@@ -92,7 +94,7 @@ OWN_TABLE = click.option(
 )
 @OWN_TABLE
 @WAREHOUSE
-@MASTER
+@reading_job
 @MODE
 @number_option("--round-records", 2_000_000, 1, "Commit after at most this many records.")
 @number_option("--task-records", 500_000, 1, "Read at most this many records in one task.")
@@ -163,6 +165,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
     config = job.ArchiveConfig(
         bootstrap=session.bootstrap,
         client=session.client_config,
+        reads=reads_of(session),
         round_bytes_min=options.pop("round_mib") << 20,
         round_wait_ms=int(options.pop("round_wait") * 1000),
         maintain_rounds=options.pop("maintain_every") or None,
@@ -218,7 +221,7 @@ def _say_round(done: Any) -> None:
 @click.option("--topic", required=True, type=TOPIC_NAME, callback=in_kafka, help="The topic.")
 @OWN_TABLE
 @WAREHOUSE
-@MASTER
+@reading_job
 @RESULT_AS_JSON
 @click.pass_obj
 def reconcile(
@@ -241,7 +244,9 @@ def reconcile(
     session.describe_topics([topic])
     table = table or _table_of(topic, warehouse)
     proof = job_module("proof")
-    config = proof.ReconcileConfig(session.bootstrap, topic, table, client=session.client_config)
+    config = proof.ReconcileConfig(
+        session.bootstrap, topic, table, client=session.client_config, reads=reads_of(session)
+    )
     with _with_next_step(table, warehouse):
         report = proof.prove(config, warehouse, master)
     if as_json:

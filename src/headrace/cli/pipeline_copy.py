@@ -18,7 +18,6 @@ from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_session import (
     DRY_RUN,
-    MASTER,
     RESULT_AS_JSON,
     RESULTS,
     bounds_of,
@@ -26,6 +25,7 @@ from headrace.cli.pipeline_session import (
     in_kafka,
     job_module,
     keep_result,
+    reading_job,
     restarted,
     spark_for,
     stop_on_interrupt,
@@ -97,7 +97,7 @@ class TimesType(click.ParamType[Any]):
 @CHUNK
 @DRY_RUN
 @window_options
-@MASTER
+@reading_job
 @RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
@@ -214,7 +214,7 @@ def dead() -> None:
 @click.argument("topic", metavar="DEAD_LETTER_TOPIC", type=TOPIC_NAME, callback=in_kafka)
 @click.option("--where", default="true", metavar="SQL", help="Only these letters.")
 @window_options
-@MASTER
+@reading_job
 @RESULT_AS_JSON
 @click.pass_obj
 def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -277,7 +277,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
 @number_option("--loop-max", 3, 1, "Keep letters that were sent back so often.")
 @CHUNK
 @DRY_RUN
-@MASTER
+@reading_job
 @RESULTS
 @RESULT_AS_JSON
 @click.pass_obj

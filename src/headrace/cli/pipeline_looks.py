@@ -20,7 +20,6 @@ from headrace.cli.output import Cell, iso_time, print_json, print_table, say
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
 from headrace.cli.pipeline_session import (
-    MASTER,
     RESULT_AS_JSON,
     RESULTS,
     WAREHOUSE_OR_NONE,
@@ -28,12 +27,13 @@ from headrace.cli.pipeline_session import (
     connection_of,
     job_module,
     keep_result,
+    reading_job,
     restarted,
     spark_for,
     window_options,
 )
 from headrace.cli.positions import Partition, log_bounds
-from headrace.cli.web import HTTP, Web, path_of
+from headrace.cli.web import Web, path_of
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -61,7 +61,7 @@ WATCH = click.option(
               help="How far back to show arrivals and samples.")  # fmt: skip
 @HISTORY
 @WAREHOUSE_OR_NONE
-@MASTER
+@reading_job
 @RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
@@ -192,8 +192,7 @@ def _show_backlog(found: dict[str, Any]) -> None:
 @click.option("--outliers", type=click.IntRange(min=1, max=1_000), default=20, show_default=True)
 @WAREHOUSE_OR_NONE
 @window_options
-@HTTP
-@MASTER
+@reading_job
 @RESULT_AS_JSON
 @click.pass_obj
 def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -283,8 +282,7 @@ def trace_messages(
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="Folder of the page and its charts.")  # fmt: skip
 @window_options
-@HTTP
-@MASTER
+@reading_job
 @click.pass_obj
 def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
     """Make one HTML page of a topic: its proof, backlogs and latencies, with charts as PNG.

@@ -27,7 +27,6 @@ from headrace.cli.parameters import TOPIC_NAME, Command
 from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
     DRY_RUN,
-    MASTER,
     RESULT_AS_JSON,
     RESULTS,
     WAREHOUSE_OR_NONE,
@@ -36,11 +35,12 @@ from headrace.cli.pipeline_session import (
     in_kafka,
     job_module,
     keep_result,
+    reading_job,
     restarted,
     spark_for,
     window_options,
 )
-from headrace.cli.web import HTTP, http_address
+from headrace.cli.web import http_address
 from headrace.records.tenant_names import key_of, written_topic
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def proof_options(command: Command) -> Command:
               help="Write the certificate to this file.")  # fmt: skip
 @KEY_FILE
 @window_options
-@HTTP
-@MASTER
+@reading_job
 @RESULTS
 @RESULT_AS_JSON
 @click.pass_obj
@@ -364,7 +363,7 @@ def verify(certificate: Path, key_file: Path | None, *, as_json: bool) -> None:
 @click.option("--violations", metavar="TABLE", help="Write the violations to this Iceberg table.")
 @WAREHOUSE_OR_NONE
 @window_options
-@MASTER
+@reading_job
 @RESULT_AS_JSON
 @click.pass_obj
 def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:
@@ -433,7 +432,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
 @DRY_RUN
 @WAREHOUSE_OR_NONE
 @window_options
-@MASTER
+@reading_job
 @RESULT_AS_JSON
 @click.pass_obj
 def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> None:

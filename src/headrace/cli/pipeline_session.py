@@ -19,13 +19,14 @@ from headrace.cli.output import say
 from headrace.cli.parameters import TOPIC_NAME, Command, number_option
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import watching
+from headrace.cli.session import CliSession
+from headrace.cli.web import HTTP, http_address
 from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from headrace.cli.session import CliSession
 
 _KEPT_IN = "headrace.catalog"
 
@@ -76,6 +77,28 @@ def in_kafka(_context: object, _parameter: object, topics: str | None) -> str | 
 WAREHOUSE = _warehouse_options(required=True)
 WAREHOUSE_OR_NONE = _warehouse_options(required=False)
 MASTER = click.option("--master", default="local[*]", show_default=True, help="Spark master URL.")
+
+
+def _keep_objects(ctx: click.Context, _param: object, value: str | None) -> None:
+    if isinstance(ctx.obj, CliSession):
+        ctx.obj.objects = value
+
+
+_OBJECTS = click.option(
+    "--objects",
+    metavar="URL",
+    expose_value=False,
+    callback=_keep_objects,
+    help="Read tiered records from this object storage, not from brokers; their --objects.",
+)
+
+
+def reading_job(command: Command) -> Command:
+    """Options of a job that reads topics: the Spark master, where tiered records are, and who
+    lists them."""
+    return MASTER(_OBJECTS(HTTP(command)))
+
+
 MODE = click.option(
     "--mode",
     type=click.Choice(["append", "upsert"]),
@@ -130,7 +153,15 @@ def bounds_of(options: dict[str, Any]) -> Any:
 
 def connection_of(session: CliSession) -> Any:
     """The jobs' view of the cluster."""
-    return job_module("jobs.windows").Connection(session.bootstrap, session.client_config)
+    client, reads = session.client_config, reads_of(session)
+    return job_module("jobs.windows").Connection(session.bootstrap, client, reads)
+
+
+def reads_of(session: CliSession) -> dict[str, str]:
+    """The data source's options for tiered records. Raises CommandFailed."""
+    if session.objects is None:
+        return {}
+    return {"objects": session.objects, "http": http_address(session)}
 
 
 @contextmanager

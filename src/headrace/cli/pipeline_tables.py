@@ -13,10 +13,11 @@ import click
 from headrace.cli.output import say
 from headrace.cli.parameters import number_option
 from headrace.cli.pipeline_session import (
-    MASTER,
     MEMORY,
     WAREHOUSE,
     job_module,
+    reading_job,
+    reads_of,
     restarted,
     stop_on_interrupt,
 )
@@ -32,7 +33,7 @@ _LOGIN = {
 
 @click.command()
 @WAREHOUSE
-@MASTER
+@reading_job
 @click.option(
     "--schema-registry",
     metavar="URL",
@@ -73,6 +74,7 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
         options["warehouse"],
         session.client_config,
         registry,
+        reads_of(session),
         quiet_wait_ms=int(options["quiet_wait"] * 1000),
         round_wait_ms=int(options["round_wait"] * 1000),
         rounds_max=options["rounds"],

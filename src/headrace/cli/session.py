@@ -59,6 +59,8 @@ class CliSession:
     """The client's settings given with -X."""
     given_http: str | None = None
     """The HTTP address of a broker, if one was given."""
+    objects: str | None = None
+    """Where the pipeline's jobs read tiered records themselves, if they do."""
     context_name: str | None = None
     """As given with --context; None: the current context, unless --bootstrap is given."""
     cluster_id: str | None = None

@@ -46,6 +46,10 @@ COMPACTED: Final = "compacted"
 """The journal begins at `position`: what was before is known as a state only."""
 
 
+class NotFoundThere(ReadRefused):
+    """The broker does not know what was asked for: it may be of an older version."""
+
+
 @dataclass(frozen=True)
 class WebAddress:
     """The HTTP interface of a cluster: `[https://]host:port`, and the client's settings."""
@@ -107,7 +111,7 @@ class WebConnection:
 
     def objects(self, topic: str, partition: int, offset: int) -> Any:
         """The ledgers of a partition in object storage, from an offset on, as far as one answer
-        has them. Raises BrokerUnavailable, ReadRefused."""
+        has them. Raises BrokerUnavailable, ReadRefused, of it NotFoundThere."""
         return self._ask(f"/v1/topics/{quote(topic, safe='')}/objects/{partition}?offset={offset}")
 
     def cluster_id(self) -> str:
@@ -162,7 +166,8 @@ class WebConnection:
                 self._connection.close()
                 status, text = 0, f"{type(error).__name__}: {error}"
             if 400 <= status < 500 and status != http.client.TOO_MANY_REQUESTS:
-                raise ReadRefused(
+                refusal = NotFoundThere if status == http.client.NOT_FOUND else ReadRefused
+                raise refusal(
                     f"The broker's HTTP interface at {self._web.address} refused {path}: {text}."
                     " Nothing was returned."
                 )

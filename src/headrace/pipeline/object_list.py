@@ -6,23 +6,26 @@ cluster that `bootstrap.servers` names. It says where to look; what is there, it
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from math import inf
 from operator import attrgetter
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.errors import RequestInvalid, StorageUnavailable
 from headrace.log.ledger_objects import LedgerObjects, LedgerPlace
-from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.direct import is_possible
 from headrace.pipeline.errors import OptionInvalid, StoreUnavailable
-from headrace.pipeline.journal_pages import WebAddress
+from headrace.pipeline.journal_pages import NotFoundThere, WebAddress
 from headrace.records.identifiers import kafka_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from headrace.pipeline.cluster import ClusterClient
     from headrace.pipeline.journal_pages import WebConnection
     from headrace.pipeline.options import SourceOptions
     from headrace.pipeline.planning import OffsetRange
@@ -31,38 +34,89 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 128 << 20
 """A task ends with the ledger that reaches this, the size that Spark gives to tasks of files."""
 
+ASK_AGAIN_S: Final = 60
+"""How long a stream that has read all of a partition in object storage looks for no more there."""
+
+log = logging.getLogger(__name__)
+
 Places = Sequence[LedgerPlace]
 _NUMBERS: Final = ("ledger", "base_offset", "end_offset", "leader_epoch", "size_bytes")
 _BASE, _END = attrgetter("base_offset"), attrgetter("end_offset")
 
 
-def planned(
-    ranges: Sequence[OffsetRange], options: SourceOptions, topic_ids: TopicIds
-) -> tuple[list[OffsetRange], dict[tuple[str, int], Places]]:
-    """(the ranges, cut between ledgers in object storage; these ledgers, by partition).
+class ObjectLists:
+    """Where the ledgers of a reader's topics are, asked when it plans.
 
-    Raises OptionInvalid, BrokerUnavailable, ReadRefused, StoreUnavailable.
+    A stream plans for as long as it runs: what it knows is asked once, and of a partition whose
+    next records come after all that object storage has, only every ASK_AGAIN_S.
     """
-    if not is_possible(options.client):
-        raise OptionInvalid(
-            "The option objects needs records that are read without the client library, which one"
-            " of the kafka.* options given requires. Remove it, or the option objects."
-        )
-    assert options.objects is not None, "a read without it has no list"
-    assert options.http is not None, "the options were checked"
-    found: list[OffsetRange] = []
-    listed: dict[tuple[str, int], Places] = {}
-    with WebAddress(options.http, options.client, options.stall_timeout_ms).opened() as web:
-        cluster_id = ClusterClient(options.client).cluster_id()
-        web.check_cluster(cluster_id)
-        for piece in ranges:
-            topic_id = topic_ids.get(piece.topic, "")
+
+    def __init__(
+        self, options: SourceOptions, cluster: ClusterClient, now_s: Callable[[], float] = monotonic
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._now_s = now_s
+        self._cluster_id: str | None = None
+        self._is_store_known = False
+        self._ends: dict[tuple[str, int, str], tuple[int, float]] = {}
+        """Where object storage ended before a range did, and when, by partition and topic id."""
+
+    def planned(
+        self, ranges: Sequence[OffsetRange], topic_ids: TopicIds
+    ) -> tuple[list[OffsetRange], dict[tuple[str, int], Places]]:
+        """(the ranges, cut between ledgers in object storage; these ledgers, by partition).
+
+        Raises OptionInvalid, BrokerUnavailable, ReadRefused, StoreUnavailable.
+        """
+        if not is_possible(self._options.client):
+            raise OptionInvalid(
+                "The option objects needs records that are read without the client library, which"
+                " one of the kafka.* options given requires. Remove it, or the option objects."
+            )
+        listed: dict[tuple[str, int], Places] = {(one.topic, one.partition): () for one in ranges}
+        asked = [one for one in ranges if self._may_be_there(one, topic_ids.get(one.topic, ""))]
+        if asked:
+            assert self._options.http is not None, "the options were checked"
+            address, client = self._options.http, self._options.client
+            with WebAddress(address, client, self._options.stall_timeout_ms).opened() as web:
+                cluster_id = self._checked_cluster(web)
+                for piece in asked:
+                    listed[piece.topic, piece.partition] = self._found(
+                        web, piece, topic_ids.get(piece.topic, ""), cluster_id
+                    )
+        cut = (_cut(piece, listed[piece.topic, piece.partition]) for piece in ranges)
+        return [part for parts in cut for part in parts], listed
+
+    def _may_be_there(self, piece: OffsetRange, topic_id: str) -> bool:
+        end, at_s = self._ends.get((piece.topic, piece.partition, topic_id), (0, -inf))
+        return piece.start < end or self._now_s() - at_s >= ASK_AGAIN_S
+
+    def _checked_cluster(self, web: WebConnection) -> str:
+        if self._cluster_id is None:
+            cluster_id = self._cluster.cluster_id()
+            web.check_cluster(cluster_id)
+            self._cluster_id = cluster_id
+        return self._cluster_id
+
+    def _found(
+        self, web: WebConnection, piece: OffsetRange, topic_id: str, cluster_id: str
+    ) -> Places:
+        """The ledgers with records of a range."""
+        now_s = self._now_s()
+        try:
             places = [*_listed(web, piece, topic_id, cluster_id)]
-            if places and not any(listed.values()):
-                _check_store(options.objects, web, piece, places[0])
-            listed[piece.topic, piece.partition] = places
-            found += _cut(piece, places)
-    return found, listed
+        except NotFoundThere as error:
+            log.warning("%s Brokers are asked for these records.", error)
+            places = []
+        end = places[-1].end_offset if places else piece.start
+        if end < piece.end:
+            self._ends[piece.topic, piece.partition, topic_id] = end, now_s
+        if places and not self._is_store_known:
+            assert self._options.objects is not None, "a read without it has no list"
+            _check_store(self._options.objects, web, piece, places[0])
+            self._is_store_known = True
+        return places
 
 
 def _listed(

@@ -25,7 +25,7 @@ from headrace.pipeline.options import SourceOptions, parse_sink, parse_source
 from headrace.pipeline.planning import Offsets, build, offset_of, ranges_between, walk
 from headrace.pipeline.position import recreated, recreated_topics
 from headrace.pipeline.stream_reader import HeadraceStreamReader
-from headrace.pipeline.tasks import read_task, tasks
+from headrace.pipeline.tasks import object_lists, read_task, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +57,8 @@ class HeadraceReader(DataSourceReader):
         end = build([(t, p, max(o, offset_of(start, t, p, 0))) for t, p, o in walk(end)])
         start, end = self._filtered(cluster, start, end)
         start, end = bounded(cluster, options, start, end)
-        return tasks(ranges_between(start, end), options, topic_ids)
+        lists = object_lists(options, cluster)
+        return tasks(ranges_between(start, end), options, topic_ids, lists)
 
     def _filtered(
         self, cluster: ClusterClient, start: Offsets, end: Offsets

@@ -35,11 +35,12 @@ from headrace.pipeline.planning import (
     walk,
 )
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
-from headrace.pipeline.tasks import read_task, tasks
+from headrace.pipeline.tasks import object_lists, read_task, tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headrace.pipeline.object_list import ObjectLists
     from headrace.pipeline.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
         self._position: StreamPosition | None = None
         self._pinned: StreamPosition | None = None
         self._held: set[tuple[str, int]] = set()
+        self._lists: ObjectLists | None = None
         self._ends_asked = 0
         self._batch_ns: int | None = None
         self._left_out = 0
@@ -113,7 +115,10 @@ class HeadraceStreamReader(DataSourceStreamReader):
         begins = self._begins(first.offsets, last, is_initial=is_initial)
         if self.options.fail_on_data_loss:
             check_present(self._asked(), begins, last.offsets)
-        return tasks(ranges_between(begins, last.offsets), self.options, last.topic_ids)
+        if self._lists is None:
+            self._lists = object_lists(self.options, self._asked())
+        ranges = ranges_between(begins, last.offsets)
+        return tasks(ranges, self.options, last.topic_ids, self._lists)
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Read the records of one task; uses only the options."""
@@ -135,7 +140,7 @@ class HeadraceStreamReader(DataSourceStreamReader):
                 " use headrace.pipeline.streams.run_available, which continues to the end.",
                 self._left_out,
             )
-        self._cluster = None
+        self._cluster = self._lists = None
 
     def _is_delayed(self, position: Offsets, end: Offsets) -> bool:
         """Whether the next batch waits for more records (minOffsetsPerTrigger), which it does at

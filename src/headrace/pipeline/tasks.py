@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from headrace.log.ledger_objects import LedgerPlace
+    from headrace.pipeline.cluster import ClusterClient
+    from headrace.pipeline.object_list import ObjectLists
     from headrace.pipeline.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -54,19 +56,31 @@ class TopicRange(InputPartition):
         return topic_id
 
 
+def object_lists(options: SourceOptions, cluster: ClusterClient) -> ObjectLists | None:
+    """What plans the reads of object storage; None without the option objects."""
+    if options.objects is None:
+        return None
+    from headrace.pipeline.object_list import ObjectLists
+
+    return ObjectLists(options, cluster)
+
+
 def tasks(
-    ranges: list[OffsetRange], options: SourceOptions, topic_ids: TopicIds
+    ranges: list[OffsetRange],
+    options: SourceOptions,
+    topic_ids: TopicIds,
+    lists: ObjectLists | None,
 ) -> list[InputPartition]:
     """Split ranges according to the options' bounds, and between ledgers in object storage.
 
-    With the option objects, raises what `object_list.planned` raises.
+    With `lists`, raises what its `planned` raises.
     """
     bounds = options.partitions_min, options.records_per_task_max
-    if options.objects is None or not ranges:
+    if lists is None or not ranges:
         return [TopicRange(one, topic_ids.get(one.topic)) for one in split(ranges, *bounds)]
-    from headrace.pipeline.object_list import places_of, planned
+    from headrace.pipeline.object_list import places_of
 
-    ranges, listed = planned(ranges, options, topic_ids)
+    ranges, listed = lists.planned(ranges, topic_ids)
     return [
         TopicRange(one, topic_ids.get(one.topic), places_of(one, listed[one.topic, one.partition]))
         for one in split(ranges, *bounds)

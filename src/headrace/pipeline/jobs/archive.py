@@ -80,7 +80,7 @@ class ArchiveConfig:
 
     A table that is made with `is_daily` is partitioned by day, too. `values` are the data source's
     options of typed values: then `value` has columns, and what cannot be decoded is in a side table
-    (`layout.side_table`).
+    (`layout.side_table`). `reads` are more options of the data source, such as `objects`.
     """
 
     bootstrap: str
@@ -106,6 +106,7 @@ class ArchiveConfig:
     quiet_bytes_max: int = 1 << 20
     is_daily: bool = False
     values: dict[str, str] = field(default_factory=dict, repr=False)
+    reads: dict[str, str] = field(default_factory=dict)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -479,6 +480,7 @@ class _Archive:
             .option("failOnDataLoss", str(self._config.fail_on_data_loss).lower())
             .option("maxRecordsPerTask", str(self._config.task_records_max))
             .options(**pinned_values(self._config.values, self._config.topics))
+            .options(**self._config.reads)
             .load()
         )
 

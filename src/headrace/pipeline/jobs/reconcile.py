@@ -46,13 +46,15 @@ _LOW_HALF = "sum(hash & 4294967295)"
 
 @dataclass(frozen=True)
 class ReconcileConfig:
-    """Which topic to compare with which table. `published` are the producers' counts."""
+    """Which topic to compare with which table. `published` are the producers' counts, `reads` more
+    options of the data source."""
 
     bootstrap: str
     topic: str
     table: str = "headrace.archive"
     published: Mapping[int, int] | None = None
     client: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ def _log_frame(config: ReconcileConfig, spark: Any, start: Offsets, end: Offsets
         reader.option("bootstrap.servers", config.bootstrap)
         .option("startingOffsets", offsets_to_json(start))
         .option("endingOffsets", offsets_to_json(end))
+        .options(**config.reads)
         .load()
         .select(*_STORED)
     )

@@ -38,13 +38,14 @@ class TablesConfig:
 
     A quiet topic's records are in its table after about `quiet_wait_ms` and a round, a busy one's
     after `round_wait_ms` and a round at most. At most `rounds_max` rounds run at the same time.
-    `registry` are the data source's options of the schema registry.
+    `registry` are the data source's options of the schema registry, `reads` others of it.
     """
 
     bootstrap: str
     warehouse: Place
     client: dict[str, str] = field(default_factory=dict)
     registry: dict[str, str] = field(default_factory=dict, repr=False)
+    reads: dict[str, str] = field(default_factory=dict)
     quiet_wait_ms: int = 2_000
     round_wait_ms: int = 20_000
     round_records_max: int = 1_000_000
@@ -67,6 +68,7 @@ class TablesConfig:
             continuous=True,
             mode="upsert" if setting.mode == "upsert" else "append",
             client=self.client,
+            reads=self.reads,
             values={**values, **self.registry} if values else {},
             is_daily=True,
             quiet_wait_ms=self.quiet_wait_ms,

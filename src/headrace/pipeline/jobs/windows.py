@@ -36,10 +36,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Connection:
-    """Addresses of brokers, and the client's settings (librdkafka's names)."""
+    """Addresses of brokers, the client's settings (librdkafka's names), and more options of the
+    data source for what is read, such as `objects` and `http`."""
 
     bootstrap: str
     client: dict[str, str] = field(default_factory=dict)
+    reads: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -53,7 +55,7 @@ class Connection:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of the data source."""
+        """The options of the data source and of the sink."""
         return {
             "bootstrap.servers": self.bootstrap,
             **{f"kafka.{name}": value for name, value in self.client.items()},
@@ -134,7 +136,7 @@ def read_window(
     spark: Any, connection: Connection, window: Window, source: str = "headrace", **options: Any
 ) -> Any:
     """The records of a window. Raises TopicRecreated when it is read, if a topic's id differs."""
-    reader = spark.read.format(source).options(**connection.options)
+    reader = spark.read.format(source).options(**connection.options, **connection.reads)
     return (
         reader.option("subscribe", ",".join(sorted(window.end)))
         .option("startingOffsets", offsets_to_json(window.start))
