@@ -41,6 +41,16 @@ class BrokerConfig:
     """group.initial.rebalance.delay.ms (Kafka: 3,000; see `coordination.groups.config`)"""
     group_size_max: int = 2_147_483_647
     """group.max.size"""
+    groups_max: int = 250_000
+    """headrace.groups.max: about 400 bytes each, with an offset"""
+    members_bytes_max: int = 256 * 1024 * 1024
+    """headrace.group.members.max.bytes"""
+    transactional_ids_max: int = 100_000
+    """headrace.transactional.ids.max: about 1 KB each"""
+    producer_ids_max: int = 1_000_000
+    """headrace.producer.ids.max: about 500 bytes each"""
+    producer_id_expiration_ms: int = 24 * 3600 * 1000
+    """producer.id.expiration.ms"""
     group_consumer_size_max: int = 2_147_483_647
     """group.consumer.max.size"""
     group_consumer_session_timeout_ms: int = 45_000

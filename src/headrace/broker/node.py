@@ -28,7 +28,7 @@ from headrace.broker.housekeeping.ledger_evidence import LedgerEvidence
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
 from headrace.broker.housekeeping.orphans import collect_orphans
 from headrace.broker.housekeeping.replication import Replication
-from headrace.broker.housekeeping.retention import Retention
+from headrace.broker.housekeeping.retention import PRODUCERS_INTERVAL_MS, Retention
 from headrace.broker.housekeeping.tenant_storage import TenantStorage
 from headrace.broker.housekeeping.tiering import Tiering
 from headrace.broker.machine import LONE
@@ -247,9 +247,8 @@ class Node:
         self.compactor = Compactor(
             self.topics, self._environment, self.config, PartitionLog.wait_loaded
         )
-        self.retention = Retention(
-            self.topics, self.ownership, self.clock, PartitionLog.wait_loaded
-        )
+        ready = PartitionLog.wait_loaded
+        self.retention = Retention(self.topics, self.ownership, self.clock, ready, self.config)
 
     async def _append_copies(self, topic: Topic, number: int, batch: bytes) -> None:
         """Dead letters are sent by a service, which needs what is assembled after them."""
@@ -398,6 +397,7 @@ class Node:
                 self.tasks,
             ),
             check_new=self._check_group,
+            bounds=config,
         )
         self.markers = MarkerWriter(self.topics, self.groups)
         self.marker_sender = MarkerSender(
@@ -416,6 +416,7 @@ class Node:
             self.clock,
             self.tasks,
             config.transaction_config(),
+            lambda: config.transactional_ids_max,
         )
         self.transaction_checks = TransactionChecks(
             config.broker_id,
@@ -625,6 +626,7 @@ def _begin_rounds(node: Node) -> None:
         node.tasks.spawn(rounds.run(name, interval_ms, work), name)
 
     repeat("retention", lambda: config.retention_check_interval_ms, node.retention.round)
+    repeat("producers", lambda: PRODUCERS_INTERVAL_MS, node.retention.bound_producers)
     repeat("compaction", lambda: config.compaction_interval_ms, node.compactor.round)
     if node.ledger_garbage is not None:
         collect = node.ledger_garbage.round

@@ -360,6 +360,23 @@ class ProducerState:
             elif now_ns - producer.overdue_ns >= EXPIRY_GRACE_NS:
                 del self._producers[producer_id]
 
+    def drop_idle(self, count: int, safe_offset: int) -> int:
+        """Drop the longest idle producers, as if expired; returns how many, at most `count`.
+
+        Those with an open transaction, or with batches that may be undone, stay: no append below
+        `safe_offset` will be.
+        """
+        idle = [
+            (producer.seen_ms, producer_id)
+            for producer_id, producer in self._producers.items()
+            if producer_id not in self._open
+            and not (producer.batches and producer.batches[-1].base_offset >= safe_offset)
+        ]
+        dropped = sorted(idle)[:count]
+        for _seen_ms, producer_id in dropped:
+            del self._producers[producer_id]
+        return len(dropped)
+
     def encode(self, bytes_max: int = 2**63) -> bytes:
         """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
 
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000
-"""Kafka's `producer.id.expiration.ms`; see `EXPIRY_GRACE_NS` for clock jumps."""
+"""Kafka's default of `producer.id.expiration.ms`; see `EXPIRY_GRACE_NS` for clock jumps."""
 
 
 def start_after_retention(log: PartitionLog, now_ms: int) -> int:
@@ -34,14 +34,16 @@ def start_after_retention(log: PartitionLog, now_ms: int) -> int:
     return min(start, log.high_watermark)
 
 
-async def enforce(log: PartitionLog, now_ms: int, now_ns: int) -> int:
+async def enforce(
+    log: PartitionLog, now_ms: int, now_ns: int, producer_expiry_ms: int = PRODUCER_EXPIRY_MS
+) -> int:
     """Apply the topic's retention; returns the number of records removed.
 
     `now_ms` determines the age of records, `now_ns` what must not depend on the wall clock.
     """
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0
-    log.producers.expire(now_ms - PRODUCER_EXPIRY_MS, now_ns)
+    log.producers.expire(now_ms - producer_expiry_ms, now_ns)
     log.lifecycle_host.seal_again()
     if not log.config.is_deleted_by_retention:
         return 0

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+from headrace.broker.coordinators.kept_state import MemberRequest, Room, kept_of, kept_of_all, said
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -55,10 +56,12 @@ from headrace.coordination.streams.commands import (
 from headrace.coordination.streams.internal_topics import with_problem
 from headrace.errors import (
     CoordinatorUnavailable,
+    GroupFull,
     GroupIdInvalid,
     GroupUnknown,
     HeadraceError,
     InconsistentProtocol,
+    PolicyViolation,
     RegularExpressionInvalid,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
         ConsumerGroupSettings,
         StreamsGroupSettings,
     )
+    from headrace.broker.coordinators.kept_state import GroupBounds
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.broker.coordinators.streams_topics import StreamsTopics
     from headrace.coordination.groups.state_records import OffsetStored
@@ -152,6 +156,8 @@ class CommandOfGroups(Command[GroupsReply[OfGroup]], Protocol[OfGroup]):
 Reply = TypeVar("Reply")
 GROUP_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
+COMMITS_AT_ONCE: Final = 1_000
+"""For which room is taken in advance; nearer to the bound each is checked."""
 _CREATING = (
     JoinCommand,
     ConsumerHeartbeatCommand,
@@ -177,12 +183,13 @@ class GroupCoordinator:
         topics: TopicIds | None = None,
         consumers: ConsumerGroupDependencies | None = None,
         check_new: Callable[[str], None] | None = None,
+        bounds: GroupBounds | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) if this broker does not own the partition. `topics`:
         the existing topics; without it, offsets are kept by name alone. `consumers`: dependencies
         of groups of the new protocol; without it, their members get no partitions. `check_new`
-        raises the error that refuses a new group."""
+        raises the error that refuses a new group. `bounds`: of what is kept; None: none."""
         self.config = config or GroupConfig()
         self.shards: GroupShards = CoordinatorShards(
             OFFSETS_TOPIC,
@@ -199,7 +206,56 @@ class GroupCoordinator:
         self._streams = None if consumers is None else consumers.streams
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
+        self._commits_unchecked = 0
+        """Up to this total there is room for the groups that commits create."""
         self._check_new = check_new
+        self._groups: Room | None = None
+        self._members: Room | None = None
+        if bounds is not None:
+            self._groups = Room(lambda: bounds.groups_max, self._count, clock.now_ns)
+            self._members = Room(
+                lambda: bounds.members_bytes_max,
+                lambda: kept_of_all(self.shards.machines()),
+                clock.now_ns,
+            )
+
+    def _count(self) -> int:
+        machines = self.shards.machines()
+        return sum(len(one.groups) for one in machines if isinstance(one, GroupMachine))
+
+    def _check_group(self, group_id: str) -> None:
+        """Raise PolicyViolation for a new group if there is no room for it."""
+        if self._groups is None or self._groups.take():
+            return
+        machine = self.shards.machine_of(group_id)
+        if isinstance(machine, GroupMachine) and group_id not in machine.groups:
+            raise PolicyViolation(
+                "this broker coordinates as many groups as headrace.groups.max lets it: nothing was"
+                " changed; delete groups, let their offsets expire, or raise the setting"
+            )
+
+    def _check_commit(self, group_id: str) -> None:
+        """As `_check_group`, for many commits at once: they are checked by one comparison."""
+        if self._groups is not None and self._groups.take(COMMITS_AT_ONCE):
+            self._commits_unchecked = self._commits_total + COMMITS_AT_ONCE
+        else:
+            self._check_group(group_id)
+
+    def _check_member(self, command: MemberRequest) -> None:
+        """Raise GroupFull if there is no room for what a member adds."""
+        size = said(command)
+        if self._members is None or not size or self._members.take(size):
+            return
+        machine = self.shards.machine_of(command.group_id)
+        if not isinstance(machine, GroupMachine):
+            return  # it is not loaded, and holds nothing
+        group = machine.groups.get(command.group_id)
+        if group is None or size > kept_of(group, command.member_id):
+            raise GroupFull(
+                "this broker keeps as much of the members of groups as"
+                " headrace.group.members.max.bytes lets it: nothing was changed; try again when"
+                " members have left, or raise the setting"
+            )
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
@@ -246,17 +302,26 @@ class GroupCoordinator:
         match command:
             case CommitCommand() | TransactionalCommitCommand():
                 self._commits_total += 1
+                if self._commits_total > self._commits_unchecked:
+                    self._check_commit(command.group_id)
                 if self._topics is not None:
                     command.topic_ids = self._topics.ids
             case JoinCommand():
                 self._check_is_no_share_group(command, InconsistentProtocol)
+                self._check_group(command.group_id)
+                self._check_member(command)
                 command.fresh_id = str(self._randomness.uuid())
                 command.topics = self._view
             case ConsumerHeartbeatCommand():
+                if command.member_epoch == JOIN_EPOCH:
+                    self._check_group(command.group_id)
+                self._check_member(command)
                 await self._prepare_consumer_heartbeat(command)
             case StreamsHeartbeatCommand():
                 if command.member_epoch == JOIN_EPOCH:
                     self._check_is_no_share_group(command, GroupUnknown)
+                    self._check_group(command.group_id)
+                    self._check_member(command)
                 command.topics = self._view
                 if self._streams is not None:
                     (
@@ -272,6 +337,8 @@ class GroupCoordinator:
                 | DescribeConsumerGroupsCommand()
             ):
                 command.topics = self._view
+                if isinstance(command, SyncCommand):
+                    self._check_member(command)
             case _:
                 pass
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
+from headrace.broker.coordinators.kept_state import Room
 from headrace.broker.coordinators.topic_patterns import matching_names
 from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
 from headrace.coordination.kit.machine import Command, Reply_co
@@ -34,6 +35,7 @@ from headrace.coordination.transactions.transaction_machine import (
 from headrace.errors import (
     ConcurrentTransactions,
     HeadraceError,
+    PolicyViolation,
     RegularExpressionInvalid,
     RequestInvalid,
 )
@@ -81,8 +83,10 @@ class TransactionCoordinator:
         clock: Clock,
         tasks: Tasks,
         config: TransactionConfig | None = None,
+        ids_max: Callable[[], int] | None = None,
     ) -> None:
-        """`shard_log(partition)`: see CoordinatorShards."""
+        """`shard_log(partition)`: see CoordinatorShards. `ids_max`: the bound of ids that are kept
+        at the time; None: there is none."""
         machine_config = config or TransactionConfig()
         self._producer_ids = producer_ids
         self._sender = sender
@@ -98,6 +102,25 @@ class TransactionCoordinator:
             tasks,
             self._perform,
         )
+
+        self._room = None if ids_max is None else Room(ids_max, self._count, clock.now_ns)
+
+    def _count(self) -> int:
+        machines = self.shards.machines()
+        return sum(len(one.transactions) for one in machines if isinstance(one, TransactionMachine))
+
+    def _check_room(self, transactional_id: str) -> None:
+        """Raise PolicyViolation for a new id if there is no room for it."""
+        machine = self.shards.machine_of(transactional_id)
+        is_known = isinstance(machine, TransactionMachine) and (
+            transactional_id in machine.transactions
+        )
+        if self._room is not None and not is_known and not self._room.take():
+            raise PolicyViolation(
+                "this broker coordinates as many transactional ids as"
+                " headrace.transactional.ids.max lets it: nothing was changed; use one again, let"
+                " some expire (transactional.id.expiration.ms), or raise the setting"
+            )
 
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
         def written(command: Any) -> None:
@@ -138,6 +161,7 @@ class TransactionCoordinator:
             if isinstance(reply, ProducerReply) and reply.wants_producer_id:
                 assert isinstance(command, InitProducerIdCommand | EndTransactionCommand)
                 try:
+                    self._check_room(transactional_id)
                     command.fresh_producer_id = await self._producer_ids.take()
                 except HeadraceError as error:
                     return command.refused(error)

@@ -7,7 +7,7 @@ not affect the others.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.log.retention import enforce
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+PRODUCERS_INTERVAL_MS: Final = 5_000
+"""In which as many producers come as one client can make: some 90,000, of 45 MB."""
+KEPT_FRACTION: Final = 0.9
+"""Of the bound, once it was reached: dropping costs as much as there are producers."""
+
+
+class ProducerBounds(Protocol):
+    """A part of the broker's configuration, which may change."""
+
+    producer_ids_max: int
+    producer_id_expiration_ms: int
+
+
 class Retention:
     """The retention rounds of one broker."""
 
@@ -32,8 +45,10 @@ class Retention:
         ownership: Ownership,
         clock: Clock,
         ready: Callable[[PartitionLog], Awaitable[None]],
+        bounds: ProducerBounds,
     ) -> None:
         """`ready` waits until a partition's log has been read."""
+        self._bounds = bounds
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
@@ -57,6 +72,33 @@ class Retention:
             return
         if not partition.is_loaded and partition.failure is None:
             await self._ready(partition)
-        dropped = await enforce(partition, self._clock.now_ms(), self._clock.now_ns())
+        now_ms, now_ns = self._clock.now_ms(), self._clock.now_ns()
+        dropped = await enforce(partition, now_ms, now_ns, self._bounds.producer_id_expiration_ms)
         if dropped:
             log.info("%s: retention dropped %d records", partition.name, dropped)
+
+    async def bound_producers(self) -> None:
+        """Drop the longest idle producers of the partitions that have most, if this broker
+        remembers more than it may. Costs about 0.1 us for each partition otherwise."""
+        logs = [
+            log_
+            for topic in self._topics.by_name.values()
+            for _number, log_ in topic.logs
+            if log_.is_loaded and len(log_.producers)
+        ]
+        total = sum(len(log_.producers) for log_ in logs)
+        most = self._bounds.producer_ids_max
+        if total <= most:
+            return
+        excess = total - int(most * KEPT_FRACTION)
+        for log_ in sorted(logs, key=lambda one: len(one.producers), reverse=True):
+            share = max(len(log_.producers) - most // (2 * len(logs)), 0)
+            excess -= log_.producers.drop_idle(min(share, excess), log_.high_watermark)
+            if excess <= 0:
+                break
+        log.warning(
+            "partitions remember %d idempotent producers, more than headrace.producer.ids.max=%d:"
+            " the longest idle ones were forgotten; a retry of one of theirs may be stored twice",
+            total,
+            most,
+        )

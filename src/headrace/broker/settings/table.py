@@ -279,6 +279,22 @@ _GROUPS = (
         "Maximum number of members per group.",
     ),
     of_config(
+        "headrace.group.members.max.bytes",
+        "members_bytes_max",
+        Whole(0),
+        "Bytes that this broker keeps of what members of consumer groups say of themselves"
+        " (descriptions, subscriptions, assignments). Beyond it, new members are refused.",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.groups.max",
+        "groups_max",
+        Whole(0),
+        "Maximum number of consumer groups that this broker coordinates. Beyond it, new ones are"
+        " refused.",
+        **LIVE,
+    ),
+    of_config(
         "group.min.session.timeout.ms",
         "group_session_timeout_min_ms",
         Whole(1),
@@ -311,6 +327,29 @@ _GROUPS = (
 )
 
 _TRANSACTIONS = (
+    of_config(
+        "headrace.producer.ids.max",
+        "producer_ids_max",
+        Whole(0),
+        "Number of idempotent producers that this broker remembers in its partitions. Beyond it,"
+        " the longest idle ones are forgotten, as after producer.id.expiration.ms.",
+        **LIVE,
+    ),
+    of_config(
+        "headrace.transactional.ids.max",
+        "transactional_ids_max",
+        Whole(0),
+        "Maximum number of transactional ids that this broker coordinates. Beyond it, new ones are"
+        " refused.",
+        **LIVE,
+    ),
+    of_config(
+        "producer.id.expiration.ms",
+        "producer_id_expiration_ms",
+        Whole(1),
+        "How long a partition remembers an idempotent producer that writes nothing.",
+        **LIVE,
+    ),
     of_config(
         "transaction.max.timeout.ms",
         "transaction_timeout_ms_max",

@@ -1,0 +1,143 @@
+"""What clients keep in a broker without tenants is bounded, and what is there goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.kit.broker import broker
+from tests.kit.records import append, batch
+from tests.waiting import until
+
+from headrace.broker.broker_config import BrokerConfig
+from headrace.coordination.groups.commands import (
+    CommitCommand,
+    DeleteGroupsCommand,
+    JoinCommand,
+    LeaveCommand,
+    LeavingMember,
+    OffsetToCommit,
+    SyncCommand,
+)
+from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+from headrace.coordination.transactions.commands import InitProducerIdCommand
+from headrace.errors import GroupFull, HeadraceError, PolicyViolation
+from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+if TYPE_CHECKING:
+    from tests.kit.broker import BrokerHarness
+
+    from headrace.broker.node import Node
+
+NS_PER_S = 1_000_000_000
+
+
+def config(**bounds: int) -> BrokerConfig:
+    return BrokerConfig(
+        offsets_partition_count=1,
+        transactions_partition_count=1,
+        group_initial_rebalance_delay_ms=0,
+        **bounds,
+    )
+
+
+async def prepared(rig: BrokerHarness) -> Node:
+    for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        await rig.node.topics.ensure_internal(name)
+    await rig.node.topics.create("t", 2)
+    for shards in (rig.node.groups.shards, rig.node.transactions.shards):
+        for shard in shards.owned():
+            shard.load()
+        await until(lambda found=shards: len(found.machines()) == 1)
+    return rig.node
+
+
+async def commit(node: Node, group_id: str) -> HeadraceError | None:
+    command = CommitCommand(group_id, -1, "", None, [OffsetToCommit("t", 0, 1)])
+    return (await node.groups.submit(command)).results[0].error
+
+
+async def join(node: Node, group_id: str, size: int, member_id: str = ""):
+    described = [("range", b"x" * size)]
+    return await node.groups.submit(
+        JoinCommand(group_id, member_id, None, "c", "/h", 10_000, 20_000, "consumer", described)
+    )
+
+
+async def test_groups_beyond_the_bound_are_refused_and_those_that_exist_go_on():
+    async with broker(config(groups_max=3)) as rig:
+        node = await prepared(rig)
+        errors = [await commit(node, f"g{number}") for number in range(6)]
+        assert [error is None for error in errors] == [True] * 3 + [False] * 3
+        assert isinstance(errors[-1], PolicyViolation)
+        assert "headrace.groups.max" in str(errors[-1])
+        assert [await commit(node, f"g{number}") for number in range(3)] == [None] * 3
+        assert isinstance((await join(node, "other", 1)).error, PolicyViolation)
+        await node.groups.submit_each(DeleteGroupsCommand(["g0"]))
+        rig.clock.ahead_ms += 1_001
+        assert await commit(node, "g9") is None
+
+
+async def test_what_members_say_is_bounded_and_members_stay():
+    async with broker(config(members_bytes_max=10_000)) as rig:
+        node = await prepared(rig)
+        first = await join(node, "g", 6_000)
+        assert first.error is None
+        other = await join(node, "h", 6_000)
+        assert isinstance(other.error, GroupFull)
+        assert "headrace.group.members.max.bytes" in str(other.error)
+        names = [f"{number}" * 500 for number in range(9)]
+        beat = ConsumerHeartbeatCommand("i", "m", 0, None, None, 30_000, topic_names=names)
+        assert isinstance((await node.groups.submit(beat)).error, GroupFull)
+        shares = [(first.member_id, b"x" * 5_000)]
+        large = SyncCommand("g", first.generation, first.member_id, assignments=shares)
+        assert (await node.groups.submit(large)).error is None, "of a member, as much as it said"
+        again = await join(node, "g", 6_000, first.member_id)
+        assert again.error is None, "a member joins again, whatever others say"
+        leaving = [LeavingMember(first.member_id, None)]
+        await node.groups.submit(LeaveCommand("g", leaving))
+        rig.clock.ahead_ms += 1_001
+        assert (await join(node, "h", 6_000)).error is None
+
+
+async def test_transactional_ids_beyond_the_bound_are_refused_and_those_that_exist_go_on():
+    async with broker(config(transactional_ids_max=3)) as rig:
+        node = await prepared(rig)
+
+        async def begin(name: str) -> HeadraceError | None:
+            return (await node.transactions.submit(InitProducerIdCommand(name, 60_000))).error
+
+        errors = [await begin(f"t{number}") for number in range(5)]
+        assert [error is None for error in errors] == [True] * 3 + [False] * 2
+        assert isinstance(errors[-1], PolicyViolation)
+        assert "headrace.transactional.ids.max" in str(errors[-1])
+        assert [await begin(f"t{number}") for number in range(3)] == [None] * 3
+
+
+async def test_the_longest_idle_producers_are_forgotten_beyond_the_bound():
+    async with broker(config(producer_ids_max=100)) as rig:
+        node = await prepared(rig)
+        topic = node.topics.by_name["t"]
+        logs = [topic.require_log(number) for number in range(2)]
+
+        async def write(number: int, producer_id: int, sequence: int = 0) -> int:
+            of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+            return await append(logs[number], batch(b"x", **of))
+
+        for producer_id in range(60):
+            await write(0, producer_id)
+            rig.clock.ahead_ms += 1
+        await write(1, 1_000)
+        await node.retention.bound_producers()
+        assert [len(log.producers) for log in logs] == [60, 1], "it may"
+        for producer_id in range(60, 150):
+            await write(0, producer_id)
+            rig.clock.ahead_ms += 1
+        await write(0, 0, 1)
+        await node.retention.bound_producers()
+        assert [len(log.producers) for log in logs] == [89, 1]
+        kept = logs[0].producers
+        assert 0 in kept, "it has written lately"
+        assert 149 in kept
+        assert 1 not in kept
+        end = logs[0].end_offset
+        assert await write(0, 149) < end, "a retry of one that is kept is none"
