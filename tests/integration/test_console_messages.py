@@ -6,9 +6,11 @@ import json
 import re
 import time
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from crc32c import crc32c
+from tests.documents.commands import parse, words
 from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
@@ -21,6 +23,9 @@ from tests.integration.test_console import HOSTILE, ask, run
 from tests.unit.schemas.registry_rig import AVRO as AVRO_SCHEMA
 from tests.unit.schemas.registry_rig import JSON_SCHEMA, ORDER, avro_bytes, registry
 from tests.waiting import wait_until
+
+from headrace.records.identifiers import kafka_uuid
+from headrace.records.table_marks import TableMark
 
 pytestmark = NEEDS_CHROMIUM
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -103,6 +108,33 @@ def test_the_life_of_a_message_is_one_step_from_the_message(browser):
         page.get_by_label("Value").fill("nobody")
         page.keyboard.press("Enter")
         page.get_by_text("No message is found.").wait_for()
+
+
+def test_a_message_that_only_a_table_has_comes_with_the_command_that_finds_it(
+    browser, message_broker
+):
+    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    create_topic(message_broker.kafka, "kept")
+    Confluent.produce(message_broker.kafka, "kept", [Rec(b"k", b"v")] * 2)
+    topic_id = UUID(ask(message_broker, "GET", "/v1/topics/kept")["id"])
+    mark = TableMark("headrace.shop.kept", "uuid", 1, "append", kafka_uuid(topic_id)).encode()
+    address = {"bootstrap.servers": message_broker.kafka}
+    archive = Consumer(address | {"group.id": "headrace-table.headrace.shop.kept"})
+    place = TopicPartition("kept", 0, 1, metadata=mark)
+    archive.commit(offsets=[place], asynchronous=False)
+    archive.close()
+    admin = AdminClient(address)  # its futures end with it
+    (deleted,) = admin.delete_records([TopicPartition("kept", 0, 2)]).values()
+    deleted.result(60)
+    with browser.page("topics/kept/life?message=0:0") as page:
+        page.get_by_text("The table headrace.shop.kept may").wait_for()
+        command = page.locator("main pre", has_text="headrace find").first.inner_text()
+        assert "--partition=0 --offset=0 --table=headrace.shop.kept" in command
+        parse(words(command)[1:])
+    with browser.page("topics/kept/life?message=0:1") as page:
+        page.get_by_role("alert").wait_for()
 
 
 def packed() -> bytes:

@@ -45,6 +45,9 @@ VALUE_LENGTH: Final = 60
 @click.option("--until", type=TimeType(), metavar="TIME", help="As --since; exclusive.")
 @click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
 @click.option(
+    "--offset", type=click.IntRange(min=0), help="With --partition: only the record there."
+)
+@click.option(
     "--filter", "expression", metavar="EXPRESSION", help="CEL over a record: value.amount > 100."
 )
 @click.option("--count", "-n", type=click.IntRange(min=1), default=100, show_default=True)
@@ -70,6 +73,7 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
       headrace find orders --tag vip --header region=eu --until 2013-01-31T12:00:00
       headrace find orders --filter 'value.amount > 100 && headers.region == "eu"'
       headrace find orders --id order-17 --table archive.orders --warehouse ./warehouse
+      headrace find orders -p 2 --offset 1745 --table archive.orders --warehouse ./warehouse
     """
     names = ("message_id", "key", "tag", "header", "partition")
     query = {name: options[name] for name in names if options[name] is not None}
@@ -91,7 +95,11 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         )
     if options["expression"] is not None:
         query["where"] = options["expression"]
-    found = find_all(session, topic, query, options)
+    if options["offset"] is not None and options["partition"] is None:
+        raise CommandFailed(
+            "--offset is one of a partition; nothing was searched", "Give --partition, too", USAGE
+        )
+    found = _in_log(session, topic, query, options)
     if options["table"] is not None:
         _add_archived(topic, query, found, options)
     if options["as_json"]:
@@ -117,6 +125,19 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         )
 
 
+def _in_log(
+    session: CliSession, topic: str, query: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    offset = options["offset"]
+    if offset is None:
+        return find_all(session, topic, query, options)
+    # A search begins at an offset: the first record that it finds is there, or none is.
+    found = find_all(session, topic, query | {"offset": offset}, options | {"count": 1})
+    messages = [one for one in found["messages"] if one.get("offset") == offset]
+    is_complete = found["is_complete"] or bool(found["messages"])
+    return {**found, "messages": messages, "is_complete": is_complete}
+
+
 def _add_archived(
     topic: str, query: dict[str, Any], found: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -130,7 +151,10 @@ def _add_archived(
     def search() -> Any:
         with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
             frame = windows.read_table(spark, table).frame
-            matching = job.search(job.Query(topic, where=options["where"], **query), frame)
+            asked = [f"offset = {options['offset']}"] if options["offset"] is not None else []
+            asked += [f"({options['where']})"] if options["where"] is not None else []
+            where = " AND ".join(asked) or None
+            matching = job.search(job.Query(topic, where=where, **query), frame)
             return job.documents(matching, options["count"])
 
     hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}

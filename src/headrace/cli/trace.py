@@ -5,6 +5,7 @@ Invariants: uses HTTP; any broker traces a message through all of them. Unknown 
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -56,24 +57,28 @@ def trace(session: CliSession, /, topic: str, message: str, as_json: bool) -> No
     if not found["is_complete"]:
         say("the trace is incomplete: a broker is unreachable, or the time limit was reached")
     if not found["events"]:
-        raise CommandFailed(
-            f"no trace of {message} in {topic}",
-            "Check the id; messages deleted by retention have no trace",
-            NOT_FOUND,
-        )
+        step = "Check the id; messages deleted by retention have no trace"
+        if found["tables"]:
+            where = [f"--partition={number}", f"--offset={offset}"]
+            named = where if "offset" in query else [f"--id={message}"]
+            table = f"--table={found['tables'][0]['table']}"
+            command = shlex.join(["headrace", "find", topic, *named, table])
+            step = f"Look in the table of the topic: {command} --warehouse WAREHOUSE"
+        raise CommandFailed(f"no trace of {message} in {topic}", step, NOT_FOUND)
 
 
 def _ask(session: CliSession, topic: str, query: dict[str, Any]) -> dict[str, Any]:
     """The trace of all pages. Raises CommandFailed."""
     total: dict[str, Any] = {
-        "events": [], "messages": [], "traceparents": [], "unknown": [], "is_complete": True
+        "events": [], "messages": [], "traceparents": [], "unknown": [], "tables": [],
+        "is_complete": True,
     }  # fmt: skip
     path = path_of("topics", topic, "trace")
     for answer in Web(session).ask_pages("GET", path, query=query, wait_s=TIME_MS / 1000):
         total["events"] += answer["events"]
         total["messages"] += answer["messages"]
-        for name in ("traceparents", "unknown"):
-            total[name] += [one for one in answer[name] if one not in total[name]]
+        for name in ("traceparents", "unknown", "tables"):
+            total[name] += [one for one in answer.get(name, ()) if one not in total[name]]
         total["is_complete"] = total["is_complete"] and answer["is_complete"]
     total["events"].sort(key=lambda event: event.get("at_ms", LAST))
     return total

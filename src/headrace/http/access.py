@@ -62,14 +62,14 @@ _SEE_QUEUE = needs(_group(DESCRIBE), _topic(DESCRIBE))
 _MESSAGES = needs(
     _topic(READ),
     *_shown(READ, ResourceType.TOPIC, "messages.topic", "events.topic"),
-    *_shown(DESCRIBE, ResourceType.GROUP, "messages.groups.group", "events.group"),
+    *_shown(DESCRIBE, ResourceType.GROUP, "messages.groups.group", "events.group", "tables.group"),
     *_bookies("events"),
 )
 _RESULTS = needs(
     *_shown(READ, ResourceType.TOPIC, "results.topic", "results.messages.topic"),
     *_shown(READ, ResourceType.TOPIC, "results.events.topic"),
     *_shown(DESCRIBE, ResourceType.GROUP, "results.groups.group", "results.events.group"),
-    *_shown(DESCRIBE, ResourceType.GROUP, "results.messages.groups.group"),
+    *_shown(DESCRIBE, ResourceType.GROUP, "results.messages.groups.group", "results.tables.group"),
     *_bookies("results.events"),
 ).by("owner")
 _OWN = public("a client sees and cancels its own tasks alone").by("owner")

@@ -498,6 +498,17 @@ ANSWERS: Final[dict[str, Any]] = {
         "messages": [MESSAGE],
         "traceparents": ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
         "unknown": ["what became of it before the checkpoint"],
+        "tables?": [
+            Part(
+                "TableOfTopic",
+                {
+                    "group": "headrace-table.headrace.headrace.orders",
+                    "table": "headrace.headrace.orders",
+                    "table_uuid": "2bd1f6c4-9d4f-4f0e-9f0a-3e9b7e1d3a55",
+                    "mode": "append",
+                },
+            )
+        ],
         "is_complete": True,
         "failed?": FAILED_BROKERS,
     },

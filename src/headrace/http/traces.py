@@ -113,6 +113,8 @@ def _shown(topic: Topic, trace: Trace, failed: Mapping[int, HeadraceError]) -> J
         "unknown": trace.unknown,
         "is_complete": trace.is_complete,
     }
+    if trace.tables:
+        answer["tables"] = trace.tables
     return answer | failed_brokers(failed)
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.testing import CliRunner
 
+from headrace.cli.failures import CommandFailed
 from headrace.cli.find import find
 from headrace.cli.session import CliSession
 from headrace.cli.trace import trace
@@ -33,6 +34,7 @@ def _answer(path: str, query: dict[str, list[str]]) -> dict[str, Any]:
         "searched": {"records": 1, "bytes": 0},
         "failed": failed,
         **{name: [] for name in ("events", "traceparents", "unknown")},
+        "tables": [{"table": "headrace.shop.orders"}],
         **{name: value for name, value in page.items() if name == "next_page_token"},
     }
 
@@ -85,3 +87,28 @@ def test_an_expression_is_not_for_an_archive() -> None:
     result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
     assert result.exit_code != 0
     assert "nothing was searched" in result.output
+
+
+def test_a_record_that_the_log_does_not_have_is_not_found_at_its_offset(address: str) -> None:
+    """The search begins there, and finds a later one."""
+    session = CliSession("nowhere:1", cluster_id="here")
+    place = ["orders", "-p", "0", "--json", "--http", address]
+    found = CliRunner().invoke(find, [*place, "--offset", "0"], obj=session)
+    assert [one["offset"] for one in json.loads(found.stdout)["messages"]] == [0]
+    missing = CliRunner().invoke(find, [*place, "--offset", "7"], obj=session)
+    assert json.loads(missing.stdout)["messages"] == []
+    assert missing.exit_code != 0
+    asked = ["orders", "--offset", "7"]
+    alone = CliRunner().invoke(find, asked, obj=session, standalone_mode=False)
+    assert isinstance(alone.exception, CommandFailed)
+    assert "Give --partition" in alone.exception.next_step
+
+
+def test_a_trace_without_events_says_how_to_look_into_the_table(address: str) -> None:
+    session = CliSession("nowhere:1", cluster_id="here")
+    for message, named in (("id 1", "'--id=id 1'"), ("2:17", "--partition=2 --offset=17")):
+        asked = ["orders", message, "--http", address]
+        result = CliRunner().invoke(trace, asked, obj=session, standalone_mode=False)
+        wanted = f"headrace find orders {named} --table=headrace.shop.orders --warehouse WAREHOUSE"
+        assert isinstance(result.exception, CommandFailed), result.output
+        assert wanted in result.exception.next_step

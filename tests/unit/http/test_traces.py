@@ -222,6 +222,15 @@ async def test_a_trace_says_in_which_tables_a_message_is(web: Web) -> None:
     )
     assert steps(await trace(web, partition=0, offset=0)) == steps(told)
     assert steps(await trace(web, message_id="id-2")) == [("stored", None)]
+    assert "tables" not in told
+    await topic.require_log(0).trim(2)
+    for query in ({"message_id": "id-1"}, {"partition": 0, "offset": 0}):
+        told = await trace(web, **query)
+        assert told["events"] == []
+        (table,) = told["tables"]
+        assert (table["table"], table["mode"]) == ("headrace.shop.orders", "append")
+    refused = await web.ask("GET", "/v1/topics/orders/trace?partition=0&offset=1")
+    assert refused[0] == 409, "no archive has come so far"
 
 
 @on_the_web

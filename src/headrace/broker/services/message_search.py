@@ -23,7 +23,7 @@ from headrace.broker.services.search import (
 )
 from headrace.broker.services.trace import Trace, TraceEvent, sort_events
 from headrace.coordination.shares.commands import DeliveryState
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, OffsetOutOfRange
 from headrace.records.codec import Record
 from headrace.records.matching import Condition
 
@@ -189,11 +189,18 @@ class MessageSearch:
         return trace, failed
 
     async def trace_by_offset(self, topic: Topic, number: int, offset: int, time_ms: int) -> Trace:
-        """The known history of one record. Raises OffsetOutOfRange, BrokerUnreachable."""
+        """The known history of one record; only the tables that may have it, if the log does not.
+        Raises OffsetOutOfRange where there is no such table, BrokerUnreachable."""
         trace = Trace()
-        row = await self._calls.ask_partition(
-            "trace.by_offset", topic, number, (offset, time_ms), time_ms / 1000
-        )
+        try:
+            row = await self._calls.ask_partition(
+                "trace.by_offset", topic, number, (offset, time_ms), time_ms / 1000
+            )
+        except OffsetOutOfRange:
+            await self._tables.add_tables(topic, [number], offset, trace)
+            if trace.tables:
+                return trace
+            raise
         _add_trace(trace, row)
         await self._tables.add_events(topic, trace)
         return trace

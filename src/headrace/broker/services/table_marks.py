@@ -8,22 +8,40 @@ yet. A mark that is of another topic of this name says nothing.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
-from headrace.broker.services.search import LOG
+from headrace.broker.services.search import DELAYED, HALF, LOG
 from headrace.broker.services.trace import Trace, TraceEvent
 from headrace.records.attributes import TIME_MS_MAX
 from headrace.records.identifiers import kafka_uuid
 from headrace.records.table_marks import TableMark, is_table_group
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.broker.coordinators.group_coordinator import GroupCoordinator
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
 
 MARKS_MAX: Final = 1_000
 """Of one broker: if there are more, a trace shows so many and says so."""
+
+
+class Marked(NamedTuple):
+    """What the archive of a table has committed of a partition."""
+
+    group: str
+    number: int
+    end: int
+    mark: TableMark
+    at_ms: int
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The table, and the group of its archive."""
+        names = "table", "table_uuid", "mode"
+        return {"group": self.group, **{name: getattr(self.mark, name) for name in names}}
 
 
 class TableMarks:
@@ -35,12 +53,35 @@ class TableMarks:
         calls.offer_of_broker("groups.table_marks", self._here)
 
     async def add_events(self, topic: Topic, trace: Trace) -> None:
-        """Add in which tables the messages of a trace are that are in the log of `topic`."""
+        """Add in which tables the messages of a trace are that are in the log of `topic`. If none
+        is, and none waits: which tables may have them, because they took what the log had."""
         places = {(one.partition, one.record.offset) for one in trace.messages if one.state == LOG}
         if not places:
+            if not any(one.state in {DELAYED, HALF} for one in trace.messages):
+                await self.add_tables(topic, range(len(topic.partitions)), 0, trace)
             return
         numbers = sorted({number for number, _ in places})
-        answers = await self._calls.ask_brokers("groups.table_marks", [topic.name, numbers])
+        for mark in await self._marks(topic, numbers, trace):
+            details = mark.named | {
+                "snapshot_or_earlier": str(mark.mark.snapshot_id),  # JavaScript rounds the number
+                "committed_ms": mark.at_ms,
+            }
+            trace.events += [
+                TraceEvent(TIME_MS_MAX, "in_table", topic.name, mark.number, offset, details)
+                for partition, offset in sorted(places)
+                if partition == mark.number and offset < mark.end
+            ]
+
+    async def add_tables(
+        self, topic: Topic, numbers: Sequence[int], offset: int, trace: Trace
+    ) -> None:
+        """Add the tables whose archives are past this offset in one of these partitions."""
+        marks = await self._marks(topic, numbers, trace)
+        found = {one.mark.table_uuid: one.named for one in marks if one.end > offset}
+        trace.tables = sorted(found.values(), key=lambda one: (one["table"], one["table_uuid"]))
+
+    async def _marks(self, topic: Topic, numbers: Sequence[int], trace: Trace) -> list[Marked]:
+        answers = await self._calls.ask_brokers("groups.table_marks", [topic.name, [*numbers]])
         found, failed = split(answers)
         for broker, rows in found.items():
             if len(rows) > MARKS_MAX:
@@ -48,26 +89,15 @@ class TableMarks:
                     f"further tables: broker {broker} coordinates the groups of more than"
                     f" {MARKS_MAX:,} marks of these partitions"
                 )
-        marks = (row for rows in found.values() for row in rows[:MARKS_MAX])
-        for group, number, end, metadata, at_ms in marks:
-            mark = TableMark.decode_or_none(metadata)
-            if mark is None or mark.topic_id != kafka_uuid(topic.id):
-                continue
-            details = {
-                "group": group,
-                "table": mark.table,
-                "table_uuid": mark.table_uuid,
-                "mode": mark.mode,
-                "snapshot_or_earlier": str(mark.snapshot_id),  # JavaScript rounds the number
-                "committed_ms": at_ms,
-            }
-            trace.events += [
-                TraceEvent(TIME_MS_MAX, "in_table", topic.name, number, offset, details)
-                for partition, offset in sorted(places)
-                if partition == number and offset < end
-            ]
         for broker, error in failed.items():
             trace.unknown.append(f"tables whose group broker {broker} coordinates: {error}")
+        rows = (row for part in found.values() for row in part[:MARKS_MAX])
+        marks = ((row, TableMark.decode_or_none(row[3])) for row in rows)
+        return [
+            Marked(group, number, end, mark, at_ms)
+            for (group, number, end, _, at_ms), mark in marks
+            if mark is not None and mark.topic_id == kafka_uuid(topic.id)
+        ]
 
     async def _here(self, asked: Any) -> Any:
         name, numbers = checked(asked, str, list)

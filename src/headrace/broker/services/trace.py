@@ -81,6 +81,8 @@ class Trace:
     is_complete: bool = True
     records: int = 0
     """Records searched."""
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    """Those that may have the message, if the log does not."""
 
 
 class Tracer:

@@ -118,6 +118,7 @@ export const words = {
   "{n} messages have this id.": "有 {n} 条消息使用此 id。",
   "Nothing would change: the message does not wait any more.": "不会有任何更改：该消息已不再等待。",
   "Age": "时长",
+  "The log does not have it. The table {table} may: its archive has taken what the log had.": "日志中没有它。表 {table} 中可能有：其归档已取走日志中的记录。",
   "active tasks": "活动任务",
   "standby tasks": "备用任务",
   "warm-up tasks": "预热任务",

@@ -49,12 +49,20 @@ function asked(message) {
   return { ...(place ? { partition: place[1], offset: place[2] } : { message_id: message }), time_ms: TIME_MS };
 }
 
+// What finds the message in an archive; only an operator knows where the table is kept.
+function findIn(topic, message, table) {
+  const place = PLACE.exec(message);
+  return words("headrace", "find", topic, ...(place ? [`--partition=${place[1]}`, `--offset=${place[2]}`] : [`--id=${message}`]), `--table=${table}`, "--warehouse=WAREHOUSE");
+}
+
 function Timeline({ topic, message }) {
   const path = at("topics", topic, "trace");
   const state = useData((signal) => get(path, asked(message), signal), [topic, message]);
   return html`<${Loaded} state=${state}>${(data) => html`
     ${data.events.length === 0
-      ? html`<${Empty} text=${t("No trace of it. Messages that retention has deleted have none.")} />`
+      ? html`${data.tables ? data.tables.map((one) => html`<${Empty} command=${findIn(topic, message, one.table)}
+          text=${t("The log does not have it. The table {table} may: its archive has taken what the log had.", { table: visible(one.table, 300) })} />`)
+        : html`<${Empty} text=${t("No trace of it. Messages that retention has deleted have none.")} />`}`
       : html`<${Events} events=${data.events} />`}
     ${!data.is_complete && html`<div class="note bad">${t("The trace is incomplete: a broker did not answer, or the time ended.")}</div>`}
     ${data.traceparents.length > 0 && html`<p>${t("Trace ids")}: ${data.traceparents.map((one) => html`<bdi><a href=${traceLink(topic, one)}>${visible(one, 100)}</a></bdi> `)}</p>`}
