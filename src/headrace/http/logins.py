@@ -27,12 +27,13 @@ from headrace.broker.security.api_keys import is_api_key
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.security.sessions import ClientSession
 from headrace.errors import AuthenticationFailed
 from headrace.http.connection import LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.problems import problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -117,6 +118,7 @@ class AuthenticatedApp:
         self._sessions, self._keys = services.issuers.sessions, services.issuers.keys
         is_encrypted = listener.tls is not None
         self._cookie = cookie_name(services.cluster.id, is_encrypted=is_encrypted)
+        self._audit, self._listener = services.audit, listener.name
         self._takes_tokens = OAUTHBEARER in authentication.enabled(listener.name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,6 +129,8 @@ class AuthenticatedApp:
             login = await self._login(headers, scope["method"], host, place)
         except AuthenticationFailed as error:
             log.warning("an HTTP login from %s failed: %s", host, error)
+            failed = ClientSession(self._listener, host)
+            self._audit.login_failed(failed, *_claimed(headers.getlist(_HEADER)))
             await self._failures.delay(host)
             await self._refusal("the credentials are not valid", headers)(scope, receive, send)
             return
@@ -229,6 +233,20 @@ class AuthenticatedApp:
         if self._takes_tokens:
             response.headers.append("WWW-Authenticate", _BEARER)
         return response
+
+
+def _claimed(given: Sequence[str]) -> tuple[str, str]:
+    """The user and the way to log in of a login that failed, as far as it says so."""
+    scheme, _, value = given[0][:_HEADER_BYTES_MAX].partition(" ")
+    kind = scheme.lower()
+    if kind == "bearer":
+        return "", HTTP_KEY if is_api_key(value.strip()) else HTTP_BEARER
+    if kind != "basic":
+        return "", HTTP_OTHER
+    try:
+        return _basic(value.strip()).user, HTTP_BASIC
+    except AuthenticationFailed:
+        return "", HTTP_BASIC
 
 
 def _basic(value: str) -> NamedPassword:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
 from headrace.broker.security.plain import NamedPassword
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.broker.services.tenant_view import written_view_of
 from headrace.errors import AuthenticationFailed, SaslStateIllegal, Unauthorized
@@ -98,6 +99,8 @@ class SessionOperations:
             identity = await authentication.logins.check_password(given, call.session.place)
         except AuthenticationFailed:
             figures.count(HTTP_SESSION, is_success=False)
+            failed = ClientSession(call.session.listener, host)
+            self._services.audit.login_failed(failed, given.user, HTTP_SESSION)
             await authentication.failures.delay(host)
             raise
         figures.count(HTTP_SESSION, is_success=True)

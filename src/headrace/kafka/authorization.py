@@ -230,8 +230,9 @@ def is_change(api: Api) -> bool:
     return api.key not in _NO_CHANGES and (access.is_audited or bool(access.noted))
 
 
-_NO_CHANGES: Final = frozenset({3, 27})
-"""Metadata, whose handler notes a topic that it creates, and WriteTxnMarkers."""
+_NO_CHANGES: Final = frozenset({3, 27, 39, 40})
+"""WriteTxnMarkers, and those whose handlers note what no field names: Metadata a topic that it
+creates, RenewDelegationToken and ExpireDelegationToken the token."""
 
 
 def resources_of(api: Api, request: Any) -> list[str | tuple[str, ...]]:

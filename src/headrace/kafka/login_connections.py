@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import ANONYMOUS
-from headrace.errors import HeadraceError, PolicyViolation
+from headrace.errors import AuthenticationFailed, HeadraceError, PolicyViolation
 from headrace.kafka.client.exchange import framed
 from headrace.kafka.request_frames import FRAME_BYTES_MIN
 
@@ -62,6 +62,7 @@ class LoginConnections:
     ) -> None:
         self._authentication, self._limits = services.authentication, services.connections
         self._share_of = services.fair_shares.of
+        self._audit = services.audit
         self._loop = loop
         self._request_bytes_max = request_bytes_max
         self.waiting: dict[KafkaConnection, None] = {}
@@ -128,9 +129,13 @@ class LoginConnections:
         """Handle a token without a request around it (SaslHandshake v0). A failure closes the
         connection: there is no field for an error."""
         reply = connection.expect()
+        session = connection.session
+        login = session.login
         try:
-            answer = await self._authentication.authenticate(connection.session, token)
-        except HeadraceError:
+            answer = await self._authentication.authenticate(session, token)
+        except HeadraceError as error:
+            if isinstance(error, AuthenticationFailed) and login is not None:
+                self._audit.login_failed(session, login.user, login.mechanism)
             await self._authentication.failures.delay(connection.session.client_host)
             connection.close()
             return

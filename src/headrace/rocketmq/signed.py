@@ -69,6 +69,8 @@ class SignedConnection:
             figures = self._services.authentication.logins.figures
             figures.count(ACCESS_KEY, is_success=False)
             log.warning("a RocketMQ client from %s was refused: %s", self._host, error)
+            failed = ClientSession(self._listener, self._host)
+            self._services.audit.login_failed(failed, "", ACCESS_KEY)
         await failures.delay(self._host)
         raise AuthenticationFailed(REFUSED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,9 @@ async def test_only_users_and_tokens_are_served():
     ],
     ids=lambda given: given[0][:20],
 )
-def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
+def test_wrong_credentials_get_one_answer_also_on_open_paths(given, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+
     async def scenario() -> None:
         async with served() as address:
             for path in ("/v1/topics", "/healthz"):
@@ -149,6 +152,12 @@ def test_wrong_credentials_get_one_answer_also_on_open_paths(given):
                 assert "the credentials are not valid" in answer
 
     asyncio.run(scenario())
+    lines = [one.getMessage() for one in caplog.records if one.name == "headrace.audit"]
+    line = json.loads(lines[0])
+    assert (line["event"], line["listener"]) == ("login_failed", "HTTP")
+    named = {basic("alice", "wrong"): "alice", basic("mallory", "pä:ss"): "mallory"}
+    assert line["user"] in {named.get(given[0], ""), "alice"}
+    assert "pä:ss" not in json.dumps(line, ensure_ascii=False)
 
 
 async def test_requests_are_served_while_a_password_waits_to_be_hashed():

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
+from tests.clocks import HandClock
 from tests.unit.kafka.access_rig import GROUP, TOPIC, NamedClient, made
 from tests.unit.kafka.test_authorization import ROOT, guarded
+from tests.waiting import until
 
 from headrace.broker.security.authorizer import CLUSTER_NAME
+from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services import audit
 from headrace.kafka import apis
 from headrace.kafka.authorization import is_change
 
@@ -36,11 +41,13 @@ CHANGES = {
     "AlterClientQuotas": ["user=alice", "client-id=<default>"],
     "AlterUserScramCredentials": [TOPIC],  # which the request has for a name
     "CreateDelegationToken": ["alice"],
-    "RenewDelegationToken": [],  # it is named by its password alone
+    "RenewDelegationToken": [],  # of a token that does not exist
     "ExpireDelegationToken": [],
     "UpdateFeatures": ON_CLUSTER,
     "UnregisterBroker": ON_CLUSTER,
 }
+BY_HANDLER = {"RenewDelegationToken", "ExpireDelegationToken"}
+"""Their handlers write the line: no field names the token."""
 FIELDS = {
     "CreateDelegationToken": {"owner_principal_type": "User", "owner_principal_name": "alice"},
     "AlterClientQuotas": {
@@ -57,25 +64,37 @@ FIELDS = {
 }
 
 
-@pytest.fixture
-def lines(caplog):
-    caplog.set_level(logging.INFO, "headrace.audit")
+class Lines:
+    """Of the audit log, since the test has begun."""
 
-    def found():
-        texts = [one.getMessage() for one in caplog.records if one.name == "headrace.audit"]
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "headrace.audit")
+        self._caplog = caplog
+
+    def begin(self) -> None:
+        """Forget what the rig has done to be filled."""
+        self._caplog.clear()
+
+    def __call__(self) -> list[dict[str, Any]]:
+        texts = [one.getMessage() for one in self._caplog.records if one.name == "headrace.audit"]
         return [json.loads(text) for text in texts]
 
-    return found
+
+@pytest.fixture
+def lines(caplog):
+    return Lines(caplog)
 
 
 def test_these_requests_administer_something():
-    assert {api.name for api in apis.APIS.values() if is_change(api)} == {*CHANGES}
+    found = {api.name for api in apis.APIS.values() if is_change(api)}
+    assert found == {*CHANGES} - BY_HANDLER
 
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_request_that_administers_is_in_the_audit_log(name, lines):
     (api,) = [one for one in apis.APIS.values() if one.name == name]
     async with guarded() as rig:
+        lines.begin()
         topic = rig.node.topics.get(TOPIC)
         request = made(api, api.version_max, topic.id) | FIELDS.get(name, {})
         await NamedClient(rig, ROOT).ask(api.key, api.version_max, request)
@@ -86,6 +105,7 @@ async def test_a_request_that_administers_is_in_the_audit_log(name, lines):
 
 async def test_the_settings_of_all_brokers_are_those_of_the_cluster(lines):
     async with guarded() as rig:
+        lines.begin()
         config = {"name": "max.connections", "config_operation": 0, "value": "1000"}
         resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
         request = {"resources": [resource], "validate_only": False}
@@ -97,6 +117,7 @@ async def test_the_settings_of_all_brokers_are_those_of_the_cluster(lines):
 
 async def test_a_topic_that_is_created_on_first_use_is_in_the_audit_log(lines):
     async with guarded() as rig:
+        lines.begin()
         client = NamedClient(rig, ROOT)
         request = {"topics": [{"name": "made"}, {"name": TOPIC}], "allow_auto_topic_creation": True}
         request |= dict.fromkeys(
@@ -107,3 +128,50 @@ async def test_a_topic_that_is_created_on_first_use_is_in_the_audit_log(lines):
             assert [one.error_code for one in answer.topics] == [0, 0]
         (line,) = lines()
     assert (line["event"], line["request"], line["resources"]) == ("changed", "Metadata", ["made"])
+
+
+def commit(topic_id, *, member: str = "", generation: int = -1, partitions: int = 1) -> Any:
+    offset = {"committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
+    places = [{"partition_index": one, **offset} for one in range(partitions)]
+    return {
+        "group_id": "reset",
+        "generation_id_or_member_epoch": generation,
+        "member_id": member,
+        "group_instance_id": None,
+        "topics": [{"name": TOPIC, "topic_id": topic_id, "partitions": places}],
+    }
+
+
+@pytest.mark.parametrize("version", [8, 10])
+async def test_positions_that_no_member_commits_are_one_line_for_each_request(version, lines):
+    """As kafka-consumer-groups resets a group. A consumer that is no member of a group commits the
+    same way all the time: what it repeats is counted."""
+    async with guarded() as rig:
+        lines.begin()
+        client, topic = NamedClient(rig, ROOT), rig.node.topics.get(TOPIC)
+        for partitions in (99, 1, 1):
+            asked = commit(topic.id, partitions=partitions)
+            await client.ask(apis.OFFSET_COMMIT, version, asked)
+        (line,) = lines()
+        await client.ask(apis.OFFSET_COMMIT, version, commit(topic.id, member="m", generation=1))
+        assert len(lines()) == 1, "of a member"
+    assert (line["event"], line["request"]) == ("changed", "OffsetCommit")
+    assert (line["resources"], line["failed"]) == (["reset", TOPIC], 98)
+
+
+async def test_what_is_repeated_is_counted_and_a_flood_of_logins_is_bounded(monkeypatch, lines):
+    monkeypatch.setattr(audit, "LOGIN_REPEATS_S", 0.01)
+    log = audit.Audit(HandClock())
+    for _ in range(1_000):
+        log.login_failed(ClientSession("SASL", "10.0.0.1"), "alice", "PLAIN")
+    (line,) = lines()
+    assert (line["event"], line["user"], line["host"]) == ("login_failed", "alice", "10.0.0.1")
+    assert (line["principal"], line["mechanism"]) == ("", "PLAIN")
+    await until(lambda: len(lines()) == 2)
+    assert lines()[1]["repeated"] == 999
+    for number in range(10_000):
+        session = ClientSession("SASL", f"10.0.{number // 256}.{number % 256}")
+        log.login_failed(session, f"user-{number}", "PLAIN")
+    assert len(lines()) <= audit.FAILED_LOGINS_PER_S * audit.BURST_S + 1
+    log.changed(ClientSession("SASL", "10.0.0.1"), "DeleteTopics", ["t"], 0)
+    assert lines()[-1]["request"] == "DeleteTopics", "a flood hides no change"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit import kafka_client
 from tests.kit.kafka_client import Client
-from tests.unit.kafka.test_sasl import SaslClient, sasl_broker, set_password
+from tests.unit.kafka.test_sasl import AUDIT, SaslClient, sasl_broker, set_password
 
 from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM
 from headrace.broker.security.principal import Principal
@@ -101,7 +103,8 @@ async def test_a_token_logs_in_as_its_owner_until_it_is_expired(mechanism):
         assert not await rig.node.metadata.list(DELEGATION_TOKENS)
 
 
-async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifetime():
+async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifetime(caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
     async with sasl_broker() as rig:
         for user in ("bob", "carol"):
             await set_password(rig, user, "secret")
@@ -115,6 +118,11 @@ async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifeti
         shorter = await expire(bob, token.hmac, 60_000)
         assert int(shorter.error_code) == 0
         assert shorter.expiry_timestamp_ms < token.max_timestamp_ms
+        lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == AUDIT]
+        changes = [(one["principal"], one["request"], one["resources"]) for one in lines]
+        assert ("User:bob", "RenewDelegationToken", [token.token_id]) in changes
+        assert ("User:bob", "ExpireDelegationToken", [token.token_id]) in changes
+        assert ("User:carol", "RenewDelegationToken", []) in changes
 
 
 async def test_a_client_sees_its_own_tokens_and_those_that_it_may_renew():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 SASL = ListenerSecurity("SASL", SASL_PLAINTEXT)
 MINUTE_MS = 60_000
+AUDIT = "headrace.audit"
 
 
 class KnownTokens:
@@ -168,8 +171,9 @@ async def test_a_client_logs_in_and_is_served_as_its_user(mechanism):
 @pytest.mark.parametrize("mechanism", [PLAIN, *HASHES])
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("mallory", "secret")])
 async def test_a_wrong_name_and_a_wrong_password_get_the_same_answer_and_the_connection_ends(
-    mechanism, user, password
+    mechanism, user, password, caplog
 ):
+    caplog.set_level(logging.INFO, "headrace.audit")
     async with sasl_broker() as rig:
         client = SaslClient(rig.face)
         begun_s = asyncio.get_running_loop().time()
@@ -182,6 +186,10 @@ async def test_a_wrong_name_and_a_wrong_password_get_the_same_answer_and_the_con
         assert await client.is_closed()
         assert client.connection.session.principal is None
         assert rig.node.services.authentication.logins.figures.failed == {mechanism: 1}
+    (line,) = (json.loads(one.getMessage()) for one in caplog.records if one.name == AUDIT)
+    assert (line["event"], line["user"]) == ("login_failed", user)
+    assert (line["mechanism"], line["listener"]) == (mechanism, "SASL")
+    assert password not in json.dumps({**line, "principal": ""})
 
 
 async def test_a_refused_token_takes_two_steps():
@@ -259,7 +267,8 @@ async def test_requests_that_are_pipelined_around_a_login_are_handled_in_their_o
 
 
 @pytest.mark.parametrize("password", ["secret", "wrong"])
-async def test_after_the_first_version_of_the_handshake_raw_tokens_follow(password):
+async def test_after_the_first_version_of_the_handshake_raw_tokens_follow(password, caplog):
+    caplog.set_level(logging.INFO, AUDIT)
     async with sasl_broker() as rig:
         client = SaslClient(rig.face)
         assert int((await client.handshake(PLAIN, 0)).error_code) == 0
@@ -268,6 +277,7 @@ async def test_after_the_first_version_of_the_handshake_raw_tokens_follow(passwo
         before = len(client.transport.out)
         if password == "wrong":
             assert await client.is_closed()
+            assert AUDIT in {one.name for one in caplog.records}
             assert len(client.transport.out) == before
             return
         while len(client.transport.out) == before:

@@ -1,4 +1,4 @@
-"""The audit log: denials and administrative changes, as lines of JSON.
+"""The audit log: denials, failed logins and administrative changes, as lines of JSON.
 
 Invariants: logger `headrace.audit`, one JSON object a line. It names who, from where, what and on
 which resource, never contents: no records, no values of settings, no secrets. Bounded: names are
@@ -11,13 +11,14 @@ import asyncio
 import json
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.coordination.quotas.token_bucket import TokenBucket
 from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from headrace.broker.security.authorizer import Operation, ResourceType
     from headrace.broker.security.sessions import ClientSession
@@ -29,7 +30,14 @@ log = logging.getLogger("headrace.audit")
 DENIALS_PER_S: Final = 100
 CHANGES_PER_S: Final = 1_000
 BURST_S: Final = 10
-"""Denials have a limit of their own, so that a flood of them hides no change."""
+FAILED_LOGINS_PER_S: Final = 20
+"""Each has a limit of its own, so that a flood of denials or failed logins hides no change."""
+LOGIN_REPEATS_S: Final = 1.0
+OFFSET_REPEATS_S: Final = 60.0
+"""A consumer without a group's protocol commits every few seconds as a tool that resets does."""
+REPEATED_MAX: Final = 1_000
+"""Kinds of lines of which repetitions are counted at a time."""
+LOGIN_FAILED: Final = "login_failed"
 NAME_LENGTH_MAX: Final = 300
 WAITING_MAX: Final = 10_000
 """Lines that wait for a topic; one has at most some 8 KiB."""
@@ -74,8 +82,14 @@ class Audit:
         now_ns = clock.now_ns()
         self._buckets = {
             event: TokenBucket(rate, rate * BURST_S, now_ns)
-            for event, rate in (("denied", DENIALS_PER_S), ("changed", CHANGES_PER_S))
+            for event, rate in (
+                ("denied", DENIALS_PER_S),
+                ("changed", CHANGES_PER_S),
+                (LOGIN_FAILED, FAILED_LOGINS_PER_S),
+            )
         }
+        self._repeats: dict[Hashable, int] = {}
+        """How often what was written of late has happened again."""
         self._omitted = dict.fromkeys(self._buckets, 0)
         self.denied_total = 0
         self.changed_total = 0
@@ -99,6 +113,7 @@ class Audit:
         request: str,
         resources: Sequence[str | tuple[str, ...]],
         failed_count: int,
+        **repeated: int,
     ) -> None:
         """A client has changed topics, groups, settings, rights or the like. A resource is a name,
         or a text in parts, of which some are names."""
@@ -108,9 +123,46 @@ class Audit:
             for one in resources[:RESOURCES_MAX]
         ]
         more: dict[str, Any] = {"failed": failed_count} if failed_count else {}
+        more |= repeated
         if len(resources) > RESOURCES_MAX:
             more["further"] = len(resources) - RESOURCES_MAX
         self._write(session, request, event="changed", resources=named, **more)
+
+    def login_failed(self, session: ClientSession, user: str, mechanism: str) -> None:
+        """A client did not prove who it is. `user`: as it said, or empty. Of one address and user
+        there are at most two lines a second."""
+        named = user[:NAME_LENGTH_MAX]
+        fields = {"event": LOGIN_FAILED, "user": named, "mechanism": mechanism}
+        write = partial(self._write, session, "login", **fields)
+        self._once(("login", session.client_host, named, mechanism), LOGIN_REPEATS_S, write)
+
+    def offsets_set(
+        self, session: ClientSession, group: str, topics: Sequence[str], failed_count: int
+    ) -> None:
+        """Somebody who is no member of the group has committed offsets, as tools do to reset it."""
+        write = partial(self._offsets_set, session, [group, *topics], failed_count)
+        key = session.principal, session.client_host, group, *topics
+        self._once(key, OFFSET_REPEATS_S, write)
+
+    def _offsets_set(
+        self, session: ClientSession, resources: Sequence[str], failed_count: int, **repeated: int
+    ) -> None:
+        self.changed(session, "OffsetCommit", resources, failed_count, **repeated)
+
+    def _once(self, key: Hashable, period_s: float, write: Callable[..., None]) -> None:
+        """Write a line, and after the period a second one with the number of repetitions."""
+        if key in self._repeats:
+            self._repeats[key] += 1
+            return
+        write()
+        if len(self._repeats) < REPEATED_MAX:
+            self._repeats[key] = 0
+            asyncio.get_running_loop().call_later(period_s, self._end_repeats, key, write)
+
+    def _end_repeats(self, key: Hashable, write: Callable[..., None]) -> None:
+        repeated = self._repeats.pop(key)
+        if repeated:
+            write(repeated=repeated)
 
     def _written(self, name: str) -> str:
         """A name as operators write it."""
@@ -130,7 +182,7 @@ class Audit:
         line = {
             "timestamp_ms": self._clock.now_ms(),
             "event": event,
-            "principal": self._written(str(session.principal))[:NAME_LENGTH_MAX],
+            "principal": self._written(str(session.principal or ""))[:NAME_LENGTH_MAX],
             "host": session.client_host,
             "listener": session.listener,
             "client_id": session.client_id[:NAME_LENGTH_MAX],

@@ -104,12 +104,17 @@ def _created(
 async def _expiry(node: Node, context: Context, hmac: bytes, change: Callable[..., Any]) -> Answer:
     """The answer to a change of a token's expiry."""
     expires_ms, failure = _NONE_MS, None
+    named: list[str] = []
     try:
         client = _client(context)
         tokens = _tokens(node)
-        expires_ms = await change(tokens, tokens.find(hmac, client))
+        token = tokens.find(hmac, client)
+        named = [token.id]
+        expires_ms = await change(tokens, token)
     except HeadraceError as error:
         failure = error
+    request = apis.APIS[context.api_key].name
+    node.services.audit.changed(context.session, request, named, int(failure is not None))
     return {
         "error_code": code_of(failure),
         "expiry_timestamp_ms": expires_ms,

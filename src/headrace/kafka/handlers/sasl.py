@@ -43,11 +43,14 @@ async def sasl_authenticate(
     """SaslAuthenticate: one token of the login."""
     session = context.session
     mechanism = "" if session.login is None else session.login.mechanism
+    login = session.login
     try:
         data = await node.services.authentication.authenticate(session, bytes(request.auth_bytes))
     except HeadraceError as error:
         message: Any = message_of(error)
         if isinstance(error, AuthenticationFailed):
+            user = "" if login is None else login.user
+            node.services.audit.login_failed(session, user, mechanism)
             await node.services.authentication.failures.delay(session.client_host)
             message = f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
         return {
