@@ -37,6 +37,7 @@ from headrace.http.authorization import Rights
 from headrace.http.body_memory import Body, BodyMemory
 from headrace.http.connection import CONNECTION, LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.event_streams import HeldStream
+from headrace.http.login_watch import LoginWatch
 from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
@@ -62,8 +63,6 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_S_MAX: Final = 60.0
 """A request holds one of the server's tasks while its body arrives."""
 LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
-LOGIN_CHECK_S: Final = 1.0
-"""How often a stream that waits is checked again, so that it ends soon after its login."""
 Json = dict[str, Any]
 CREATED: Final = "201"
 INT64_MAX: Final = 2**63 - 1
@@ -104,6 +103,11 @@ class Call:
     def tenant(self) -> str:
         """The tenant of its client."""
         return tenant_of(self.view.prefix)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may take as long as its client wants."""
+        return bool(self.query.get("wait_ms") or self.body.get("wait_ms"))
 
     @property
     def is_dry_run(self) -> bool:
@@ -472,6 +476,7 @@ class _Resource:
         self._figures = figures
         self._operations = operations
         self._is_local = is_local
+        self._watch = LoginWatch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         guard = self._services.cluster.guard
@@ -561,7 +566,10 @@ class _Resource:
                 charge.pass_turn()
             call.check_again()  # it may have waited, for its body, too
             await self._look_up(call)
-            return await _handled(operation, call)
+            if not call.waits:
+                return await _handled(operation, call)
+            async with self._watch.watched(call.check_again):
+                return await _handled(operation, call)
         finally:
             charge.release()
 

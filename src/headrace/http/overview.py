@@ -17,8 +17,8 @@ from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.errors import HeadraceError
 from headrace.http.event_streams import EventStream, event
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX, History
+from headrace.http.login_watch import LOGIN_CHECK_S
 from headrace.http.operations import (
-    LOGIN_CHECK_S,
     TOPIC,
     Call,
     Json,

@@ -21,9 +21,9 @@ from headrace.coordination.quotas.entities import CONSUMER, PRODUCER
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.http.decoded import DECODE, add_decoded, check_decode
 from headrace.http.event_streams import EventStream, event
+from headrace.http.login_watch import LOGIN_CHECK_S
 from headrace.http.operations import (
     INT64_MAX,
-    LOGIN_CHECK_S,
     OFFSET,
     PARTITION,
     TOPIC,

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.http.test_logins import Address, ask, basic, served, set_password
 
 from headrace.broker.security import browser_sessions
-from headrace.http import history, records
+from headrace.http import history, operations, records
 from headrace.metadata.issued_facts import BROWSER_SESSIONS
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 
@@ -243,6 +243,38 @@ async def test_a_quiet_stream_ends_soon_after_its_login(path, monkeypatch):
         async with asyncio.timeout(30):
             await reader.readuntil(b"event: problem")
             await reader.readuntil(b"the credentials are not valid")
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/topics/orders/records?wait_ms=60000"),
+        ("POST", "/v1/queues/orders/billing/receive"),
+        ("POST", "/v1/half/billing/checks"),
+    ],
+)
+async def test_a_request_that_waits_ends_soon_after_its_login(method, path, monkeypatch):
+    """Not only when it would have anyway, up to a minute later."""
+    begun, handled = asyncio.Event(), operations._handled
+
+    async def note(*given: Any) -> Any:
+        begun.set()
+        return await handled(*given)
+
+    monkeypatch.setattr(operations, "_handled", note)
+    async with served() as address:
+        await address.node.topics.create("orders")
+        body = b'{"wait_ms": 60000, "max": 1}' if method == "POST" else b""
+        reader, writer = await asyncio.open_connection(*address)
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+        lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+        lines.append(f"Authorization: {basic('alice', 'pä:ss')}")
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await begun.wait()
+        await set_password(address.node, "another")
+        async with asyncio.timeout(30):
+            assert b" 401 " in await reader.readline()
         writer.close()
 
 
