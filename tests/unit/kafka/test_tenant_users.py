@@ -290,7 +290,8 @@ async def test_rules_and_the_audit_log_name_the_tenants_own_user(caplog):
         with caplog.at_level(logging.INFO, "headrace.audit"):
             await client.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
         noted = json.loads(caplog.messages[-1])
-        assert (noted["event"], noted["principal"]) == ("denied", own)
+        shown = "User:acme/alice"  # as operators write it
+        assert (noted["event"], noted["principal"]) == ("denied", shown)
 
 
 async def test_users_of_a_tenant_that_is_deleted_have_no_rights_until_it_is_there_again():
