@@ -121,7 +121,9 @@ def trino(rest: str, store: dict[str, str], place: str, folder: Path) -> Iterato
     log = folder / "trino.log"
     with (
         log.open("w") as out,
-        subprocess.Popen(command, env={**os.environ, **own}, stdout=out, stderr=out) as it,
+        subprocess.Popen(  # in its folder, where it writes a log of requests
+            command, env={**os.environ, **own}, stdout=out, stderr=out, cwd=folder
+        ) as it,
     ):
         try:
 

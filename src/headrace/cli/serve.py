@@ -416,10 +416,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         values["zookeeper_credential_file"],
     )
     cluster = with_tls(cluster, tls_of(values))
-    if values["tables"] is not None and values["objects"] is None:
-        raise CommandFailed(
-            "--tables without --objects has no effect: tables replace objects; give both, or none"
-        )
+    _check_tables(values)
     if cluster is not None and workers is not None and workers > 1:
         raise CommandFailed(
             "--workers shares a data directory and cannot be combined with --zookeeper: start"
@@ -449,6 +446,7 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         advertised,
         values["objects"],
         values["tables"],
+        values["tables_catalog"] or "",
         (values["offload_mib_per_s"] << 20) or None,
         _broker_config(values, worker),
         worker_count,
@@ -467,6 +465,18 @@ def _settings(values: dict[str, Any], given: dict[str, str], worker: int | None)
         more_http=more_http,
     )
     return opened_to_network(settings) if values["open_to_network"] else settings
+
+
+def _check_tables(values: dict[str, Any]) -> None:
+    if values["tables"] is not None and values["objects"] is None:
+        raise CommandFailed(
+            "--tables without --objects has no effect: tables replace objects; give both, or none"
+        )
+    if values["tables_catalog"] is not None and values["tables"] is None:
+        raise CommandFailed(
+            "--tables-catalog without --tables has no effect: it says where the catalog of --tables"
+            " is; give both, or none"
+        )
 
 
 def _broker_config(values: dict[str, Any], worker: int | None) -> BrokerConfig:

@@ -81,7 +81,7 @@ class LedgerObjects:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runs.rows.close()
+        self._runs.close()
         self._runner.close()
 
     def exists(self, place: LedgerPlace) -> bool:

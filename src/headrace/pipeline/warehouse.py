@@ -17,18 +17,17 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.java.jars import cache_folder
 from headrace.pipeline.errors import OptionInvalid
+from headrace.storage.tiering.table_catalog import CATALOG as SHARED
+from headrace.storage.tiering.table_catalog import (
+    LOGIN,
+    REST,
+    rest_properties,
+    s3_properties,
+)
 
-CATALOG = "headrace"
+CATALOG = SHARED
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[^?#]*)?")
-_REST = "rest:"
-_LOGIN = {
-    "token": "HEADRACE_CATALOG_TOKEN",
-    "credential": "HEADRACE_CATALOG_CREDENTIAL",
-    "oauth2-server-uri": "HEADRACE_CATALOG_OAUTH2_URI",
-    "scope": "HEADRACE_CATALOG_SCOPE",
-}
-"""Properties of a REST catalog, and the variables that hold them."""
 _FROM_ENVIRONMENT = "env:"  # Iceberg's REST client replaces it by the variable's value
 
 
@@ -61,8 +60,8 @@ class Warehouse:
         """
         if isinstance(place, Warehouse):
             return replace(place, catalog=catalog)
-        if kept_in.startswith(_REST):
-            url = _checked_url(kept_in.removeprefix(_REST))
+        if kept_in.startswith(REST):
+            url = _checked_url(kept_in.removeprefix(REST))
             digest = hashlib.sha256(f"{url}\0{place}".encode()).hexdigest()[:16]
             return cls(cache_folder() / "catalogs" / digest, catalog, str(place), url)
         if _S3.fullmatch(str(place)):
@@ -109,19 +108,17 @@ class Warehouse:
     def python_properties(self) -> dict[str, str]:
         """The properties of pyiceberg's catalog, with secrets: not to be shown."""
         if self.rest:
-            login = {name: os.environ.get(variable, "") for name, variable in _LOGIN.items()}
-            given = {name: value for name, value in login.items() if value}
-            return {"uri": self.rest, **self._named(), **given, **_s3_properties("s3.region")}
+            return rest_properties(self.rest, self.objects)
         return {
             "uri": f"sqlite:///{self.catalog_file.resolve()}?timeout=30",
             "warehouse": self._location(),
-            **(_s3_properties("s3.region") if self.is_remote else {}),
+            **(s3_properties("s3.region") if self.is_remote else {}),
         }
 
     def _rest_properties(self) -> dict[str, str]:
         login = {
             name: f"{_FROM_ENVIRONMENT}{variable}"
-            for name, variable in _LOGIN.items()
+            for name, variable in LOGIN.items()
             if os.environ.get(variable)
         }
         return {
@@ -131,7 +128,7 @@ class Warehouse:
             "header.X-Iceberg-Access-Delegation": "vended-credentials",
             **self._named(),
             **login,
-            **_s3_properties("client.region"),
+            **s3_properties("client.region"),
         }
 
     def _sqlite_properties(self) -> dict[str, str]:
@@ -144,7 +141,7 @@ class Warehouse:
             "jdbc.schema-version": "V1",
             "warehouse": self._location(),
             **remote,
-            **(_s3_properties("client.region") if self.is_remote else {}),
+            **(s3_properties("client.region") if self.is_remote else {}),
         }
 
     def _named(self) -> dict[str, str]:
@@ -158,28 +155,18 @@ Place: TypeAlias = str | Path | Warehouse
 """What a job takes for a warehouse."""
 
 
-def _s3_properties(region: str) -> dict[str, str]:
-    """How S3 is reached, from the variables of AWS's own clients; `region` names its property."""
-    found: dict[str, str] = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:  # not Amazon's: buckets have no host names of their own
-        found |= {"s3.endpoint": endpoint, "s3.path-style-access": "true"}
-    place = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return {**found, region: place} if place else found
-
-
 def _checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise OptionInvalid(
-            f"The catalog {_REST}{url} has no http:// or https:// address. Nothing was read or"
+            f"The catalog {REST}{url} has no http:// or https:// address. Nothing was read or"
             " written. Give --catalog rest:https://HOST/PATH."
         )
     if "@" in parts.netloc or parts.query:
         raise OptionInvalid(
             "The URL of the catalog must hold no login: it is shown in errors and to other users of"
-            f" this machine. Nothing was read or written. Set {_LOGIN['token']}, or"
-            f" {_LOGIN['credential']}=ID:SECRET."
+            f" this machine. Nothing was read or written. Set {LOGIN['token']}, or"
+            f" {LOGIN['credential']}=ID:SECRET."
         )
     return url.rstrip("/")
 

@@ -45,8 +45,10 @@ class Settings:
     """Advertised addresses by listener, where they differ from the listener's own."""
     objects_url: str | None = None
     """The bucket or folder to which closed ledgers are offloaded. Contains no secret."""
-    tables_folder: str | None = None
+    tables: str | None = None
     """The warehouse of topics' tables; None: object storage gives up no records for them."""
+    tables_catalog: str = ""
+    """Where its catalog is, if not in it."""
     offload_bytes_per_s: int | None = 128 << 20
     """For all offloads together; None: unlimited."""
     broker: BrokerConfig = field(default_factory=BrokerConfig)

@@ -56,10 +56,10 @@ async def open_tier(
         # Each worker numbers its ledgers itself. The first one continues the stand-alone broker's.
         cluster_id += f"-worker-{settings.broker.broker_id}"
     tables = None
-    if settings.tables_folder is not None:
+    if settings.tables is not None:
         from headrace.storage.tiering.iceberg_tables import IcebergTables
 
-        tables = IcebergTables.open(settings.tables_folder, cluster_id)
+        tables = IcebergTables.open(settings.tables, cluster_id, settings.tables_catalog)
     is_known = await has_offloaded(metadata)
     timeout_ms = KNOWN_TIMEOUT_MS if is_known else NEW_TIMEOUT_MS
     probed = BlobStore.open(url, BlobLimits(timeout_ms, timeout_ms, 1, timeout_ms))

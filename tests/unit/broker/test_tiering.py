@@ -35,7 +35,8 @@ from headrace.records.codec import decode_batch
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
-from headrace.storage.tiering.iceberg_tables import CATALOG, NAMESPACE, IcebergTables
+from headrace.storage.tiering.iceberg_tables import NAMESPACE, IcebergTables
+from headrace.storage.tiering.table_catalog import CATALOG, TableCatalog
 from headrace.storage.tiering.table_files import TablePlace
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
@@ -165,11 +166,20 @@ def test_a_table_replaces_objects_only_where_it_can_give_them_back():
             check_tiering(configs, before, has_objects=True, has_tables=has_tables)
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/lake", "rest:http://127.0.0.1:8181", "absent"])
-def test_tables_that_are_in_no_directory_are_refused_at_the_start(place):
+@pytest.mark.parametrize(("place", "catalog", "reason"), [
+    ("s3://bucket/lake", "", "needs the catalog"),
+    ("s3://bucket/lake", "absent", "--tables-catalog absent is not a directory"),
+    ("gs://bucket/lake", "", "is not a directory"),
+    ("rest:http://127.0.0.1:8181", "", "is not a directory"),
+    ("absent", "", "is not a directory"),
+    ("lake", "rest:127.0.0.1:8181", "needs an http"),
+    ("lake", "rest:http://me:secret@127.0.0.1:8181", "must hold no login"),
+])  # fmt: skip
+def test_tables_without_a_place_or_a_catalog_are_refused_at_the_start(place, catalog, reason):
     pytest.importorskip("pyiceberg")
-    with pytest.raises(RequestInvalid, match="is not a directory"):
-        IcebergTables.open(place, "c")
+    with pytest.raises(RequestInvalid, match=reason) as caught:
+        IcebergTables.open(place, "c", catalog)
+    assert "secret" not in str(caught.value)
 
 
 async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(tmp_path):
@@ -177,7 +187,7 @@ async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(t
     pytest.importorskip("pyiceberg")
     table = table_of(tmp_path, 10)
     disk = SyncedFiles()
-    tables = IcebergTables(tmp_path, "c", disk)
+    tables = IcebergTables(TableCatalog(str(tmp_path)), "c", disk)
     for ledger in (1, 2):  # the second tag is another metadata file of the same snapshot
         disk.synced.clear()
         place = TablePlace("t", 0, LedgerId(ledger))
@@ -209,7 +219,9 @@ async def test_a_tag_is_set_again_if_the_table_changed_meanwhile(tmp_path, monke
         return commit(*arguments)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", overtake)
-    found = await IcebergTables(tmp_path, "c").protect(TablePlace("t", 0, LedgerId(1)), 0, 10)
+    found = await IcebergTables.open(str(tmp_path), "c").protect(
+        TablePlace("t", 0, LedgerId(1)), 0, 10
+    )
     assert not overtaken
     assert found.snapshot in {ref.snapshot_id for ref in table.refresh().refs().values()}
     assert len(table.refs()) == 2

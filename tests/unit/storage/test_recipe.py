@@ -26,6 +26,7 @@ from headrace.storage.tiering.recipe_format import (
     rest_size,
 )
 from headrace.storage.tiering.table_rows import TableRows, offsets_of
+from headrace.storage.tiering.table_sources import TableSources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,7 @@ def batches_of(seed: int, count: int) -> list[tuple[bytes, list[Record]]]:
 
 
 def plan_of(data: bytes, files: Sequence[TableFile], rows: TableRows) -> tuple[RecipePlan, bytes]:
-    plan = RecipePlan(sources_of(files), rows)
+    plan = RecipePlan(sources_of(files, rows), rows)
     stored = [
         plan.add(memoryview(data)[at : at + header.size], header)
         for at, header in iterate_headers(data)
@@ -187,9 +188,9 @@ def test_values_that_a_file_has_once_take_no_memory_for_each_row(tmp_path):
 def test_files_with_row_groups_too_large_to_decode_lend_nothing(tmp_path, monkeypatch):
     records = [Record(at, 1, None, random.Random(at).randbytes(1_000), []) for at in range(100)]
     file = table_file(tmp_path / "a.parquet", records)
-    assert len(offsets_of(file)) == 100
+    assert len(offsets_of(file, TableSources())) == 100
     monkeypatch.setattr(table_rows, "GROUP_BYTES_MAX", 50_000)
-    assert len(offsets_of(file)) == 0
+    assert len(offsets_of(file, TableSources())) == 0
 
 
 @pytest.mark.parametrize("harm", ["missing", "size", "content"])

@@ -426,10 +426,17 @@ _TIERS = (
     ),
     BrokerSetting(
         "headrace.tables",
-        Text("FOLDER"),
+        Text("PLACE"),
         "The --warehouse of `headrace pipeline tables`, for topics with"
         " headrace.table.replaces.objects: consumers get old records from the tables' files (see"
-        " docs/TIERING.md).",
+        " docs/TIERING.md). A directory, s3://bucket/prefix, or what a REST catalog calls it.",
+        is_common=True,
+    ),
+    BrokerSetting(
+        "headrace.tables.catalog",
+        Text("CATALOG"),
+        "The --catalog of `headrace pipeline tables`, if --tables is not a directory that has it:"
+        " rest:URL, or a directory. Credentials come from the environment (see docs/PIPELINE.md).",
         is_common=True,
     ),
     BrokerSetting(

@@ -1,9 +1,9 @@
 """The data files of topics' Iceberg tables, protected by tags.
 
 Invariants: adds and removes tags of its own, and changes nothing else. A tag without expiry keeps
-its snapshot, and a snapshot keeps its files from expiry, compaction and orphan removal. Runs in
-threads: a catalog may take seconds. The catalog and the files are in a directory: tables in object
-storage, or in a REST catalog, are refused.
+its snapshot, and a snapshot keeps its files from expiry, compaction and orphan removal. A REST
+catalog has maintenance of its own, which may not heed tags: its tables are refused unless they, or
+the catalog, say that it does. Runs in threads: a catalog may take seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
+from headrace.storage.tiering.table_catalog import TableCatalog
 from headrace.storage.tiering.table_files import ProtectedFiles
-from headrace.storage.tiering.table_rows import digest_of
+from headrace.storage.tiering.table_sources import TableSources
 from headrace.storage.tiering.table_tags import TableTag
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.table_files import TablePlace
 
-CATALOG: Final = "headrace"
 NAMESPACE: Final = "headrace"
 SETTLED: Final = "headrace.offsets"
 """The table's property: the ends of the partitions when maintenance last ran."""
@@ -40,26 +40,25 @@ _FOREVER_MS: Final = 2**63 - 1
 _ATTEMPTS: Final = 5
 _DIGESTS_MAX: Final = 256
 _SYNCED_MAX: Final = 4096
-_CATALOG_FILE: Final = "catalog.db"
 _OFFSET: Final = struct.Struct("<q")
 
 
 class IcebergTables:
     """See TableFiles."""
 
-    def __init__(self, root: Path, owner: str, disk: Disk | None = None) -> None:
+    def __init__(self, catalog: TableCatalog, owner: str, disk: Disk | None = None) -> None:
         """`owner` is the prefix of the objects: clusters may share a table."""
-        self._root = root
+        self._catalog = catalog
         self._owner = owner
         self._disk = disk or SystemDisk()
-        self._catalog: Any = None
+        self._sources = TableSources()
         self._digests: dict[tuple[str, int], str] = {}
-        self._synced: dict[Path, None] = {}
+        self._synced: dict[str, None] = {}
         """Metadata files, which do not change once written."""
 
     @classmethod
-    def open(cls, folder: str, owner: str) -> IcebergTables:
-        """The tables of a warehouse in a directory. Raises RequestInvalid."""
+    def open(cls, tables: str, owner: str, catalog: str = "") -> IcebergTables:
+        """The tables of a warehouse (see TableCatalog). Raises RequestInvalid."""
         try:
             import pyarrow.parquet  # noqa: F401 - that it is there
             import pyiceberg.catalog.sql  # noqa: F401
@@ -68,19 +67,7 @@ class IcebergTables:
                 f"--tables needs a package that is not installed ({error.name}): pip install"
                 " 'headrace[pipeline]'"
             ) from error
-        if "://" in folder.removeprefix("file://") or folder.startswith("rest:"):
-            raise RequestInvalid(
-                f"--tables {folder} is not a directory: records can be served from tables in a"
-                " directory alone, not in object storage or a REST catalog. Leave --tables out: the"
-                " topics stay tables, and object storage keeps their old records, too"
-            )
-        root = Path(folder.removeprefix("file://")).resolve()
-        if not root.is_dir():
-            raise RequestInvalid(
-                f"--tables {folder} is not a directory: create it, and give it to `headrace"
-                " pipeline tables` as --warehouse"
-            )
-        return cls(root, owner)
+        return cls(TableCatalog(tables, catalog), owner)
 
     async def settled(self, topic: str) -> Mapping[int, int]:
         """See TableFiles."""
@@ -111,12 +98,7 @@ class IcebergTables:
         table = self._table(topic)
         if table is None:
             return {}
-        if "://" in table.location().removeprefix("file://"):
-            raise StorageUnavailable(
-                f"the table of {topic} is in {table.location()}, and records can be served from"
-                " tables in a directory alone: object storage keeps the records; set"
-                " headrace.table.replaces.objects=false"
-            )
+        self._check(topic, table)
         try:
             at = json.loads(table.properties.get(SETTLED_AT, "{}")).get("snapshot")
             if at is not None and at not in _current_and_ancestors(table):
@@ -126,8 +108,18 @@ class IcebergTables:
         except (ValueError, AttributeError, TypeError):  # altered by hand: nothing is settled
             return {}
 
+    def _check(self, topic: str, table: Any) -> None:
+        reason = self._catalog.why_not(table)
+        if reason is not None:
+            raise StorageUnavailable(
+                f"the table of {topic} may not have the only copy of records, for {reason}: object"
+                " storage keeps them; otherwise set headrace.table.replaces.objects=false"
+            )
+
     def _protect(self, place: TablePlace, base: int, end: int) -> ProtectedFiles | None:
         table = self._table(place.topic)
+        if table is not None:
+            self._check(place.topic, table)
         tag = None if table is None else self._tag_of(table, place.ledger)
         if tag is None:
             tag = self._add_tag(place, base, end)
@@ -172,12 +164,12 @@ class IcebergTables:
         self, table: Any, snapshot_id: int, place: TablePlace, base: int, end: int
     ) -> set[tuple[str, int, int]] | None:
         """Path, size and last offset of the files with an offset range; None if some rows of theirs
-        were deleted."""
+        were deleted, or a file is elsewhere."""
         field = table.schema().find_field("offset").field_id
         rows = f"topic = '{place.topic}' and partition = {place.partition}"
         found: set[tuple[str, int, int]] = set()
         for task in table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files():
-            if task.delete_files:
+            if task.delete_files or not self._catalog.holds(task.file.file_path):
                 return None
             lower = task.file.lower_bounds.get(field)
             upper = task.file.upper_bounds.get(field)
@@ -191,7 +183,7 @@ class IcebergTables:
     def _protected(self) -> Sequence[tuple[str, LedgerId]]:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
-        catalog = self._opened()
+        catalog = self._catalog.opened()
         if catalog is None:
             return ()
         try:
@@ -223,22 +215,10 @@ class IcebergTables:
                 return tag
         return None
 
-    def _opened(self) -> Any:
-        """The catalog; None if there is none yet."""
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        file = self._root / _CATALOG_FILE
-        if not file.is_file():
-            return None
-        if self._catalog is None:
-            location = {"uri": f"sqlite:///{file}?timeout=30", "warehouse": f"file://{self._root}"}
-            self._catalog = SqlCatalog(CATALOG, **location)
-        return self._catalog
-
     def _table(self, topic: str) -> Any:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-        catalog = self._opened()
+        catalog = self._catalog.opened()
         try:
             return None if catalog is None else catalog.load_table((NAMESPACE, topic))
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -247,8 +227,8 @@ class IcebergTables:
     def _digest(self, path: str, size: int) -> str:
         found = self._digests.get((path, size))
         if found is None:
-            self._sync(_local(path))
-            found = digest_of(TableFile(path, size, ""))
+            self._sync(path)
+            found = self._sources.digest(TableFile(path, size, ""))
             while len(self._digests) >= _DIGESTS_MAX:
                 del self._digests[next(iter(self._digests))]
             self._digests[path, size] = found
@@ -263,18 +243,24 @@ class IcebergTables:
         snapshot = table.snapshot_by_id(snapshot_id)
         manifests = (one.manifest_path for one in snapshot.manifests(table.io))
         for path in (*manifests, snapshot.manifest_list, table.metadata_location):
-            local = _local(path)
-            if local not in self._synced:
-                self._sync(local)
+            if path not in self._synced:
+                self._sync(path)
                 while len(self._synced) >= _SYNCED_MAX:
                     del self._synced[next(iter(self._synced))]
-                self._synced[local] = None
-        self._sync(self._root / _CATALOG_FILE)
+                self._synced[path] = None
+        if self._catalog.catalog_file is not None:
+            self._sync(str(self._catalog.catalog_file))
 
-    def _sync(self, path: Path) -> None:
-        """Sync a file, which who wrote it did not do: it is to be the only copy of records."""
-        top = self._root if path.is_relative_to(self._root) else path.parent
-        sync_file(path, top, self._disk)
+    def _sync(self, path: str) -> None:
+        """Sync a file, which who wrote it did not do: it is to be the only copy of records.
+
+        An object in S3 is durable once it can be read.
+        """
+        if "://" in path.removeprefix("file://"):
+            return
+        local, root = Path(path.removeprefix("file:")).resolve(), self._catalog.folder
+        is_within = root is not None and local.is_relative_to(root)
+        sync_file(local, root if root is not None and is_within else local.parent, self._disk)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -283,8 +269,8 @@ class IcebergTables:
             raise
         except Exception as error:  # whatever the libraries make of damaged metadata
             raise StorageUnavailable(
-                f"the tables in {self._root} cannot be used now ({error}): object storage keeps"
-                " the records; the next round tries again",
+                f"the tables in {self._catalog.shown} cannot be used now ({error}): object storage"
+                " keeps the records; the next round tries again",
             ) from error
 
 
@@ -292,7 +278,3 @@ def _current_and_ancestors(table: Any) -> set[int]:
     from pyiceberg.table.snapshots import ancestors_of
 
     return {one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)}
-
-
-def _local(path: str) -> Path:
-    return Path(path.removeprefix("file:")).resolve()

@@ -15,7 +15,8 @@ from headrace.records.batch import COMPRESSION_MASK, HEADER, HEADER_SIZE, BatchH
 from headrace.records.codec import header_name_bytes
 from headrace.records.varints import write_varint
 from headrace.storage.tiering.recipe_format import KEPT, RUN_BYTES, Run, TableFile
-from headrace.storage.tiering.table_rows import offsets_of, unreadable
+from headrace.storage.tiering.table_rows import offsets_of
+from headrace.storage.tiering.table_sources import unreadable
 
 if TYPE_CHECKING:
     from array import array
@@ -36,12 +37,14 @@ class Source(NamedTuple):
     offsets: array[int]
 
 
-def sources_of(files: Sequence[TableFile]) -> list[Source]:
+def sources_of(files: Sequence[TableFile], rows: TableRows) -> list[Source]:
     """The files that rows can be borrowed from: those in the order of offsets, without duplicates.
 
     Raises StorageUnavailable, DataCorrupt.
     """
-    found = [Source(number, file, offsets_of(file)) for number, file in enumerate(files)]
+    found = [
+        Source(number, file, offsets_of(file, rows.sources)) for number, file in enumerate(files)
+    ]
     return [one for one in found if _is_ascending(one.offsets)]
 
 
@@ -127,7 +130,9 @@ def rebuild_run(run: Run, stored: bytes, files: Sequence[TableFile], rows: Table
     if run.file == KEPT:
         return stored
     count = sum(header.record_count for header in _headers(stored))
-    rebuilt = rebuild(stored, rows.read(files[run.file], run.first_row, count))
+    found = rows.read(files[run.file], run.first_row, count)
+    with rows.turns.taken():
+        rebuilt = rebuild(stored, found)
     if len(rebuilt) != run.size:
         raise unreadable(files[run.file], f"its rows give {len(rebuilt)} of {run.size} bytes")
     return rebuilt

@@ -7,7 +7,9 @@ the bytes that were appended, or an error. Records are read from the table in a 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.storage.tiering.object_format import first_bad_block
@@ -22,16 +24,19 @@ from headrace.storage.tiering.recipe_format import (
     rest_size,
 )
 from headrace.storage.tiering.remote_ledger import ATTEMPTS
-from headrace.storage.tiering.table_rows import TableRows, check_presence
+from headrace.storage.tiering.table_rows import TableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.ledger_blob import LedgerBlob
 
-READERS_MAX: Final = 2
-"""Threads that rebuild ledgers at the same time, for all ledgers together."""
+T = TypeVar("T")
+
+READERS_MAX: Final = 6
+"""Threads that rebuild ledgers at the same time, for all ledgers together. Most wait for files in
+S3: `DECODERS_MAX` of them decode."""
 REBUILT_BYTES_MAX: Final = 8 << 20
 PIECE_BLOCKS: Final = 8
 
@@ -39,13 +44,14 @@ PIECE_BLOCKS: Final = 8
 class RebuiltRuns:
     """Rebuilds runs, and keeps those of the last requests: the next one begins in such a run.
 
-    For all ledgers together. `rows` are the tables' files.
+    For all ledgers together. `rows` are the tables' files. Its threads are its own: those of the
+    event loop, which wait for disks, would all wait for S3 if that stalls.
     """
 
     def __init__(self, bytes_max: int = REBUILT_BYTES_MAX) -> None:
         self.rows = TableRows()
         self._bytes_max = bytes_max
-        self._turns = asyncio.Semaphore(READERS_MAX)
+        self._threads = ThreadPoolExecutor(READERS_MAX, "table-reader")
         self._kept: dict[tuple[LedgerId, Run], bytes] = {}
         """Oldest first: a run that was read to its end is not asked for again."""
         self.size_bytes = 0
@@ -76,8 +82,7 @@ class RebuiltRuns:
 
         if all(run.file == KEPT for run in runs):
             return rebuilt()
-        async with self._turns:
-            found = await asyncio.to_thread(rebuilt)
+        found = await self.in_thread(rebuilt)
         if runs[-1].file != KEPT:
             self._keep(ledger, runs[-1], found[-1])
         return found
@@ -92,7 +97,18 @@ class RebuiltRuns:
         """Bytes of a ledger were wrong: read its files anew, which may be restored."""
         for key in [key for key in self._kept if key[0] == ledger]:
             self.size_bytes -= len(self._kept.pop(key))
-        await asyncio.to_thread(self.rows.forget, recipe.files)
+        await self.in_thread(self.rows.forget, recipe.files)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what may wait for a table's file."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, partial(function, *arguments)
+        )
+
+    def close(self) -> None:
+        """Close all files; a thread that waits for one ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.rows.close()
 
 
 class RecipeLedger:
@@ -157,7 +173,8 @@ class RecipeLedger:
         await self.open()
         assert self._recipe is not None
         for number in sorted({run.file for run in self._recipe.runs} - {KEPT}):
-            await asyncio.to_thread(check_presence, self._recipe.files[number])
+            file = self._recipe.files[number]
+            await self._runs.in_thread(self._runs.rows.sources.check_presence, file)
 
     def shut(self) -> None:
         """Release the memory."""

@@ -48,7 +48,7 @@ async def write_recipe(
     Raises StorageUnavailable, DataCorrupt.
     """
     await source.open()
-    plan = RecipePlan(await asyncio.to_thread(sources_of, files), rows)
+    plan = RecipePlan(await asyncio.to_thread(sources_of, files, rows), rows)
 
     async def parts() -> AsyncGenerator[bytes]:
         async with aclosing(_stored(source, plan)) as stored:

@@ -1,23 +1,29 @@
 """Records read from the Parquet files of a topic's table.
 
-Invariants: runs in threads, knows files and rows, not ledgers. Memory is bounded: about
-`BATCH_BYTES` of rows are decoded at a time, a row group of more than `GROUP_BYTES_MAX` lends
-nothing, and at most `CURSORS_MAX` files are open, each where a reader was last, so that reading on
-decodes nothing twice. A file that is missing, or has another size than when its rows were verified,
-is an error and never an empty answer.
+Invariants: runs in threads, knows files and rows, not ledgers. Memory is bounded: each reader
+decodes about `BATCH_BYTES` of rows at a time, a row group of more than `GROUP_BYTES_MAX` lends
+nothing, and at most `CURSORS_MAX` files stay open besides those being read, each where a reader was
+last, so that reading on decodes nothing twice. A reader of one file does not wait for that of
+another, except for its turn to decode. A file that cannot be read is an error and never an empty
+answer.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from hashlib import sha256
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.errors import DataCorrupt, StorageUnavailable
 from headrace.records.batch import NO_TIMESTAMP
 from headrace.records.codec import header_name
+from headrace.storage.tiering.table_sources import (
+    READ_BYTES,
+    TableSources,
+    Turns,
+    translated,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from array import array
@@ -35,7 +41,6 @@ _COLUMNS: Final = ("offset", "timestamp", "key", "headers", "value", "raw")
 _HEADER_ROWS_MIN: Final = 256
 _PLAIN_BYTES_MIN: Final = 8
 """Bytes for each value of a column that has most of its values as they are."""
-_READ_BYTES: Final = 1 << 20
 
 
 class Rows(NamedTuple):
@@ -58,8 +63,8 @@ _NO_ROWS: Final = Rows([], [], [], [], [])
 class _Cursor:
     """A file, open at a row."""
 
-    def __init__(self, file: TableFile) -> None:
-        self.file = _opened(file)
+    def __init__(self, file: TableFile, sources: TableSources, turns: Turns) -> None:
+        self.file = _opened(file, sources, turns)
         metadata = self.file.metadata
         counts = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
         self.starts = list(accumulate(counts, initial=0))
@@ -77,7 +82,10 @@ class _Cursor:
         group = bisect_right(self.starts, row) - 1
         if self.batches is None or not self.starts[group] <= self.row <= row:
             groups = list(range(group, len(self.starts) - 1))
-            batches = self.file.iter_batches(self.rows_max, groups, list(_COLUMNS))
+            # Without threads, for it is this one that has the turn to decode.
+            batches = self.file.iter_batches(
+                self.rows_max, groups, list(_COLUMNS), use_threads=False
+            )
             self.batches = chain.from_iterable(map(_parts, batches))
             self.rows, self.first = _NO_ROWS, self.starts[group]
         self.row = row
@@ -122,91 +130,82 @@ class _Cursor:
 class TableRows:
     """Rows of data files, for all ledgers together."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: TableSources | None = None) -> None:
+        self.sources = sources or TableSources()
+        self.turns = Turns()
         self._lock = threading.Lock()
-        self._cursors: dict[TableFile, _Cursor] = {}
+        self._idle: dict[TableFile, _Cursor] = {}
+        self._forgotten = 0
+        """How often files were forgotten: a cursor that was in use then is not kept."""
 
     def read(self, file: TableFile, first_row: int, count: int) -> Rows:
         """Exactly `count` records from a row on. Raises StorageUnavailable, DataCorrupt."""
         with self._lock:
+            cursor, age = self._idle.pop(file, None), self._forgotten
+        with translated(file), self.turns.taken():
+            cursor = cursor or _Cursor(file, self.sources, self.turns)
             try:
-                cursor = self._cursors.pop(file, None) or _Cursor(file)
                 cursor.seek(first_row)
                 records = cursor.take(count)
             except StopIteration:
                 raise unreadable(file, f"it has no {count} rows from {first_row} on") from None
-            except (OSError, ValueError, KeyError, ImportError) as error:
-                raise _translated(file, error) from error
-            while len(self._cursors) >= CURSORS_MAX:
-                self._cursors.pop(next(iter(self._cursors))).close()
-            self._cursors[file] = cursor
-            return records
+        with self._lock:
+            idle = [self._idle.pop(file, None)]
+            if age == self._forgotten:
+                self._idle[file] = cursor
+            else:
+                idle.append(cursor)
+            while len(self._idle) > CURSORS_MAX:
+                idle.append(self._idle.pop(next(iter(self._idle))))
+        for one in idle:
+            if one is not None:
+                one.close()
+        return records
 
     def forget(self, files: Sequence[TableFile]) -> None:
         """Close these files, which may have been replaced."""
         with self._lock:
-            for cursor in (self._cursors.pop(file, None) for file in files):
-                if cursor is not None:
-                    cursor.close()
+            self._forgotten += 1
+            idle = [self._idle.pop(file, None) for file in files]
+        for cursor in idle:
+            if cursor is not None:
+                cursor.close()
 
     def close(self) -> None:
         """Close all files."""
         with self._lock:
-            while self._cursors:
-                self._cursors.popitem()[1].close()
+            while self._idle:
+                self._idle.popitem()[1].close()
 
 
-def offsets_of(file: TableFile) -> array[int]:
+def offsets_of(file: TableFile, sources: TableSources) -> array[int]:
     """The offset of each row of a file; none if it is not fit to lend its rows.
 
     Raises StorageUnavailable, DataCorrupt.
     """
     from array import array
 
-    try:
-        with _opened(file) as opened:
-            if max(_group_sizes(opened.metadata), default=0) > GROUP_BYTES_MAX:
+    with translated(file), _opened(file, sources) as opened:
+        if max(_group_sizes(opened.metadata), default=0) > GROUP_BYTES_MAX:
+            return array("q")
+        found = array("q")
+        for chunk in opened.read(["offset"]).column("offset").chunks:
+            if chunk.null_count:
                 return array("q")
-            found = array("q")
-            for chunk in opened.read(["offset"]).column("offset").chunks:
-                if chunk.null_count:
-                    return array("q")
-                data = memoryview(chunk.buffers()[1]).cast("B")
-                first = chunk.offset * found.itemsize
-                found.frombytes(data[first : first + len(chunk) * found.itemsize])
-            return found
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise _translated(file, error) from error
+            data = memoryview(chunk.buffers()[1]).cast("B")
+            first = chunk.offset * found.itemsize
+            found.frombytes(data[first : first + len(chunk) * found.itemsize])
+        return found
 
 
-def digest_of(file: TableFile) -> str:
-    """The SHA-256 of a file of this size. Raises StorageUnavailable, DataCorrupt."""
-    digest = sha256()
-    try:
-        with _source(file) as source:
-            while data := source.read(_READ_BYTES):
-                digest.update(data)
-    except (OSError, ImportError) as error:
-        raise _translated(file, error) from error
-    return digest.hexdigest()
-
-
-def check_presence(file: TableFile) -> None:
-    """Look for the file, without reading it. Raises StorageUnavailable, DataCorrupt."""
-    try:
-        _source(file).close()
-    except (OSError, ImportError) as error:
-        raise _translated(file, error) from error
-
-
-def _opened(file: TableFile) -> Any:
+def _opened(file: TableFile, sources: TableSources, turns: Turns | None = None) -> Any:
     from pyarrow import parquet
 
-    metadata = parquet.read_metadata(source := _source(file))
+    metadata = parquet.read_metadata(source := sources.open(file, turns))
     # A value that is stored once for many rows stays so until the rows are asked for.
     once = {one.path_in_schema for one in _repeating(metadata)} & {"key", "value"}
     return parquet.ParquetFile(
-        source, metadata=metadata, read_dictionary=sorted(once), buffer_size=_READ_BYTES,
+        source, metadata=metadata, read_dictionary=sorted(once), buffer_size=READ_BYTES,
         pre_buffer=False,
     )  # fmt: skip
 
@@ -271,21 +270,6 @@ def _plain(column: Any) -> Any:
     return column.cast(pa.binary()) if pa.types.is_dictionary(column.type) else column
 
 
-def _source(file: TableFile) -> Any:
-    from pyarrow import fs
-
-    if "://" in file.path:
-        system, path = fs.FileSystem.from_uri(file.path)
-    else:
-        system, path = fs.LocalFileSystem(), file.path.removeprefix("file:")
-    size = system.get_file_info(path).size
-    if size is None:
-        raise FileNotFoundError(file.path)
-    if size != file.size_bytes:
-        raise unreadable(file, f"it has {size} bytes instead of {file.size_bytes}")
-    return system.open_input_file(path)
-
-
 def _columns(batch: Any) -> Rows:
     """The rows of an Arrow batch, each as it was produced."""
     import pyarrow as pa
@@ -322,29 +306,3 @@ def _headers(
     if names is None:
         return [(one["key"], one["value"]) for one in head]
     return [(header_name(name), one["value"]) for name, one in zip(names, head, strict=True)]
-
-
-def _translated(file: TableFile, error: Exception) -> DataCorrupt | StorageUnavailable:
-    if isinstance(error, ImportError):
-        return StorageUnavailable(
-            f"the table's file {file.path} cannot be read without a package that is not installed"
-            f" ({error.name}): records that only the table has are not served; install it with"
-            " pip install 'headrace[pipeline]', and restart the broker"
-        )
-    if isinstance(error, OSError):
-        return StorageUnavailable(
-            f"the table's file {file.path} cannot be read ({error}): records that only the table"
-            " has are not served; restore the file, or the snapshot that has it",
-            is_missing=isinstance(error, FileNotFoundError),
-            is_objects=True,
-        )
-    return unreadable(file, str(error))
-
-
-def unreadable(file: TableFile, problem: str) -> DataCorrupt:
-    """The error for a file with other content than when its rows were verified."""
-    return DataCorrupt(
-        f"the table's file {file.path} is not what it was ({problem}): records that only the table"
-        " has are not served; restore the file from a backup or an older version",
-        path=file.path,
-    )

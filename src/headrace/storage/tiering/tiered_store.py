@@ -125,7 +125,7 @@ class TieredLedgerStore:
         await self._tasks.close()
         await self._ahead.close()
         self._files.close()
-        self._runs.rows.close()
+        self._runs.close()
 
     # --- LedgerStore -------------------------------------------------------------------------
 

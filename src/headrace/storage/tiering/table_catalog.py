@@ -1,0 +1,184 @@
+"""Where the tables of topics are, as a broker's settings name it, and their catalog.
+
+Invariants: files in a directory, or in S3; the catalog in an SQLite file of a directory, or a REST
+server. Secrets come from the environment, and are in no message. A request to a REST catalog ends
+in bounded time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from headrace.errors import RequestInvalid
+
+if TYPE_CHECKING:
+    from requests import Session
+
+CATALOG: Final = "headrace"
+REST: Final = "rest:"
+LOGIN: Final = {
+    "token": "HEADRACE_CATALOG_TOKEN",
+    "credential": "HEADRACE_CATALOG_CREDENTIAL",
+    "oauth2-server-uri": "HEADRACE_CATALOG_OAUTH2_URI",
+    "scope": "HEADRACE_CATALOG_SCOPE",
+}
+"""Properties of a REST catalog, and the variables that hold them."""
+KEEPS_TAGGED: Final = "headrace.tags-keep-files"
+"""The property by which who runs a REST catalog says that its maintenance keeps the files of tagged
+snapshots: of a table, or of the catalog's configuration for all. Do not change: stored."""
+CONNECT_S: Final = 5
+ANSWER_S: Final = 30
+_S3: Final = "s3://"
+_FILE: Final = "file://"
+_CATALOG_FILE: Final = "catalog.db"
+
+
+def s3_properties(region: str) -> dict[str, str]:
+    """How S3 is reached, from the variables of AWS's own clients; `region` names its property."""
+    found: dict[str, str] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:  # not Amazon's: buckets have no host names of their own
+        found |= {"s3.endpoint": endpoint, "s3.path-style-access": "true"}
+    place = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return {**found, region: place} if place else found
+
+
+def rest_properties(url: str, warehouse: str) -> dict[str, str]:
+    """The properties of pyiceberg's REST catalog, with secrets: not to be shown."""
+    login = {name: os.environ.get(variable, "") for name, variable in LOGIN.items()}
+    named = {"warehouse": warehouse} if warehouse else {}
+    given = {name: value for name, value in login.items() if value}
+    return {"uri": url, **named, **given, **s3_properties("s3.region")}
+
+
+class TableCatalog:
+    """The catalog of one warehouse. Not for several threads before it is opened."""
+
+    def __init__(self, tables: str, catalog: str = "") -> None:
+        """`tables`: a directory, s3://BUCKET/PREFIX, or what a REST catalog calls the warehouse;
+        `catalog`: rest:URL, or the directory of an SQLite file, by default `tables`.
+
+        Raises RequestInvalid.
+        """
+        self.shown = f"{tables} of the catalog {catalog}" if catalog else tables
+        self.rest = _checked_url(catalog) if catalog.startswith(REST) else ""
+        self._is_in_s3 = tables.startswith(_S3)
+        self._tables = tables.rstrip("/") if self._is_in_s3 else tables
+        self.folder: Path | None = None
+        """Of the SQLite file."""
+        if self._is_in_s3 and not catalog:
+            raise RequestInvalid(
+                f"--tables {tables} needs the catalog that says which files are a table: give"
+                " --tables-catalog what `headrace pipeline tables` has as --catalog, rest:URL or a"
+                " directory"
+            )
+        if not self.rest:
+            self.folder = _directory(catalog, "--tables-catalog") if catalog else None
+        if not self.rest and not self._is_in_s3:
+            files = _directory(tables, "--tables")
+            self.folder = self.folder or files
+            self._tables = f"{_FILE}{files}"
+        self._opened: Any = None
+
+    @property
+    def catalog_file(self) -> Path | None:
+        """The SQLite file, if there is one."""
+        return self.folder / _CATALOG_FILE if self.folder is not None else None
+
+    def opened(self) -> Any:
+        """The catalog; None if there is none yet. Raises what pyiceberg raises."""
+        file = self.catalog_file
+        if file is not None and not file.is_file():
+            return None
+        if self._opened is None:
+            self._opened = self._open_rest() if file is None else self._open_sqlite(file)
+        return self._opened
+
+    def why_not(self, table: Any) -> str | None:
+        """Why files of a table may not become the only copy of records."""
+        location = str(table.location())
+        if not self.holds(location):
+            return f"it is in {location}, which --tables and --tables-catalog do not name"
+        if self.rest and "true" not in {
+            str(properties.get(KEEPS_TAGGED, "")).lower()
+            for properties in (table.properties, self.opened().properties)
+        }:
+            return (
+                f"its property {KEEPS_TAGGED} is not true: set it if all maintenance of the catalog"
+                f" {self.rest} keeps the files of snapshots that have tags"
+            )
+        return None
+
+    def holds(self, location: str) -> bool:
+        """Whether a table or file is where this warehouse has its own."""
+        if self._is_in_s3:
+            return location.startswith(f"{self._tables}/")
+        if self._tables.startswith(_FILE):
+            return "://" not in location.removeprefix(_FILE)
+        return location.startswith(_S3)  # what the catalog calls by a name is its to place
+
+    def _open_sqlite(self, file: Path) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        given = {"uri": f"sqlite:///{file}?timeout=30", "warehouse": self._tables}
+        return SqlCatalog(CATALOG, **given, **(_s3_limits() if self._is_in_s3 else {}))
+
+    def _open_rest(self) -> Any:
+        from pyiceberg.catalog.rest import RestCatalog
+
+        class Impatient(RestCatalog):
+            """The library's own waits for an answer without end."""
+
+            def _config_headers(self, session: Session) -> None:
+                _limit(session)
+                super()._config_headers(session)
+
+        given = rest_properties(self.rest, self._tables) | _s3_limits()
+        return Impatient(CATALOG, **given)
+
+
+def _s3_limits() -> dict[str, str]:
+    limits = {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": str(ANSWER_S)}
+    return s3_properties("s3.region") | limits
+
+
+def _limit(session: Session) -> None:
+    """Have the session's requests end in bounded time."""
+    from requests.adapters import HTTPAdapter
+
+    class Limited(HTTPAdapter):
+        def send(self, *arguments: Any, **named: Any) -> Any:
+            named["timeout"] = (CONNECT_S, ANSWER_S)
+            return super().send(*arguments, **named)
+
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Limited())
+
+
+def _checked_url(catalog: str) -> str:
+    url = catalog.removeprefix(REST).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise RequestInvalid(
+            "--tables-catalog rest: needs an http:// or https:// address: give it what `headrace"
+            " pipeline tables` has as --catalog"
+        )
+    if "@" in parts.netloc or parts.query:
+        raise RequestInvalid(
+            "the URL of --tables-catalog must hold no login, which others on this machine can read:"
+            f" set {LOGIN['token']}, or {LOGIN['credential']}=ID:SECRET, in the environment"
+        )
+    return url
+
+
+def _directory(place: str, option: str) -> Path:
+    path = Path(place.removeprefix(_FILE))
+    if "://" in str(place).removeprefix(_FILE) or not path.is_dir():
+        raise RequestInvalid(
+            f"{option} {place} is not a directory: create it, and give it to `headrace pipeline"
+            f" tables`, too. Tables in S3 are s3://BUCKET/PREFIX, REST catalogs rest:URL"
+        )
+    return path.resolve()
