@@ -16,6 +16,7 @@ import json
 import os
 import random
 import resource
+import selectors
 import socket
 import struct
 import subprocess
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from benchmarks import security
 from headrace.grpc import frames
@@ -196,6 +197,45 @@ def send_unread(
         one.close()
 
 
+def send_and_read(
+    seconds: float,
+    connections: Sequence[tuple[socket.socket, Callable[[int], bytes]]],
+) -> int:
+    """Send the next request (of a number) on each connection that has had an answer, and read what
+    comes: as many requests wait as there are connections. Returns how many were sent."""
+    count = 0
+    last: dict[socket.socket, float] = {}
+    with selectors.DefaultSelector() as selector:
+        for one, request in connections:
+            one.sendall(request(count))
+            count += 1
+            one.setblocking(False)
+            selector.register(one, selectors.EVENT_READ, request)
+        end_s = time.monotonic() + seconds
+        while (now_s := time.monotonic()) < end_s:
+            for key, _events in selector.select(0.01):
+                one = cast("socket.socket", key.fileobj)
+                try:
+                    data = one.recv(1 << 20)
+                except OSError:
+                    data = b""
+                if not data:
+                    selector.unregister(one)
+                elif one not in last:
+                    last[one] = now_s
+            # An answer has ended when nothing more comes: no protocol is parsed here.
+            for one in [one for one, since_s in last.items() if now_s - since_s > 0.02]:
+                del last[one]
+                if one.fileno() in selector.get_map():
+                    with contextlib.suppress(OSError):
+                        one.sendall(selector.get_key(one).data(count))
+                        count += 1
+    print(f"  {count} requests, {sum(one.fileno() >= 0 for one, _ in connections)} connections")
+    for one, _ in connections:
+        one.close()
+    return count
+
+
 # --- floods ----------------------------------------------------------------------------------
 
 
@@ -214,22 +254,32 @@ def fetch_frame(size: int = 50 * MIB) -> bytes:
     return request_frame(b"", FETCH, 7, 1, body, is_flexible=False)
 
 
+def create(served: Served, names: Sequence[str], partitions: int = 1, **configs: str) -> None:
+    given = [{"name": name, "value": value} for name, value in configs.items()]
+    made = [
+        {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [],
+         "configs": given}
+        for name in names
+    ]  # fmt: skip
+    asked = {"topics": made, "timeout_ms": 60_000, "validate_only": False}
+    found = served.ask(CREATE_TOPICS, asked)
+    assert not any(topic.error_code for topic in found.topics), found
+
+
 def fill(served: Served, count: int = 60) -> None:
+    """A topic with so many records of 0.9 MB."""
+    create(served, [TOPIC])
     with served.connect() as one:
         for _ in range(count):
             one.sendall(produce_frame())
-            receive(one)
+            # correlation id, one topic and its name, one partition, its index: then the error
+            code = int.from_bytes(receive(one)[4 + 4 + 2 + len(TOPIC) + 4 + 4 :][:2], "big")
+            assert code == 0, code
 
 
 def topics(served: Served, count: int, partitions: int) -> None:
     """Create topics, so that answers about all of them are large."""
-    made = [
-        {"name": f"topic-{n}", "num_partitions": partitions, "replication_factor": 1}
-        for n in range(count)
-    ]
-    for item in made:
-        item.update(assignments=[], configs=[])
-    served.ask(CREATE_TOPICS, {"topics": made, "timeout_ms": 60_000, "validate_only": False})
+    create(served, [f"topic-{n}" for n in range(count)], partitions)
 
 
 def join(group: str, member: str = "", size: int = 10, timeout_ms: int = 300_000) -> dict[str, Any]:
@@ -249,6 +299,7 @@ JOIN_V: Final = 3
 
 def producers(served: Served, seconds: float) -> None:
     """Producers faster than the disk."""
+    create(served, [TOPIC])
     send_unread(served, produce_frame(), 50, seconds)
 
 
@@ -419,6 +470,15 @@ def web_unread(served: Served, seconds: float) -> None:
     send_unread(served, data * 100, 200, seconds, served.web_address)
 
 
+def web_reads(served: Served, seconds: float) -> None:
+    """Answers of 8 MiB over HTTP, asked for on 200 connections at once, and read."""
+    fill(served, 20)
+    path = f"/v1/topics/{TOPIC}/records?partition=0&offset=0&max=1000"
+    data = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    opened = [served.connect(served.web_address) for _ in range(200)]
+    send_and_read(seconds, [(one, lambda _number: data) for one in opened])
+
+
 def web_polls(served: Served, seconds: float) -> None:
     """Reads over HTTP that wait for a minute, on 1,000 connections."""
     fill(served, 1)
@@ -558,9 +618,7 @@ def half_open(served: Served, seconds: float) -> None:
 
 def large_messages(served: Served, seconds: float) -> None:
     """Messages of 60 MiB on 40 connections, where the topic allows them."""
-    made = {"name": "large", "num_partitions": 1, "replication_factor": 1, "assignments": [],
-            "configs": [{"name": "max.message.bytes", "value": str(64 * MIB)}]}  # fmt: skip
-    served.ask(CREATE_TOPICS, {"topics": [made], "timeout_ms": 60_000, "validate_only": False})
+    create(served, ["large"], **{"max.message.bytes": str(64 * MIB)})
     send_unread(served, produce_frame(random.Random(1).randbytes(60 * MIB), "large"), 40, seconds)
 
 
@@ -583,7 +641,7 @@ def failing_logins(served: Served, seconds: float) -> None:
 FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
     behind_a_join, waiting_members, large_members, many_groups, open_transactions, producer_ids,
-    failing_logins, web_unread, web_polls, web_heads, web_bodies, half_open, grpc_heads,
+    failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
     grpc_unread,
 )  # fmt: skip
 

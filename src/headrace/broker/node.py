@@ -104,6 +104,7 @@ from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_clus
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.records.tenant_names import tenant_of
 from headrace.runtime.disk import open_files_limit
+from headrace.runtime.loop_turns import LoopTurns
 from headrace.runtime.rounds import Rounds
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerStore, ReplicatesLedgers
@@ -567,6 +568,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         configurations=Configurations(topics, configs, node.config, announce),
         quotas=node.quotas,
         fair_shares=FairShares(node.access, node.config),
+        turns=LoopTurns(),
         reassignments=Reassignments(topics, node.metadata, broker_id),
         telemetry=ClientTelemetry(*shared),
         health=node.health,

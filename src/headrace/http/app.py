@@ -151,6 +151,7 @@ class _Api:
                 is_local=listener.is_local,
                 figures=rendering.http,
                 bodies=face.bodies,
+                answers=face.answers,
             ),
             *Monitoring(face, listener.security, rendering).routes,
             PathRoute("/openapi.json", self._openapi),

@@ -29,14 +29,14 @@ class Body:
 
     __slots__ = ("_began_s", "_gave_way", "_memory", "size", "tenant", "timer")
 
-    def __init__(self, memory: BodyMemory) -> None:
+    def __init__(self, memory: BodyMemory, tenant: Hashable = None) -> None:
+        """`tenant` None: there are no tenants."""
         self._memory = memory
         self._began_s = 0.0
         self._gave_way = False
         self.size = 0
         """As counted."""
-        self.tenant: Hashable = None
-        """None: there are no tenants."""
+        self.tenant = tenant
         self.timer: asyncio.Timeout | None = None
         """Ends its reception; None: it is complete."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.services.connection_memory import ResponseMemory
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,15 @@ class HttpConnection(HttpToolsProtocol):
         self._has_ended = False
         """Nothing more is parsed: the request before was malformed, or asked for an upgrade."""
         self._head_due: asyncio.TimerHandle | None = None
+        self.is_slow = False
+        """See loop_turns.SLOW_NS."""
+        self._is_behind = False
+        """Whether the next request, which is parsed, waits until the client reads."""
+        self._is_over = False
+        self._memory: ResponseMemory | None = None
+        """Of answers, once it was asked for something."""
+        self._unsent_bytes = 0
+        """Counted there for what was passed to the transport."""
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio.Protocol."""
@@ -127,7 +137,68 @@ class HttpConnection(HttpToolsProtocol):
         if self._limits is not None:
             self._limits.close(self)
         self._end_awaiting_head()
+        self._forget_answers()
         super().connection_lost(exc)
+
+    # --- answers: connection_memory.Holder ---------------------------------------------------
+
+    def hold(self, memory: ResponseMemory, change: int) -> bool:
+        """Count so much more, or less, for an answer; returns whether it is still of use."""
+        if self._is_over:
+            return False
+        if change > 0:
+            self._memory = memory
+            memory.hold(self, change)
+        elif change < 0:
+            memory.release(self, -change)
+        return True
+
+    def owes(self, size: int) -> None:
+        """An answer that is counted was passed to the transport."""
+        self._unsent_bytes += size
+        if not self.flow.write_paused:
+            self._release_sent()
+
+    def _release_sent(self) -> None:
+        size, self._unsent_bytes = self._unsent_bytes, 0
+        if size and self._memory is not None and not self._is_over:
+            self._memory.release(self, size)
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol: what was sent ahead has its turn."""
+        super().resume_writing()
+        self._release_sent()
+        if self.transport.is_closing():
+            return
+        if self._is_behind:
+            self._is_behind = False
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._unparsed:
+            self._parse_unparsed()
+            if not self._unparsed:
+                self.flow.resume_reading()
+
+    def unsent_bytes(self) -> int:
+        """See Holder."""
+        return 0 if self._is_over else self.transport.get_write_buffer_size()
+
+    def missing_bytes(self) -> int:
+        """See Holder: bodies have a memory of their own."""
+        return 0
+
+    def granted(self, size: int) -> None:
+        """See Holder."""
+
+    def abort(self, reason: str) -> None:
+        """See Holder."""
+        log.warning("HTTP client %s: closing its connection", reason)
+        self._forget_answers()
+        self.transport.abort()
+
+    def _forget_answers(self) -> None:
+        self._is_over = True
+        if self._memory is not None:
+            self._memory.forget(self)
 
     @property
     def is_idle(self) -> bool:
@@ -153,8 +224,11 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _may_parse(self) -> bool:
-        """Whether no response is owed, or the request that it answers goes on."""
-        return self.is_idle or self.cycle.more_body
+        """Whether no response is owed, or the request that it answers goes on. One that the client
+        has yet to read is owed: the next would only wait for it."""
+        if self.is_idle:
+            return not self.flow.write_paused
+        return bool(self.cycle.more_body)
 
     def _parse_unparsed(self) -> None:
         rest = memoryview(self._unparsed)
@@ -166,6 +240,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = rest
         if rest:
             self.flow.pause_reading()
+            self._unset_keepalive_if_required()
         elif self.is_idle:
             self._await_head()
 
@@ -240,7 +315,11 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """See HttpToolsProtocol: what was sent ahead has its turn."""
+        """See HttpToolsProtocol: what was sent ahead has its turn, once the client reads."""
+        self._is_behind = bool(self.pipeline) and self.flow.write_paused
+        if self._is_behind:
+            self.server_state.total_requests += 1
+            return
         super().on_response_complete()
         if self.transport.is_closing():
             return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.security.listener import OPEN
 from headrace.broker.settings.kinds import ADMIN_LISTENER
+from headrace.http.answer_room import AnswerMemory
 from headrace.http.body_memory import BodyMemory
 from headrace.metadata.endpoints import HTTP, Endpoint
 from headrace.runtime.slow_requests import SlowRequests
@@ -70,7 +71,9 @@ class HttpFace:
         self.is_ready = False
         """Whether Kafka clients can be served: what `/readyz` says."""
         self.slow = slow or SlowRequests()
-        self.bodies = BodyMemory(services.settings.current.request_memory_bytes_max)
+        config = services.settings.current
+        self.bodies = BodyMemory(config.request_memory_bytes_max)
+        self.answers = AnswerMemory(config.response_bytes_max, asyncio.get_running_loop())
         self.metrics: Metrics | None = None
         """All of this broker, once HTTP is served."""
         self._begun = asyncio.Event()

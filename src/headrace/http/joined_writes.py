@@ -68,6 +68,10 @@ class JoinedWrites(asyncio.Transport):
         self._parts, self._size = [], 0
         self._transport.abort()
 
+    def get_write_buffer_size(self) -> int:
+        """See asyncio.WriteTransport."""
+        return self._size + self._transport.get_write_buffer_size()
+
     def is_closing(self) -> bool:
         """See asyncio.BaseTransport."""
         return self._transport.is_closing()

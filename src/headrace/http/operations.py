@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services.fair_shares import FREE
+from headrace.broker.services.fair_shares import FREE, path_of
 from headrace.broker.services.tenant_view import OF_ALL, TenantView, written_view_of
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
@@ -32,6 +32,7 @@ from headrace.errors import (
 from headrace.http import schemas
 from headrace.http.access import ACCESS
 from headrace.http.answer_parts import PROBLEM as ANSWERED_PROBLEM
+from headrace.http.answer_room import AnswerMemory, AnswerRoom
 from headrace.http.answers import ANSWERS, component
 from headrace.http.authorization import Rights
 from headrace.http.body_memory import Body, BodyMemory
@@ -45,6 +46,7 @@ from headrace.http.tenancy import enter, leave, leave_response
 from headrace.records.attributes import TRACEPARENT
 from headrace.records.tenant_names import CLOSE, OPEN, tenant_of
 from headrace.records.tenant_names import TENANT as TENANT_NAME
+from headrace.runtime.loop_turns import Paced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,6 +86,7 @@ class Call:
     """What its quota is charged; None: the bytes of records."""
     rights: Rights = field(kw_only=True)
     """What its client may do."""
+    room: AnswerRoom = field(kw_only=True)
     view: TenantView = field(kw_only=True)
     """How its client writes names; `path`, `query` and `body` have keys."""
 
@@ -359,7 +362,12 @@ def _parsed(name: str, given: str, schema: Schema) -> Any:
 
 
 async def _call(
-    services: Services, operation: Operation, request: Request, session: ClientSession, held: Body
+    services: Services,
+    operation: Operation,
+    request: Request,
+    session: ClientSession,
+    held: Body,
+    room: AnswerRoom,
 ) -> Call:
     """Raises RequestInvalid."""
     path = {
@@ -390,7 +398,9 @@ async def _call(
     if view.is_operator and request.headers.get(NAMES) == KEYS:
         view = OF_ALL
     enter(view, operation.name, operation.access, {"path": path, "query": query, "body": body})
-    return Call(request, path, query, body, session, size_bytes, rights=rights, view=view)
+    return Call(
+        request, path, query, body, session, size_bytes, rights=rights, room=room, view=view
+    )
 
 
 def session_of(request: Request) -> ClientSession:
@@ -412,10 +422,14 @@ def routes(
     is_local: bool,
     figures: HttpFigures | None = None,
     bodies: BodyMemory | None = None,
+    answers: AnswerMemory | None = None,
 ) -> list[PathRoute]:
     """The routes of `operations`, one for each path; `figures`: where responses are counted."""
     counted = figures or HttpFigures()
-    held = bodies or BodyMemory(services.settings.current.request_memory_bytes_max)
+    if bodies is None or answers is None:
+        config = services.settings.current
+        bodies = bodies or BodyMemory(config.request_memory_bytes_max)
+        answers = answers or AnswerMemory(config.response_bytes_max, asyncio.get_running_loop())
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         assert operation.access, operation.name
@@ -426,7 +440,9 @@ def routes(
         by_path.setdefault(operation.path, {})[operation.method] = operation
     return [
         PathRoute(
-            path, _Resource(services, found, counted, held, is_local=is_local), methods=[*found]
+            path,
+            _Resource(services, found, counted, bodies, answers, is_local=is_local),
+            methods=[*found],
         )
         for path, found in by_path.items()
     ]
@@ -468,10 +484,12 @@ class _Resource:
         operations: Mapping[str, Operation],
         figures: HttpFigures,
         bodies: BodyMemory,
+        answers: AnswerMemory,
         *,
         is_local: bool,
     ) -> None:
         self._services = services
+        self._answers = answers
         self._bodies = bodies
         self._figures = figures
         self._operations = operations
@@ -479,32 +497,53 @@ class _Resource:
         self._watch = LoginWatch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guard = self._services.cluster.guard
+        services = self._services
+        guard = services.cluster.guard
         term = 0 if guard is None else guard.term_now()
         request = Request(scope, receive)
-        now_ns = self._services.appends.clock.now_ns  # the loop's own time counts milliseconds
+        session = session_of(request)
+        room = AnswerRoom(self._answers, scope.get("state", {}).get(CONNECTION))
+        share = services.fair_shares.of(session)
+        room.path = *path_of(session, share), room.is_slow
+        now_ns = services.appends.clock.now_ns  # the loop's own time counts milliseconds
         begun_ns = now_ns()
+        response: Response | None = None
         try:
-            with Body(self._bodies) as held:
-                response = await self._answer(request, held)
-        except ClientDisconnect:
-            return  # before it had sent its request
-        if guard is not None and guard.term_now() != term and self._needs_owner(request, response):
-            _release(response)
-            response = refused(
-                Retriable(
-                    "this broker stopped serving its partitions while it answered, and another one"
-                    " may serve them by now"
-                )
-            )
-        try:
+            with Body(self._bodies, share) as held:
+                answering = self._answer(request, session, held, room)
+                paced = Paced(services.turns, room.path, answering, now_ns)
+                response = await paced
+            if guard is not None and guard.term_now() != term:
+                response = self._owned(request, response)
+            room.answered(response, paced.spent_ns)
             await response(scope, receive, send)
+            if room.held_bytes:
+                room.sent()
+        except ClientDisconnect:
+            pass  # before it had sent its request
         finally:
-            took_ns = now_ns() - begun_ns
-            name, host = self._operation(request).name, request.client
-            client = "" if host is None else f"{host.host}:{host.port}"
-            traceparent = request.headers.get(TRACEPARENT, "")
-            self._figures.note(name, client, response.status_code, took_ns, traceparent)
+            if room.held_bytes:
+                room.rest()
+            if response is not None:
+                self._note(request, response, now_ns() - begun_ns)
+
+    def _note(self, request: Request, response: Response, took_ns: int) -> None:
+        name, host = self._operation(request).name, request.client
+        client = "" if host is None else f"{host.host}:{host.port}"
+        traceparent = request.headers.get(TRACEPARENT, "")
+        self._figures.note(name, client, response.status_code, took_ns, traceparent)
+
+    def _owned(self, request: Request, response: Response) -> Response:
+        """The response of a broker that may not have been an owner all the time."""
+        if not self._needs_owner(request, response):
+            return response
+        _release(response)
+        return refused(
+            Retriable(
+                "this broker stopped serving its partitions while it answered, and another one may"
+                " serve them by now"
+            )
+        )
 
     def _operation(self, request: Request) -> Operation:
         return self._operations["GET" if request.method == "HEAD" else request.method]
@@ -514,10 +553,10 @@ class _Resource:
         What was stored is stored."""
         return self._operation(request).is_reading or response.status_code >= 400
 
-    async def _answer(self, request: Request, held: Body) -> Response:
+    async def _answer(
+        self, request: Request, session: ClientSession, held: Body, room: AnswerRoom
+    ) -> Response:
         operation = self._operation(request)
-        session = session_of(request)
-        held.tenant = self._services.fair_shares.of(session)
         is_closed = not self._is_local and not operation.is_public
         if is_closed and session.principal == ANONYMOUS:
             return problem(
@@ -534,7 +573,7 @@ class _Resource:
             if is_charged:
                 quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)
-            call = await _call(self._services, operation, request, session, held)
+            call = await _call(self._services, operation, request, session, held, room)
             found = await self._in_share(operation, call, session)
         except HeadraceError as error:
             return self._refused(session, error)

@@ -145,6 +145,7 @@ class RecordOperations:
         found = await self._reads.read(
             *(topic, number, start, query.get("max", 100), isolation),
             query.get("wait_ms", 0) / 1000,
+            call.room,
         )
         records = [shown(record) for record in found.records]
         names = [topic.name] * len(records)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.services.connection_memory import COUNTED_BYTES_MIN
 from headrace.errors import AuthenticationFailed
-from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
 from headrace.kafka.request_frames import RequestFrames
 from headrace.kafka.tenant_line import TenantLine
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.services.connection_memory import RequestMemory, ResponseMemory
     from headrace.broker.services.fair_shares import TenantShare
-    from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
     from headrace.kafka.request_turns import RequestTurns
     from headrace.records.batch import Buffer

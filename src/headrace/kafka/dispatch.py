@@ -17,6 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.broker.security.listener import OPEN, ListenerSecurity
+from headrace.broker.services.connection_memory import RequestMemory, ResponseMemory
 from headrace.errors import HeadraceError
 from headrace.kafka.apis import (
     ADD_OFFSETS_TO_TXN,
@@ -59,7 +60,6 @@ from headrace.kafka.apis import (
 from headrace.kafka.authorization import failures_in, is_change, resources_of
 from headrace.kafka.authorization_rules import authorized
 from headrace.kafka.connection import ANY_TERM, Gate, KafkaConnection, Reply
-from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.error_codes import UNSUPPORTED_VERSION, name_of
 from headrace.kafka.handlers import (
     acls,
@@ -246,7 +246,7 @@ class KafkaFace:
         self.gate: Gate | None = node.services.cluster.guard
         self.produce = ProduceHandler(node.services, self.figures)
         self.responses = ResponseMemory(config.response_bytes_max, self._loop)
-        self.turns = RequestTurns(self._loop, self.responses)
+        self.turns = RequestTurns(self._loop, self.responses, node.services.turns)
         self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
         self.fetch = FetchHandler(node.services, self._tasks, self.responses, self.figures)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)

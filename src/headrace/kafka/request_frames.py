@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.kafka.connection_memory import COUNTED_BYTES_MIN
+from headrace.broker.services.connection_memory import COUNTED_BYTES_MIN
 from headrace.kafka.wire.primitives import FrameInvalid
 
 FRAME_BYTES_MIN: Final = 8

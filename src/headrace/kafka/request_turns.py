@@ -1,28 +1,30 @@
 """When the handlers of requests begin, beside those of Produce and Fetch.
 
-Invariants: knows connections and how much of their answers waits, not requests. Handlers run on the
-event loop, and a small request may have a large answer: in each turn of the loop only so many begin
-as take TURN_NS, connections in turns, so that no number of requests keeps others waiting. No answer
-is made that would only add to what its client does not read, or that would wait for an earlier one
-with many others. A request that may not begin waits, and its connection is not read meanwhile; the
-one whose answer is the next to be sent waits for no earlier one. Requests of Produce and Fetch are
-handled as they arrive, those that a client has sent at once also for TURN_NS only.
+Invariants: knows connections and how much of their answers waits, not requests. They begin in turns
+with those of other connections, users and tenants (`runtime/loop_turns.py`), so that no number of
+requests keeps others waiting. No answer is made that would only add to what its client does not
+read, or that would wait for an earlier one with many others. A request that may not begin waits,
+and its connection is not read meanwhile; the one whose answer is the next to be sent waits for no
+earlier one. Requests of Produce and Fetch are handled as they arrive, those that a client has sent
+at once also for TURN_NS only.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.broker.services.fair_shares import path_of
+from headrace.runtime.loop_turns import SLOW_NS, TURN_NS
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Container
 
-BEGUN_MAX: Final = 16
-"""In one turn. Ordinary ones take 0.1 ms each."""
-TURN_NS: Final = 10_000_000
-"""What they may take. One alone may take longer."""
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.kafka.tenant_line import TenantLine
+    from headrace.runtime.loop_turns import LoopTurns, Path
+
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Of answers that wait to be sent on a connection."""
 WAITING_BYTES_MIN: Final = 1024
@@ -41,6 +43,10 @@ class Asker(Protocol):
     """Whether its client reads nothing at the moment."""
     on_room: Callable[[], None] | None
     """To be called when less of its answers may wait."""
+
+    session: ClientSession
+    line: TenantLine | None
+    """Among the connections of the client's tenant."""
 
     def hold_input(self) -> None:
         """Handle no further request until `release_input`."""
@@ -75,34 +81,51 @@ class Place(Protocol):
 
 
 class _Line:
-    """What one connection has here."""
+    """What one connection has here. Implements `loop_turns.Waiter`."""
 
-    __slots__ = ("unanswered_count", "unanswered_max", "waiting")
+    __slots__ = (
+        "_asker",
+        "_turns",
+        "is_slow",
+        "path",
+        "unanswered_count",
+        "unanswered_max",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, turns: RequestTurns, asker: Asker) -> None:
+        self._turns = turns
+        self._asker = asker
         self.unanswered_count = 0
         self.unanswered_max = UNANSWERED_MIN
         self.waiting: tuple[Place, Callable[[], None]] | None = None
+        self.path: Path = ()
+        """While its request waits."""
+        self.is_slow = False
+        """See loop_turns.SLOW_NS."""
+
+    def take_turn(self) -> None:
+        """See Waiter."""
+        self._turns.take_turn(self._asker, self)
 
 
 class RequestTurns:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers, turns: LoopTurns) -> None:
+        """`turns`: of all protocols."""
         self._loop = loop
         self._answers = answers
+        self._turns = turns
         self._lines: dict[Asker, _Line] = {}
         """Of connections with a request that waits or is not answered."""
-        self._ready: OrderedDict[Asker, None] = OrderedDict()
-        """Connections whose request waits for its turn, not for its client."""
-        self._begun_max = BEGUN_MAX
-        self._begun_count = 0
-        self._spent_ns = 0
-        self._is_armed = False
-        self.number = 0
-        """Of the turn."""
         self._ends_ns = 0
         """When this turn of the loop has taken long; 0: no client has sent two requests at once."""
+
+    @property
+    def number(self) -> int:
+        """Of the turn."""
+        return self._turns.number
 
     def is_over(self, now_ns: int) -> bool:
         """Whether a connection that has further requests lets others have their turn, by the time
@@ -120,29 +143,34 @@ class RequestTurns:
         with `answered`."""
         line = self._lines.get(asker)
         if line is None:
-            line = self._lines[asker] = _Line()
+            line = self._lines[asker] = _Line(self, asker)
         assert line.waiting is None, "a connection is not read while its request waits"
-        if (
-            self._begun_count < self._begun_max
-            and not self._ready
-            and self._may_begin(asker, line, place)
-        ):
+        if self._turns.may_begin and self._may_begin(asker, line, place):
             self._begin(line, begin)
             return
         line.waiting = place, begin
+        share = None if asker.line is None else asker.line.share
+        line.path = *path_of(asker.session, share), line.is_slow
         asker.hold_input()
-        self._queue(asker)
+        self._queue(line)
+
+    def _begin(self, line: _Line, begin: Callable[[], None]) -> None:
+        line.unanswered_count += 1
+        self._turns.begun()
+        self._turns.end_turn_soon()  # what is answered in a later one has waited
+        begin()
 
     def answered(self, asker: Asker, size: int, spent_ns: int) -> None:
         """A request that has begun has an answer of this size, or failed: it took the loop for this
         long."""
-        self._spent_ns += spent_ns
+        self._turns.spent(spent_ns)
         line = self._lines[asker]
+        line.is_slow = spent_ns > SLOW_NS
         is_large = size >= LARGE_BYTES
         line.unanswered_max = 1 if is_large else min(2 * line.unanswered_max, UNANSWERED_MAX)
         line.unanswered_count -= 1
         if line.waiting is not None:
-            self._queue(asker)
+            self._queue(line)
         elif not line.unanswered_count:
             del self._lines[asker]
 
@@ -152,51 +180,27 @@ class RequestTurns:
         if line is None or line.waiting is None:
             return
         if line.waiting[0].api_key not in api_keys:
-            self._queue(asker)
+            self._queue(line)
             return
         line.waiting = None
-        self._ready.pop(asker, None)
+        self._turns.forget(line.path, line)
         if not line.unanswered_count:
             del self._lines[asker]
 
-    def _queue(self, asker: Asker) -> None:
-        line = self._lines.get(asker)
-        if line is not None and line.waiting is not None:
-            self._ready[asker] = None
-            self._arm()
+    def _queue(self, line: _Line) -> None:
+        if line.waiting is not None:
+            self._turns.wait(line.path, line)
 
-    def _begin(self, line: _Line, begin: Callable[[], None]) -> None:
-        line.unanswered_count += 1
-        self._begun_count += 1
-        self._arm()
-        begin()
-
-    def _arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
-            # After all that begins in this turn of the loop.
-            self._loop.call_soon(self._loop.call_soon, self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._is_armed = False
-        self.number += 1
-        begun, spent_ns = self._begun_count, self._spent_ns
-        self._begun_count = self._spent_ns = 0
-        if spent_ns > TURN_NS:
-            self._begun_max = max(1, begun * TURN_NS // spent_ns)
-        elif begun >= self._begun_max:
-            self._begun_max = min(BEGUN_MAX, 2 * self._begun_max)
-        while self._ready and self._begun_count < self._begun_max:
-            asker, _ = self._ready.popitem(last=False)
-            line = self._lines[asker]
-            assert line.waiting is not None
-            place, begin = line.waiting
-            if self._may_begin(asker, line, place):
-                line.waiting = None
-                self._begin(line, begin)
-                asker.release_input()
-            else:
-                asker.on_room = partial(self._queue, asker)
+    def take_turn(self, asker: Asker, line: _Line) -> None:
+        """It is the turn of a connection's request, which waits for its client otherwise."""
+        assert line.waiting is not None
+        place, begin = line.waiting
+        if self._may_begin(asker, line, place):
+            line.waiting = None
+            self._begin(line, begin)
+            asker.release_input()
+        else:
+            asker.on_room = partial(self._queue, line)
 
     def _may_begin(self, asker: Asker, line: _Line, place: Place) -> bool:
         if asker.is_write_paused or place.is_next:

@@ -83,7 +83,7 @@ CORE = (
     "kafka/wire/primitives",
     "kafka/wire/produce",
     "kafka/wire/fetch",
-    "kafka/connection_memory",
+    "broker/services/connection_memory",
     "kafka/request_figures",
     "kafka/request_frames",
     "kafka/connection",

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.services import appends
-from headrace.kafka import connection_memory
+from headrace.broker.services import appends, connection_memory
 from headrace.kafka.request_frames import RequestFrames
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression, validation

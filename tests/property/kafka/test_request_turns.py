@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.broker.services.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.connection import KafkaConnection, Reply
-from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.request_figures import RequestFigures
 from headrace.kafka.request_turns import (
-    BEGUN_MAX,
     LARGE_BYTES,
-    TURN_NS,
     UNANSWERED_MAX,
     WAITING_BYTES_MAX,
     WAITING_BYTES_MIN,
     RequestTurns,
 )
+from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, LoopTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +153,7 @@ class Broker:
         self.responses = ResponseMemory(4 * WAITING_BYTES_MAX, loop)
         self.requests = RequestMemory(1 << 20, loop)
         self.figures = RequestFigures(dict.fromkeys((ANSWERED_AT_ONCE, READ, CHANGE, LOGIN), ""))
-        self.turns = RequestTurns(loop, self.responses)
+        self.turns = RequestTurns(loop, self.responses, LoopTurns(loop))
         self.time_ns = 0
         self.unanswered: list[tuple[Client, Reply, int]] = []
         """Requests that have begun."""
@@ -282,7 +281,7 @@ def test_each_request_begins_once_in_order_and_nothing_is_left(
             assert count == len(answers) == len(client.sent), "none is left"
             assert client.transport.is_read
     assert not broker.turns._lines
-    assert not broker.turns._ready
+    assert broker.turns._turns.is_empty
     assert broker.responses.held_bytes == 0
     assert not broker.responses._holders
 

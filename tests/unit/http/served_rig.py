@@ -15,6 +15,7 @@ from headrace.broker.services.health import Health
 from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.broker.services.services import Services
 from headrace.http import app
+from headrace.http.answer_room import AnswerMemory
 from headrace.http.body_memory import BodyMemory
 from headrace.http.face import HttpListener
 from headrace.metadata.memory import MemoryMetadataStore
@@ -39,6 +40,7 @@ class BareFace:
         self.sources = ()
         self.slow = SlowRequests()
         self.bodies = BodyMemory(1 << 28)
+        self.answers = AnswerMemory(1 << 28, None)
         self.connection_count = lambda: 0
         logs = SimpleNamespace(companions={})
         topics = SimpleNamespace(by_name={}, by_id={}, logs=logs, damaged_facts={})

@@ -7,10 +7,11 @@ import random
 import time
 from typing import Any
 
+from headrace.broker.services.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.connection import KafkaConnection
-from headrace.kafka.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.request_figures import RequestFigures
 from headrace.kafka.request_turns import TURN_NS, RequestTurns
+from headrace.runtime.loop_turns import LoopTurns
 
 
 class Transport:
@@ -49,7 +50,7 @@ class Echo:
         self.responses = ResponseMemory(16 << 20, asyncio.get_running_loop())
         self.requests = RequestMemory(16 << 20, asyncio.get_running_loop())
         self.figures = RequestFigures({0: "Produce"})
-        self.turns = RequestTurns(asyncio.get_running_loop(), self.responses)
+        self.turns = RequestTurns(asyncio.get_running_loop(), self.responses, LoopTurns())
         self.now_ns = time.monotonic_ns
         self.frames: list[bytes] = []
         self.replies: list[Any] = []

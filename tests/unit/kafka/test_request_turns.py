@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kit.broker import on_a_broker
 
-from headrace.kafka.request_turns import BEGUN_MAX, UNANSWERED_MAX, WAITING_BYTES_MAX
+from headrace.kafka.request_turns import UNANSWERED_MAX, WAITING_BYTES_MAX
+from headrace.runtime.loop_turns import BEGUN_MAX
 
 if TYPE_CHECKING:
     from tests.kit.broker import BrokerHarness

@@ -27,6 +27,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import QuotaExceeded
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
+    from headrace.runtime.loop_turns import Path
 
 REQUEST_BYTES: Final = 4096
 """Counted for each request beside its size: a request without any bytes takes the event loop as
@@ -251,6 +253,14 @@ class _Call:
             charge.release()
         else:
             self.acceptance.set_result(charge)
+
+
+def path_of(session: ClientSession, share: TenantShare | None) -> Path:
+    """To whom a client's requests belong: tenants have turns (`loop_turns`), users of a tenant, and
+    hosts of those that are not authenticated."""
+    principal = session.principal
+    is_known = principal is not None and principal is not ANONYMOUS and principal != ANONYMOUS
+    return share, principal if is_known else session.client_host
 
 
 class FairShares:

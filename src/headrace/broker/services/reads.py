@@ -10,7 +10,7 @@ named and passed over. Stored bytes are read by `stored_reads`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace.broker.services.batch_search import Wanted, record_bytes, wanted_records
 from headrace.broker.services.long_poll import wait_for_change
@@ -74,6 +74,18 @@ class PartitionRead(NamedTuple):
         return not self.records and not self.unreadable
 
 
+class Room(Protocol):
+    """The memory of the records that one client has asked for."""
+
+    async def grant(self) -> int:
+        """Wait for memory, which is counted: how many bytes may be read now."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing was found: give it back."""
+        ...
+
+
 class Reads:
     """See the module."""
 
@@ -89,15 +101,17 @@ class Reads:
         records_max: int,
         isolation: int,
         wait_s: float = 0,
+        room: Room | None = None,
     ) -> PartitionRead:
-        """Records of one partition; waits up to `wait_s` for the first one.
+        """Records of one partition; waits up to `wait_s` for the first one. `room` None:
+        READ_BYTES_MAX at most.
 
         `records_max` 0: find where `start` is, read nothing. Raises TopicUnknown, OffsetOutOfRange,
         BrokerUnreachable, DataCorrupt, StorageUnavailable.
         """
         topic.check_partition(number)
         follower = Follower(self, topic, {number: start}, isolation)
-        (found,) = (await follower.next(records_max, wait_s)).values()
+        (found,) = (await follower.next(records_max, wait_s, room)).values()
         return found
 
     async def ends(
@@ -136,10 +150,16 @@ class Reads:
         return follower
 
     async def pages(
-        self, topic: Topic, starts: Mapping[int, Start], records_max: int, isolation: int
+        self,
+        topic: Topic,
+        starts: Mapping[int, Start],
+        records_max: int,
+        isolation: int,
+        bytes_max: int = READ_BYTES_MAX,
     ) -> dict[int, PartitionRead | HeadraceError]:
-        """What can be read now from each of these partitions. All owners are asked at once."""
-        bytes_max = READ_BYTES_MAX // max(len(starts), 1)
+        """What can be read now from each of these partitions, `bytes_max` in all. All owners are
+        asked at once."""
+        bytes_max = bytes_max // max(len(starts), 1)
         places = {str(number): [*start] for number, start in starts.items()}
         asked = places, records_max, bytes_max, isolation
         answers = await self._calls.ask_partitions("reads.page", topic, asked, list(starts))
@@ -182,14 +202,19 @@ class Follower:
         """Of the next record of each partition, once something was asked for."""
         return {number: start.value for number, start in self._starts.items()}
 
-    async def next(self, records_max: int, wait_s: float) -> dict[int, PartitionRead]:
+    async def next(
+        self, records_max: int, wait_s: float, room: Room | None = None
+    ) -> dict[int, PartitionRead]:
         """What comes next in each partition, at most `records_max` of each; waits up to `wait_s`
         until one of them has anything. Raises the error of a partition."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
             found: dict[int, PartitionRead] = {}
-            pages = await self._reads.pages(self._topic, self._starts, records_max, self._isolation)
+            bytes_max = READ_BYTES_MAX if room is None else await room.grant()
+            pages = await self._reads.pages(
+                self._topic, self._starts, records_max, self._isolation, bytes_max
+            )
             for number, one in pages.items():
                 if isinstance(one, HeadraceError):
                     raise one
@@ -198,6 +223,8 @@ class Follower:
             left_s = deadline_s - loop.time()
             if left_s <= 0 or not all(one.is_empty for one in found.values()):
                 return found
+            if room is not None:
+                room.rest()
             await self._wait(found, left_s)
 
     async def _wait(self, found: Mapping[int, PartitionRead], timeout_s: float) -> None:

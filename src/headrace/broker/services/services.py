@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.runtime.clock import Clock
+    from headrace.runtime.loop_turns import LoopTurns
     from headrace.runtime.randomness import Randomness
 
 
@@ -113,6 +114,8 @@ class Services:
     quotas: ClientQuotas
     fair_shares: FairShares
     """Of tenants."""
+    turns: LoopTurns
+    """Of the requests of all protocols."""
     reassignments: Reassignments
     telemetry: ClientTelemetry
     """Metrics that clients push."""

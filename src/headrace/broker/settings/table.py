@@ -563,8 +563,9 @@ _CONNECTIONS = (
         "queued.max.response.bytes",
         "response_bytes_max",
         Whole(16 * 1024 * 1024),
-        "Memory for large responses that wait for their clients to read them. When it is short,"
-        " fetch responses get smaller, and clients that read nothing are disconnected.",
+        "Memory for large responses that wait for their clients to read them, over Kafka's"
+        " protocol, and as much over HTTP. When it is short, reads get smaller or wait, and clients"
+        " that read nothing are disconnected.",
     ),
     of_config(
         "socket.request.max.bytes",

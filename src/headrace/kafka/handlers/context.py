@@ -27,7 +27,8 @@ class Context(NamedTuple):
     client_host: str
     session: ClientSession
     grant: Callable[[int], int]
-    """How many of these bytes a large response may have: see `kafka.connection_memory`."""
+    """How many of these bytes a large response may have: see
+    `broker.services.connection_memory`."""
     connection: object = None
     """Identifies the client's connection: state tied to it ends with it."""
     client_port: int = 0

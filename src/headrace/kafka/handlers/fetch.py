@@ -43,10 +43,10 @@ from headrace.log.reading import Miss, aborted_now, check_offset
 from headrace.runtime.file_bytes import FileBytes, in_memory
 
 if TYPE_CHECKING:
+    from headrace.broker.services.connection_memory import ResponseMemory
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.connection import Gate, KafkaConnection, Reply
-    from headrace.kafka.connection_memory import ResponseMemory
     from headrace.kafka.request_figures import RequestFigures
     from headrace.runtime.file_bytes import Sendable
     from headrace.runtime.tasks import Tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.kafka.connection_memory import (
+from headrace.broker.services.connection_memory import (
     CHECK_S,
     PATIENCE_S,
     PROGRESS_BYTES,

@@ -1,0 +1,248 @@
+"""When requests begin that take the event loop, over all connections of a process.
+
+Invariants: knows who asks, not what. Handlers run on the event loop, and a small request may take
+long: in each turn of the loop only so many begin as take TURN_NS. The others wait in a tree, of
+tenants, their users and their connections say, each node of which lets those below it have their
+turns one by one: none of them waits for more of another's requests than for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+    Clock = Callable[[], int]
+
+T = TypeVar("T")
+
+BEGUN_MAX: Final = 16
+"""In one turn. Ordinary ones take 0.1 ms each."""
+TURN_NS: Final = 10_000_000
+"""What they may take. One alone may take longer."""
+SLOW_NS: Final = TURN_NS // 4
+"""A connection one of whose requests took longer has its turns among those of its kind: others of
+the same user do not wait for all of these. The last part of a path."""
+
+Path = tuple[Hashable, ...]
+"""To whom a request belongs, the largest part first."""
+
+
+class FairQueue:
+    """Those that wait, in a tree: see the module."""
+
+    __slots__ = ("_tree",)
+
+    def __init__(self) -> None:
+        self._tree: OrderedDict[Any, Any] = OrderedDict()
+        """Waiters have None, and parts of paths what is below them."""
+
+    def __bool__(self) -> bool:
+        return bool(self._tree)
+
+    def add(self, path: Path, waiter: object) -> None:
+        """Have it wait; once, however often it is added."""
+        tree = self._tree
+        for part in path:
+            tree = tree.setdefault(part, OrderedDict())
+        tree[waiter] = None
+
+    def remove(self, path: Path, waiter: object) -> None:
+        """It does not wait any more, if it did."""
+        trees = [self._tree]
+        for part in path:
+            if part not in trees[-1]:
+                return
+            trees.append(trees[-1][part])
+        trees.pop().pop(waiter, None)
+        for part in reversed(path):
+            tree = trees.pop()
+            if tree[part]:
+                return
+            del tree[part]
+
+    def pop(self) -> Any:
+        """The one whose turn it is: each part of its path goes to the end."""
+        return _pop(self._tree)
+
+
+def _pop(tree: OrderedDict[Any, Any]) -> Any:
+    part, below = tree.popitem(last=False)
+    if below is None:
+        return part
+    waiter = _pop(below)
+    if below:
+        tree[part] = below
+    return waiter
+
+
+async def wait_in(queue: FairQueue, path: Path) -> None:
+    """Wait until `admit` is called with what is taken out of the queue."""
+    admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    queue.add(path, admission)
+    try:
+        await admission
+    finally:
+        queue.remove(path, admission)  # it may be cancelled
+
+
+def admit(admission: asyncio.Future[None]) -> bool:
+    """End a wait; False: it was cancelled."""
+    if admission.done():
+        return False
+    admission.set_result(None)
+    return True
+
+
+class Waiter(Protocol):
+    """A request that waits for its turn."""
+
+    def take_turn(self) -> None:
+        """It may begin now; what does so calls `LoopTurns.begun`."""
+        ...
+
+
+class _Call:
+    """A request that waits in a task of its own."""
+
+    def __init__(self, turns: LoopTurns) -> None:
+        self._turns = turns
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take_turn(self) -> None:
+        """See Waiter."""
+        if admit(self.turn):
+            self._turns.begun()
+
+
+class LoopTurns:
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop` None: the one that runs."""
+        self._loop = loop
+        self._ready = FairQueue()
+        self._begun_max = BEGUN_MAX
+        self._begun_count = 0
+        self.may_begin = True
+        """Whether a request may begin now, without waiting."""
+        self._spent_ns = 0
+        self._is_ending = False
+        self.number = 0
+        """Of the turn, while requests begin."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether what has begun in this turn has taken long."""
+        return self._spent_ns > TURN_NS
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return not self._ready
+
+    def begun(self) -> None:
+        """A request begins."""
+        self._begun_count += 1
+        if self._begun_count >= self._begun_max:
+            self.may_begin = False
+        if 2 * self._begun_count >= self._begun_max:  # few may belong to several turns
+            self.end_turn_soon()
+
+    def spent(self, spent_ns: int) -> None:
+        """One that has begun took the loop for this long."""
+        self._spent_ns += spent_ns
+        if self._spent_ns > TURN_NS:
+            self.end_turn_soon()
+
+    def wait(self, path: Path, waiter: Waiter) -> None:
+        """Have `waiter` called when it is its turn; once, however often it is told so."""
+        self._ready.add(path, waiter)
+        self.may_begin = False
+        self.end_turn_soon()
+
+    def forget(self, path: Path, waiter: Waiter) -> None:
+        """It does not wait any more."""
+        self._ready.remove(path, waiter)
+
+    async def enter(self, path: Path) -> None:
+        """Begin in this turn, or when it is the task's turn."""
+        if self.may_begin:
+            self.begun()
+            return
+        call = _Call(self)
+        self.wait(path, call)
+        try:
+            await call.turn
+        finally:
+            self.forget(path, call)  # it may be cancelled
+
+    def end_turn_soon(self) -> None:
+        """The turn ends after all that begins in this one of the loop."""
+        if not self._is_ending:
+            self._is_ending = True
+            loop = self._loop = self._loop or asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_ending = False
+        self.number += 1
+        begun, spent_ns = self._begun_count, self._spent_ns
+        self._begun_count = self._spent_ns = 0
+        if spent_ns > TURN_NS:
+            self._begun_max = min(max(1, begun * TURN_NS // spent_ns), BEGUN_MAX)
+        elif 2 * begun >= self._begun_max:
+            self._begun_max = min(BEGUN_MAX, 2 * self._begun_max)
+        while self._ready and self._begun_count < self._begun_max:
+            waiter: Waiter = self._ready.pop()
+            waiter.take_turn()
+        self.may_begin = self._begun_count < self._begun_max and not self._ready
+
+
+class Paced(Generic[T]):
+    """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
+    what has waited with others may go on at the same moment, for any length of time."""
+
+    __slots__ = ("_coroutine", "_now_ns", "_turns", "path", "spent_ns")
+
+    def __init__(
+        self, turns: LoopTurns, path: Path, coroutine: Coroutine[Any, Any, T], now_ns: Clock
+    ) -> None:
+        self._turns = turns
+        self.path = path
+        self._coroutine = coroutine
+        self._now_ns = now_ns
+        self.spent_ns = 0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine, now_ns, turns = self._coroutine, self._now_ns, self._turns
+        step: Callable[[], Any] = partial(coroutine.send, None)
+        while True:
+            if turns.may_begin:
+                turns.begun()
+            else:
+                try:
+                    yield from turns.enter(self.path).__await__()
+                except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+                    step = partial(coroutine.throw, error)
+            begun_ns = now_ns()
+            try:
+                waited_for = step()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            finally:
+                spent_ns = now_ns() - begun_ns
+                self.spent_ns += spent_ns
+                turns.spent(spent_ns)
+            try:
+                value = yield waited_for
+            except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+                step = partial(coroutine.throw, error)
+            else:
+                step = partial(coroutine.send, value)

@@ -1,0 +1,149 @@
+"""Answers that clients do not read have a bounded memory, and others have theirs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.responses import Response
+from tests.unit.http.http_rig import on_the_web
+from tests.unit.http.served_rig import client, served
+
+from headrace.broker.services import connection_memory
+from headrace.http.answer_room import AnswerMemory, AnswerRoom
+from headrace.http.connection import CONNECTION, SLICE_BYTES
+from headrace.runtime.loop_turns import BEGUN_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.unit.http.http_rig import Web
+
+SIZE = 16 * 1024 * 1024
+"""More than sockets take of a client that does not read."""
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Answering:
+    """An application that answers as operations for records do."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.memory = AnswerMemory(bytes_max, asyncio.get_running_loop())
+        self.granted: list[int] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        room = AnswerRoom(self.memory, scope["state"][CONNECTION])
+        try:
+            self.granted.append(await room.grant())
+            response = Response(b"x" * SIZE)
+            room.answered(response, 0)
+            await response(scope, receive, send)
+            room.sent()
+        finally:
+            room.rest()
+
+    async def until_answered(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.granted) < count:
+                await asyncio.sleep(0.001)
+
+    async def until_held(self, size: int) -> None:
+        async with asyncio.timeout(60):
+            while self.memory.held_bytes != size:
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def answering(bytes_max: int) -> AsyncIterator[tuple[Answering, tuple[str, int]]]:
+    app = Answering(bytes_max)
+    async with served(app) as address:
+        yield app, address
+
+
+async def loop_turns(count: int = 200) -> None:
+    """So many of the loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+LONG = REQUEST.replace(b"/ ", b"/" + b"x" * SLICE_BYTES + b" ")
+
+
+@pytest.mark.parametrize("second", [REQUEST, LONG], ids=["parsed", "not-parsed"])
+def test_nothing_is_answered_beside_an_answer_that_is_not_read(second: bytes) -> None:
+    async def scenario() -> None:
+        async with answering(10 * SIZE) as (app, address), client(address) as one:
+            one.send(REQUEST + second)
+            await app.until_answered(1)
+            await loop_turns()
+            found = len(app.granted), app.memory.held_bytes
+            for _ in range(2):
+                assert len((await one.response())[2]) == SIZE
+            await app.until_held(0)
+            assert found == (1, SIZE)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_granted_is_less_while_others_have_much() -> None:
+    async def scenario() -> None:
+        async with (
+            answering(2 * SIZE) as (app, address),
+            client(address) as one,
+            client(address) as other,
+        ):
+            one.send(REQUEST)
+            await app.until_answered(1)
+            await app.until_held(SIZE)
+            other.send(REQUEST)
+            await app.until_answered(2)
+            assert app.granted[1] < app.granted[0]
+            one.close()
+            other.close()
+            await app.until_held(0)
+            assert not app.memory._holders
+
+    asyncio.run(scenario())
+
+
+def test_a_request_waits_for_room_until_what_is_not_read_is_given_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(connection_memory, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(connection_memory, "CHECK_S", 0.01)
+
+    async def scenario() -> None:
+        async with (
+            answering(SIZE) as (app, address),
+            client(address) as one,
+            client(address) as other,
+        ):
+            one.send(REQUEST)  # and reads nothing
+            await app.until_answered(1)
+            other.send(REQUEST)
+            reading = asyncio.create_task(other.response())
+            await app.until_answered(2)
+            await reading
+            assert app.memory.closed_count >= 1
+            one.close()
+            await app.until_held(0)
+
+    asyncio.run(scenario())
+
+
+@on_the_web
+async def test_operations_begin_in_turns(web: Web) -> None:
+    begun: list[int] = []
+    turns = web.node.services.turns
+    look_up = web.node.services.topics.look_up
+
+    async def noted(name: str) -> Any:
+        begun.append(turns.number)
+        return await look_up(name)
+
+    web.node.services.topics.look_up = noted  # type: ignore[method-assign]
+    await asyncio.gather(*(web.ask("GET", "/v1/topics/none") for _ in range(3 * BEGUN_MAX)))
+    of_turns = Counter(begun)
+    assert len(begun) == 3 * BEGUN_MAX
+    assert max(of_turns.values()) <= BEGUN_MAX

@@ -1,0 +1,139 @@
+"""Requests begin in turns: tenants, users and connections, and by the time that they take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced
+
+if TYPE_CHECKING:
+    from headrace.runtime.loop_turns import Path
+
+MANY: Path = ("acme", "many", False)
+ONE: Path = ("acme", "one", False)
+
+
+class Clock:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def read(self) -> int:
+        return self.now_ns
+
+
+def test_parts_of_paths_are_taken_in_turns() -> None:
+    queue = FairQueue()
+    for number in range(3):
+        queue.add(MANY, f"many {number}")
+    queue.add(ONE, "one")
+    queue.add(("beta", "x", False), "other tenant")
+    taken = [queue.pop() for _ in range(5)]
+    assert taken == ["many 0", "other tenant", "one", "many 1", "many 2"]
+    assert not queue
+
+
+def test_what_does_not_wait_any_more_leaves_nothing() -> None:
+    queue = FairQueue()
+    queue.add(MANY, "a")
+    queue.add(MANY, "a")
+    queue.add(ONE, "b")
+    queue.remove(MANY, "a")
+    queue.remove(MANY, "a")
+    queue.remove(("unknown",), "c")
+    assert queue.pop() == "b"
+    assert not queue
+
+
+async def steps(clock: Clock, turns: LoopTurns, log: list[str], name: str, count: int) -> None:
+    """Requests of one client at once, each of whose two steps takes half a turn."""
+
+    async def request() -> None:
+        for _ in range(2):
+            log.append(name)
+            clock.now_ns += TURN_NS // 2
+            await asyncio.sleep(0)
+
+    path = MANY if name == "many" else ONE
+    await asyncio.gather(*(Paced(turns, path, request(), clock.read) for _ in range(count)))
+
+
+def test_others_go_on_beside_many_requests_of_one() -> None:
+    async def scenario() -> list[str]:
+        clock, turns, log = Clock(), LoopTurns(), list[str]()
+        many = asyncio.create_task(steps(clock, turns, log, "many", 100))
+        while len(log) < BEGUN_MAX:  # it is not known yet how long they take
+            await asyncio.sleep(0)
+        log.clear()
+        await steps(clock, turns, log, "one", 1)
+        found = list(log)
+        await many
+        assert turns.may_begin
+        return found
+
+    found = asyncio.run(scenario())
+    assert found.count("one") == 2
+    # Those that begin in the turn, and one of the other user's before each step of this one.
+    assert found.count("many") <= BEGUN_MAX
+
+
+def test_few_begin_in_a_turn_that_take_long() -> None:
+    async def scenario() -> None:
+        clock, turns = Clock(), LoopTurns()
+        in_turns: dict[int, int] = {}
+
+        async def request() -> None:
+            in_turns[turns.number] = in_turns.get(turns.number, 0) + 1
+            clock.now_ns += 2 * TURN_NS
+
+        await asyncio.gather(*(Paced(turns, ONE, request(), clock.read) for _ in range(100)))
+        assert max(in_turns.values()) <= BEGUN_MAX
+        assert list(in_turns.values())[2:] == [1] * (len(in_turns) - 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
+    async def scenario() -> None:
+        clock, turns, begun = Clock(), LoopTurns(), list[int]()
+
+        async def request(number: int) -> None:
+            begun.append(number)
+
+        tasks = [
+            asyncio.ensure_future(_awaited(Paced(turns, ONE, request(n), clock.read)))
+            for n in range(BEGUN_MAX + 2)
+        ]
+        await asyncio.sleep(0)
+        tasks[BEGUN_MAX].cancel()
+        await asyncio.wait(tasks)
+        assert tasks[BEGUN_MAX].cancelled()
+        assert begun == [*range(BEGUN_MAX), BEGUN_MAX + 1]
+
+    asyncio.run(scenario())
+
+
+async def _awaited(paced: Paced[None]) -> None:
+    await paced
+
+
+def test_results_and_errors_pass() -> None:
+    async def scenario() -> None:
+        async def result() -> str:
+            await asyncio.sleep(0)
+            return "done"
+
+        async def failure() -> None:
+            await asyncio.sleep(0)
+            raise ValueError("not done")
+
+        turns, clock = LoopTurns(), Clock()
+        assert await Paced(turns, ONE, result(), clock.read) == "done"
+        with pytest.raises(ValueError, match="not done"):
+            await Paced(turns, ONE, failure(), clock.read)
+
+    asyncio.run(scenario())
