@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import http.client
 import json
 import os
 import random
 import resource
+import select
 import selectors
 import socket
 import struct
@@ -24,6 +26,9 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
+import uuid
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -45,6 +50,7 @@ TOPIC: Final = "flooded"
 VALUE: Final = random.Random(1).randbytes(900_000)
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND, JOIN, SYNC = 0, 1, 3, 8, 10, 11, 14
 DESCRIBE_GROUPS, CREATE_TOPICS, INIT_PRODUCER, ADD_PARTITIONS, API_VERSIONS = 15, 19, 22, 24, 18
+INCREMENTAL_ALTER_CONFIGS, GET_TELEMETRY, PUSH_TELEMETRY, SHARE_FETCH = 44, 71, 72, 78
 
 
 class Served(security.Served):
@@ -117,44 +123,58 @@ def ask(connection: socket.socket, api: int, body: dict[str, Any], version: int 
 
 
 class Watch:
-    """What a process holds while it is flooded, and how long others wait."""
+    """What a process holds while it is flooded, and how long others wait: these ask in a process of
+    their own."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._weigh), threading.Thread(target=self._ask)]
+        self._weighing = threading.Thread(target=self._weigh)
         self.before = self.most = served.process.memory_info().rss
         self.files = 0
-        self.slowest_s = 0.0
-        self.answered = 0
-        self.failed_count = 0
+        self.others: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        for one in self._threads:
-            one.start()
+        addresses = [
+            f"{host}:{port}" for host, port in (self._served.address, self._served.web_address)
+        ]
+        command = [sys.executable, "-m", "benchmarks.floods", "--ask", *addresses]
+        self._asking = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
+        self._weighing.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        for one in self._threads:
-            one.join()
+        self._weighing.join()
+        found, _ = self._asking.communicate()
+        self.others = json.loads(found)
 
     def _weigh(self) -> None:
         while not self._is_over.wait(0.02):
             self.most = max(self.most, self._served.process.memory_info().rss)
             self.files = max(self.files, self._served.process.num_fds())
 
-    def _ask(self) -> None:
-        while not self._is_over.wait(0.1):
-            begun_s = time.monotonic()
-            try:
-                self._served.ask(API_VERSIONS, {}, 0)
-                self._served.web("GET", "/healthz")
-            except (OSError, http.client.HTTPException):
-                self.failed_count += 1
-            else:
-                self.answered += 1
-            self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+
+def ask_until_told(kafka: str, web: str) -> None:
+    """Ask over Kafka's protocol and HTTP until the input ends; print how long answers took."""
+    waits, failed = [], 0
+    while not waits or not select.select([sys.stdin], [], [], 0.1)[0]:
+        begun_s = time.monotonic()
+        try:
+            with socket.create_connection(address_of(kafka), 60) as one:
+                ask(one, API_VERSIONS, {}, 0)
+            asked = http.client.HTTPConnection(*address_of(web), timeout=60)
+            asked.request("GET", "/healthz")
+            asked.getresponse().read()
+            asked.close()
+        except (OSError, http.client.HTTPException):
+            failed += 1
+        waits.append(time.monotonic() - begun_s)
+    waits.sort()
+    found = {"median_s": waits[len(waits) // 2], "slowest_s": waits[-1]}
+    print(json.dumps({"count": len(waits), "failed": failed, **found}))
 
 
 def send_unread(
@@ -622,6 +642,128 @@ def large_messages(served: Served, seconds: float) -> None:
     send_unread(served, produce_frame(random.Random(1).randbytes(60 * MIB), "large"), 40, seconds)
 
 
+# --- queues, metrics of clients, searches ------------------------------------------------------
+
+
+def on_each(
+    served: Served, count: int, seconds: float, frames: Callable[[int], Sequence[bytes]]
+) -> int:
+    """Send these requests on so many connections, again and again until the time is over, and read
+    their answers; returns how many were answered."""
+    answered = refused = 0
+    end_s = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(served.connect()) for _ in range(count)]
+        while time.monotonic() < end_s and opened:
+            given = [(one, frames(answered + number)) for number, one in enumerate(opened)]
+            for one, some in given:
+                with contextlib.suppress(OSError):
+                    one.sendall(b"".join(some))
+            for one, some in given:
+                try:
+                    for _ in some:
+                        receive(one)
+                        answered += 1
+                except OSError:
+                    refused += 1
+                    opened.remove(one)
+    print(f"  {answered} answers, {refused} connections were closed")
+    return answered
+
+
+def share_sessions(served: Served, seconds: float) -> None:
+    """Share sessions of 10,000 partitions each, as many as one can open, and asked again."""
+    parts = [{"partition_index": n, "acknowledgement_batches": []} for n in range(10_000)]
+
+    def fetch(member: str, epoch: int, named: bool) -> bytes:
+        body = {
+            "group_id": "g", "member_id": member, "share_session_epoch": epoch, "max_wait_ms": 0,
+            "min_bytes": 0, "max_bytes": MIB, "max_records": 1, "batch_size": 1,
+            "topics": [{"topic_id": uuid.UUID(int=7), "partitions": parts}] if named else [],
+            "forgotten_topics_data": [],
+        }  # fmt: skip
+        return frame(SHARE_FETCH, body, 1)
+
+    again = fetch("other", 1, named=False)
+    on_each(served, 20, seconds, lambda n: [fetch(f"m-{n}", 0, named=True), again])
+
+
+def pushed_metrics(served: Served, seconds: float) -> None:
+    """Metrics of ever new clients, 1 MiB each after decompression, on 50 connections."""
+    configs = [{"name": "metrics", "config_operation": 0, "value": "*"},
+               {"name": "interval.ms", "config_operation": 0, "value": "1000"}]  # fmt: skip
+    served.ask(
+        INCREMENTAL_ALTER_CONFIGS,
+        {"resources": [{"resource_type": 16, "resource_name": "all", "configs": configs}],
+         "validate_only": False},
+    )  # fmt: skip
+
+    def field(number: int, data: bytes) -> bytes:
+        size, out = len(data), bytearray([number << 3 | 2])
+        while size > 127:
+            out.append(size & 127 | 128)
+            size >>= 7
+        return bytes(out) + bytes([size]) + data
+
+    # OpenTelemetry's MetricsData: resource, scope, metrics with one number each
+    point = b"\x19" + bytes(8) + b"\x31" + bytes(8)
+    metric = b"".join(
+        field(2, field(1, f"m.{n}".encode()) + field(5, field(1, point))) for n in range(20_000)
+    )
+    metrics = gzip.compress(field(1, field(2, metric)))
+    opened = [served.connect() for _ in range(50)]
+    count = 0
+    end_s = time.monotonic() + seconds
+    errors: Counter[int] = Counter()
+    while time.monotonic() < end_s:
+        instances = []
+        for one in opened:
+            found = ask(one, GET_TELEMETRY, {"client_instance_id": uuid.UUID(int=0)})
+            instances.append((one, found.client_instance_id, found.subscription_id))
+        for one, instance, subscription in instances:
+            pushed = {"client_instance_id": instance, "subscription_id": subscription,
+                      "terminating": False, "compression_type": 1, "metrics": metrics}  # fmt: skip
+            one.sendall(frame(PUSH_TELEMETRY, pushed))
+        for one, _, _ in instances:
+            errors[int.from_bytes(receive(one)[9:11], "big")] += 1
+            count += 1
+    print(f"  {count} pushes of {len(metrics)} bytes, by error {dict(errors)}")
+    for one in opened:
+        one.close()
+
+
+def searches(served: Served, seconds: float) -> None:
+    """Searches for what is nowhere, through 54 MB each, on 100 connections over HTTP."""
+    fill(served)
+    query = urllib.parse.urlencode({"where": "value.contains('not there')"})
+    data = f"GET /v1/topics/{TOPIC}/messages?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    opened = [served.connect(served.web_address) for _ in range(100)]
+    send_and_read(seconds, [(one, lambda _number: data) for one in opened])
+
+
+def far_delays(served: Served, seconds: float) -> None:
+    """Messages due at different times within a year, as many as one can send."""
+    create(served, ["delays"], **{"headrace.message.attributes": "read"})
+    sent = 0
+
+    def batch(number: int) -> list[bytes]:
+        nonlocal sent
+        due_ms = int(time.time() * 1000) + 3_600_000
+        records = [
+            Record(n, 1, None, b"x", [
+                ("headrace-deliver-at", str(due_ms + random.randrange(10**10)).encode())])
+            for n in range(500)
+        ]  # fmt: skip
+        sent += len(records)
+        data = encode_batch(records)
+        body = struct.pack(">hhiih", -1, 1, 30_000, 1, 6) + b"delays"
+        body += struct.pack(">iii", 1, 0, len(data)) + data
+        return [request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)]
+
+    on_each(served, 10, seconds, batch)
+    print(f"  {sent} messages")
+
+
 LOGIN: Final = (
     *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
     *("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{security.USER}"),
@@ -642,7 +784,7 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
     behind_a_join, waiting_members, large_members, many_groups, open_transactions, producer_ids,
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
-    grpc_unread,
+    grpc_unread, share_sessions, pushed_metrics, searches, far_delays,
 )  # fmt: skip
 
 
@@ -653,12 +795,13 @@ def run(flood: Callable[[Served, float], None], seconds: float) -> None:
         try:
             with Watch(served) as watch:
                 flood(served, seconds)
+            others = watch.others
             print(
                 f"{flood.__name__}: {(flood.__doc__ or '').rstrip('.')}:"
                 f" {(watch.most - watch.before) / MIB:.0f} MiB more than"
-                f" {watch.before / MIB:.0f}, {watch.files} files; others got {watch.answered}"
-                f" answers, the slowest after {watch.slowest_s:.1f} s, and {watch.failed_count}"
-                " errors",
+                f" {watch.before / MIB:.0f}, {watch.files} files; others waited"
+                f" {others['median_s']:.2f} s, {others['slowest_s']:.2f} s at most, and got"
+                f" {others['failed']} errors in place of {others['count']} answers",
                 flush=True,
             )
         finally:
@@ -670,7 +813,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="names of floods")
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--ask", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.ask:
+        ask_until_told(*options.ask)
+        return
     for flood in FLOODS:
         if not options.only or flood.__name__ in options.only:
             run(flood, options.seconds)

@@ -101,6 +101,7 @@ from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
 from headrace.metadata.endpoints import KAFKA, Endpoint
+from headrace.runtime.loop_turns import Paced
 from headrace.runtime.metered import Metered
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import server_name_of
@@ -246,7 +247,8 @@ class KafkaFace:
         self.gate: Gate | None = node.services.cluster.guard
         self.produce = ProduceHandler(node.services, self.figures)
         self.responses = ResponseMemory(config.response_bytes_max, self._loop)
-        self.turns = RequestTurns(self._loop, self.responses, node.services.turns)
+        self._loop_turns = node.services.turns
+        self.turns = RequestTurns(self._loop, self.responses, self._loop_turns)
         self.requests = RequestMemory(config.request_memory_bytes_max, self._loop)
         self.fetch = FetchHandler(node.services, self._tasks, self.responses, self.figures)
         self.request_counts: dict[int, int] = dict.fromkeys(_SERVED, 0)
@@ -564,35 +566,40 @@ class KafkaFace:
             node.services.audit.changed(context.session, api.name, resources, failures_in(answer))
         return answer if tenancy is None else tenancy.leave(answer)
 
+    async def _encoded(self, reply: Reply, request: Any, context: Context) -> bytes:
+        """The body of a response."""
+        handling = self._handle(_SERVED[context.api_key], request, context)
+        if self._quotas.is_active:
+            answer = await self._metered(handling, reply, context)
+        else:
+            answer = await handling
+        body = write_response(context.api_key, context.version, answer)
+        self.figures.note_errors(context.api_key, answer)
+        return body
+
     async def _answer(
         self, reply: Reply, request: Any, context: Context, correlation_id: int
     ) -> None:
-        api = _SERVED[context.api_key]
-        begun_ns, turn = self.now_ns(), self.turns.number
+        api, connection = _SERVED[context.api_key], reply.connection
         body = b""
+        path = self.turns.path(connection)
+        paced = Paced(self._loop_turns, path, self._encoded(reply, request, context), self.now_ns)
+        paced.has_begun = True
         try:
-            handling = self._handle(api, request, context)
-            if self._quotas.is_active:
-                answer = await self._metered(handling, reply, context)
-            else:
-                answer = await handling
-            if self.turns.number != turn:  # it has waited
-                begun_ns = self.now_ns()
-            body = write_response(context.api_key, context.version, answer)
-            self.figures.note_errors(context.api_key, answer)
+            body = await paced
         except HeadraceError as error:
-            log.warning("%s from %s cannot be answered: %s", api.name, reply.connection.peer, error)
-            reply.connection.abort(f"cannot be answered: {api.name} has no error field")
+            log.warning("%s from %s cannot be answered: %s", api.name, connection.peer, error)
+            connection.abort(f"cannot be answered: {api.name} has no error field")
         except Exception:
             log.exception("internal error in %s v%d", api.name, context.version)
-            reply.connection.abort(f"met an internal error in {api.name}")
+            connection.abort(f"met an internal error in {api.name}")
         else:
             if len(body) >= WAITING_BYTES_MIN and not reply.is_next:
                 reply.hold(len(body))
             reply.send([_SIZE_AND_ID.pack(len(body) + 4, correlation_id) + body], len(body))
             if context.api_key in _SASL:
-                self._logins.answered(reply.connection)
+                self._logins.answered(connection)
         finally:
-            self.turns.answered(reply.connection, len(body), self.now_ns() - begun_ns)
+            self.turns.answered(connection, len(body), paced.spent_ns)
             if reply.charge is not None:
                 reply.charge.release()

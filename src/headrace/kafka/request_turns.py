@@ -122,11 +122,6 @@ class RequestTurns:
         self._ends_ns = 0
         """When this turn of the loop has taken long; 0: no client has sent two requests at once."""
 
-    @property
-    def number(self) -> int:
-        """Of the turn."""
-        return self._turns.number
-
     def is_over(self, now_ns: int) -> bool:
         """Whether a connection that has further requests lets others have their turn, by the time
         at which its last one began."""
@@ -149,21 +144,18 @@ class RequestTurns:
             self._begin(line, begin)
             return
         line.waiting = place, begin
-        share = None if asker.line is None else asker.line.share
-        line.path = *path_of(asker.session, share), line.is_slow
+        line.path = self.path(asker)
         asker.hold_input()
         self._queue(line)
 
     def _begin(self, line: _Line, begin: Callable[[], None]) -> None:
         line.unanswered_count += 1
         self._turns.begun()
-        self._turns.end_turn_soon()  # what is answered in a later one has waited
         begin()
 
     def answered(self, asker: Asker, size: int, spent_ns: int) -> None:
         """A request that has begun has an answer of this size, or failed: it took the loop for this
         long."""
-        self._turns.spent(spent_ns)
         line = self._lines[asker]
         line.is_slow = spent_ns > SLOW_NS
         is_large = size >= LARGE_BYTES
@@ -173,6 +165,12 @@ class RequestTurns:
             self._queue(line)
         elif not line.unanswered_count:
             del self._lines[asker]
+
+    def path(self, asker: Asker) -> Path:
+        """To whom its requests belong."""
+        line = self._lines.get(asker)
+        share = None if asker.line is None else asker.line.share
+        return *path_of(asker.session, share), line is not None and line.is_slow
 
     def drop(self, asker: Asker, api_keys: Container[int]) -> None:
         """A connection has ended: if its request that waits is of these APIs, it is not handled."""

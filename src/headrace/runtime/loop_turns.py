@@ -132,14 +132,11 @@ class LoopTurns:
         self.may_begin = True
         """Whether a request may begin now, without waiting."""
         self._spent_ns = 0
+        self.is_long = False
+        """Whether what has begun in this turn has taken long: nothing more is to be done in it."""
         self._is_ending = False
         self.number = 0
         """Of the turn, while requests begin."""
-
-    @property
-    def is_long(self) -> bool:
-        """Whether what has begun in this turn has taken long."""
-        return self._spent_ns > TURN_NS
 
     @property
     def is_empty(self) -> bool:
@@ -158,6 +155,8 @@ class LoopTurns:
         """One that has begun took the loop for this long."""
         self._spent_ns += spent_ns
         if self._spent_ns > TURN_NS:
+            self.is_long = True
+            self.may_begin = False
             self.end_turn_soon()
 
     def wait(self, path: Path, waiter: Waiter) -> None:
@@ -190,7 +189,7 @@ class LoopTurns:
             loop.call_soon(loop.call_soon, self._end_turn)
 
     def _end_turn(self) -> None:
-        self._is_ending = False
+        self._is_ending = self.is_long = False
         self.number += 1
         begun, spent_ns = self._begun_count, self._spent_ns
         self._begun_count = self._spent_ns = 0
@@ -208,7 +207,7 @@ class Paced(Generic[T]):
     """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
     what has waited with others may go on at the same moment, for any length of time."""
 
-    __slots__ = ("_coroutine", "_now_ns", "_turns", "path", "spent_ns")
+    __slots__ = ("_coroutine", "_now_ns", "_turns", "has_begun", "path", "spent_ns")
 
     def __init__(
         self, turns: LoopTurns, path: Path, coroutine: Coroutine[Any, Any, T], now_ns: Clock
@@ -217,17 +216,24 @@ class Paced(Generic[T]):
         self.path = path
         self._coroutine = coroutine
         self._now_ns = now_ns
+        self.has_begun = False
+        """Whether the next step has its turn already."""
         self.spent_ns = 0
 
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine, now_ns, turns = self._coroutine, self._now_ns, self._turns
         step: Callable[[], Any] = partial(coroutine.send, None)
         while True:
-            if turns.may_begin:
+            has_begun, self.has_begun = self.has_begun, False
+            if has_begun and not turns.is_long:
+                pass
+            elif turns.may_begin:
                 turns.begun()
             else:
                 try:
                     yield from turns.enter(self.path).__await__()
+                    while turns.is_long:  # what began before it in this turn
+                        yield from turns.enter(self.path).__await__()
                 except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
                     step = partial(coroutine.throw, error)
             begun_ns = now_ns()

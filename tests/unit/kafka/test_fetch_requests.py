@@ -276,6 +276,26 @@ def test_a_session_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) 
     assert sessions.resolve(_plain(0, 0, many), ANONYMOUS, 0) == (None, False)
 
 
+def test_all_sessions_together_have_a_bounded_number_of_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One beyond them is fetched without, until another one was idle for long."""
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_TOTAL_MAX", 10)
+    sessions = FetchSessions(SystemRandomness(), 10)
+    six = [FetchPartition(b"t", number, -1, 0, 1) for number in range(6)]
+    first, _ = sessions.resolve(_plain(0, 0, six), ANONYMOUS, 0)
+    assert first is not None
+    late_ns = fetch_sessions.EVICTABLE_NS
+    assert sessions.resolve(_plain(0, 0, six), ANONYMOUS, late_ns - 1) == (None, False)
+    small, _ = sessions.resolve(_plain(0, 0, six[:4]), ANONYMOUS, late_ns - 1)
+    assert small is not None
+    with pytest.raises(FetchSessionUnknown):
+        sessions.resolve(_plain(small.id, 1, six[4:]), ANONYMOUS, late_ns - 1)
+    second, _ = sessions.resolve(_plain(0, 0, six), ANONYMOUS, late_ns)
+    assert second is not None
+    assert len(sessions) == 1
+
+
 @pytest.mark.parametrize("sessions_max", [0, 2])
 def test_clients_do_not_evict_sessions_that_are_in_use(sessions_max: int) -> None:
     """One more than there may be fetches without, until another one was idle for long."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 from tests.kit.broker import broker
 from tests.kit.records import append, batch
 from tests.unit.broker.test_share_partitions import GROUP, topic_with
 
+from headrace.broker.shares import share_sessions
 from headrace.coordination.quotas.entities import CONSUMER, USER
 from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from headrace.kafka.error_codes import (
     INVALID_RECORD_STATE,
     INVALID_REQUEST,
     INVALID_SHARE_SESSION_EPOCH,
+    SHARE_SESSION_LIMIT_REACHED,
     SHARE_SESSION_NOT_FOUND,
     UNKNOWN_TOPIC_ID,
 )
@@ -139,3 +142,28 @@ async def test_acknowledgements_that_cannot_be_are_refused(first, last, kinds):
         asked = acknowledge(topic.id, 1, first, last, *kinds)
         answer = await client.ask(SHARE_ACKNOWLEDGE, 2, asked)
         assert only_part(answer).error_code == INVALID_REQUEST
+
+
+async def test_all_share_sessions_together_have_a_bounded_number_of_partitions(monkeypatch):
+    monkeypatch.setattr(share_sessions, "PARTITIONS_TOTAL_MAX", 10)
+    async with broker() as rig:
+        client = rig.client()
+
+        def opening(member, count):
+            parts = [{"partition_index": number} for number in range(count)]
+            asked = fetch(UUID(int=7), 0) | {"member_id": member}
+            return asked | {"topics": [{"topic_id": UUID(int=7), "partitions": parts}]}
+
+        for member, count, code in (
+            ("a", 6, 0),
+            ("b", 5, SHARE_SESSION_LIMIT_REACHED),
+            ("b", 4, 0),
+            ("a", 7, SHARE_SESSION_LIMIT_REACHED),
+            ("a", 6, 0),
+        ):
+            answer = await client.ask(SHARE_FETCH, 2, opening(member, count))
+            assert answer.error_code == code
+        client.transport.abort()
+        while len(rig.node.share_groups.sessions):
+            await asyncio.sleep(0)
+        assert rig.node.share_groups.sessions._partition_count == 0

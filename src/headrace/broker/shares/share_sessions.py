@@ -26,6 +26,8 @@ SESSIONS_MAX: Final = 2_000
 """group.share.max.share.sessions"""
 PARTITIONS_MAX: Final = 10_000
 """Per session."""
+PARTITIONS_TOTAL_MAX: Final = 250_000
+"""Of all sessions together: one takes about 250 bytes, also of a topic that does not exist."""
 _INT32_MAX: Final = 2**31 - 1
 
 PartitionKey = tuple["UUID", int]
@@ -75,6 +77,7 @@ class ShareSessions:
     """All share sessions of one broker."""
 
     def __init__(self) -> None:
+        self._partition_count = 0
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[object, dict[tuple[str, str], None]] = {}
 
@@ -116,10 +119,34 @@ class ShareSessions:
         session.epoch = session.epoch % _INT32_MAX + 1
         return session
 
+    def update(
+        self,
+        session: ShareSession,
+        wanted: Iterable[PartitionKey],
+        forgotten: Iterable[PartitionKey],
+    ) -> None:
+        """Change what a session fetches. Raises RequestInvalid, ShareSessionLimitReached: it has no
+        partitions then."""
+        if session.has_ended:
+            return  # nothing is fetched for it
+        before = len(session.partitions)
+        try:
+            session.update(wanted, forgotten)
+        finally:
+            self._partition_count += len(session.partitions) - before
+        if self._partition_count > PARTITIONS_TOTAL_MAX:
+            self._partition_count -= len(session.partitions)
+            session.partitions.clear()
+            raise ShareSessionLimitReached(
+                f"the share sessions of this broker have their maximum of {PARTITIONS_TOTAL_MAX}"
+                " partitions: try again when others have ended, or with fewer partitions"
+            )
+
     def close(self, group_id: str, member_id: str) -> ShareSession | None:
         """End the member's session; the caller releases what it holds."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
+            self._partition_count -= len(session.partitions)
             session.has_ended = True
             session.waiters.wake()
             known = self._by_connection[session.connection]

@@ -24,6 +24,8 @@ INITIAL_EPOCH = 0
 _INT32_MAX = 2**31 - 1
 PARTITIONS_MAX = 10_000
 """Per session; a client with more partitions fetches without one."""
+PARTITIONS_TOTAL_MAX: Final = 250_000
+"""Of all sessions together: one takes about 400 bytes, also of a topic that does not exist."""
 EVICTABLE_NS: Final = 120_000_000_000
 """How long a session was not used, as in Kafka."""
 
@@ -99,6 +101,7 @@ class FetchSessions:
         self._randomness = randomness
         self._sessions_max = sessions_max
         self._sessions: dict[int, FetchSession] = {}
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -115,7 +118,7 @@ class FetchSessions:
         session = self._of(request.session_id, principal)
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             if session is not None:
-                del self._sessions[session.id]
+                self._end(session)
             if request.session_epoch == FINAL_EPOCH or len(request.partitions) > PARTITIONS_MAX:
                 return None, False
             return self._open(request, principal, now_ns), False
@@ -129,12 +132,15 @@ class FetchSessions:
                 f" {request.session_epoch}"
             )
         session.epoch = session.epoch % _INT32_MAX + 1
+        before = len(session.partitions)
         session.update(request)
-        if len(session.partitions) > PARTITIONS_MAX:
-            del self._sessions[session.id]
+        self._partition_count += len(session.partitions) - before
+        is_too_large = len(session.partitions) > PARTITIONS_MAX
+        if is_too_large or self._partition_count > PARTITIONS_TOTAL_MAX:
+            self._end(session)
             raise FetchSessionUnknown(
-                f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions: fetch "
-                "without a session"
+                f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions, or all sessions"
+                f" {PARTITIONS_TOTAL_MAX}: fetch without a session"
             )
         session.used_ns = now_ns
         # The first one was not used for longest.
@@ -156,14 +162,21 @@ class FetchSessions:
     ) -> FetchSession | None:
         if not request.partitions:
             return None
-        if len(self._sessions) >= self._sessions_max:
+        count = self._partition_count + len(request.partitions)
+        while len(self._sessions) >= self._sessions_max or count > PARTITIONS_TOTAL_MAX:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ns - oldest.used_ns < EVICTABLE_NS:
                 return None
-            del self._sessions[oldest.id]
+            count -= len(oldest.partitions)
+            self._end(oldest)
         session_id = 1 + self._randomness.below(_INT32_MAX - 1)
         while session_id in self._sessions:
             session_id = 1 + self._randomness.below(_INT32_MAX - 1)
         session = FetchSession(session_id, owner, request.partitions, now_ns)
         self._sessions[session_id] = session
+        self._partition_count += len(session.partitions)
         return session
+
+    def _end(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self._partition_count -= len(session.partitions)

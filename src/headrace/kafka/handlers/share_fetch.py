@@ -296,7 +296,7 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
         for topic in request.forgotten_topics_data
         for number in topic.partitions
     ]
-    session.update(_keys(request.topics), forgotten)
+    groups.sessions.update(session, _keys(request.topics), forgotten)
     errors = await _acknowledge(node, session, wanted)
     if forgotten and node.services.queues.terms(request.group_id).config.is_sticky:
         await groups.release_partitions(session, forgotten)
