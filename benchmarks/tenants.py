@@ -1,11 +1,12 @@
 """What a noisy tenant costs a quiet one: latencies of produce, alone and beside it, in alternation.
 
-    python -m benchmarks.tenants [--turns 5] [--seconds 10] [--unlimited]
+    python -m benchmarks.tenants [--turns 5] [--seconds 10] [--noisy 1] [--unlimited]
 
 The noisy tenant offers three times its rate on 200 connections, from a process of its own, and
 ignores throttle times: it has IN_FLIGHT requests on the way on each connection. The quiet one
 sends a record of 1 KiB a hundred times a second; each has been synced when it is acknowledged.
-With --unlimited no tenant has a limit, and the noisy one sends as much as it can.
+With --unlimited no tenant has a limit, and the noisy one sends as much as it can. With --noisy 2
+two tenants are noisy at once, from a process each.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ UNLIMITED_BYTES = 1 << 30
 """A second: all connections have IN_FLIGHT requests on the way all the time."""
 
 
-def served(folder: Path, *, has_limit: bool) -> Served:
-    """A broker with both tenants, of which one may have a limit."""
+def served(folder: Path, noisy: Sequence[str], *, has_limit: bool) -> Served:
+    """A broker with all tenants, of which the noisy ones may have a limit."""
     add = [sys.executable, "-m", "headrace.cli.main", "user", "add"]
-    for name in (NOISY, QUIET):
+    for name in (*noisy, QUIET):
         options = ["--password-file", "-", "--data-dir", str(folder / "data")]
         subprocess.run([*add, name, *options], input=f"{PASSWORD}\n", text=True, check=True)
     made = Served(
@@ -63,11 +64,11 @@ def served(folder: Path, *, has_limit: bool) -> Served:
         *("--sasl-enabled-mechanisms", "PLAIN", "--authorizer", "acl"),
         *("--super-users", "User:admin;User:ANONYMOUS"),
     )
-    for name in (NOISY, QUIET):
+    for name in (*noisy, QUIET):
         change(made, "POST", "/v1/tenants", {"name": name, "principals": [f"User:{name}"]})
-    if has_limit:
+    for name in noisy if has_limit else ():
         limits = {"limits": {"producer_byte_rate": RATE_BYTES}}
-        change(made, "PATCH", f"/v1/tenants/{NOISY}", limits)
+        change(made, "PATCH", f"/v1/tenants/{name}", limits)
     return made
 
 
@@ -106,9 +107,11 @@ def create(connection: socket.socket) -> None:
     raise TimeoutError("the topic was not created")
 
 
-def be_noisy(address: tuple[str, int], rate_bytes: float, is_ready: Event, is_over: Event) -> None:
+def be_noisy(
+    address: tuple[str, int], name: str, rate_bytes: float, is_ready: Event, is_over: Event
+) -> None:
     """Send so many bytes a second, over all connections in turn, as far as they take them."""
-    opened = [log_in(address, NOISY) for _ in range(CONNECTIONS)]
+    opened = [log_in(address, name) for _ in range(CONNECTIONS)]
     selector, data = selectors.DefaultSelector(), frame(NOISY_BYTES)
     asked, unread = dict.fromkeys(opened, 0), dict.fromkeys(opened, b"")
     for one in opened:
@@ -156,23 +159,27 @@ def latencies_ms(connection: socket.socket, seconds: float) -> list[float]:
 
 
 def turn(
-    made: Served, quiet: socket.socket, seconds: float, rate_bytes: float, *, is_noisy: bool
+    made: Served, quiet: socket.socket, seconds: float, rate_bytes: float, noisy: Sequence[str]
 ) -> list[float]:
-    if not is_noisy:
-        return latencies_ms(quiet, seconds)
-    is_ready, is_over = multiprocessing.Event(), multiprocessing.Event()
-    noisy = multiprocessing.Process(
-        target=be_noisy, args=(made.address, rate_bytes, is_ready, is_over)
-    )
-    noisy.start()
-    is_ready.wait(60)
-    time.sleep(WARM_UP_S)
+    is_over = multiprocessing.Event()
+    begun = []
+    for name in noisy:
+        is_ready = multiprocessing.Event()
+        given = made.address, name, rate_bytes, is_ready, is_over
+        begun.append((multiprocessing.Process(target=be_noisy, args=given), is_ready))
+    for process, _ in begun:
+        process.start()
+    for _, is_ready in begun:
+        is_ready.wait(60)
+    if noisy:
+        time.sleep(WARM_UP_S)
     try:
         return latencies_ms(quiet, seconds)
     finally:
         is_over.set()
-        noisy.join(10)
-        noisy.kill()
+        for process, _ in begun:
+            process.join(10)
+            process.kill()
 
 
 def percentile(found: Sequence[float], part: float) -> float:
@@ -184,13 +191,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--noisy", type=int, default=1)
     parser.add_argument("--unlimited", action="store_true")
     options = parser.parse_args()
     offered = UNLIMITED_BYTES if options.unlimited else RATE_BYTES * EXCESS
+    noisy = [f"{NOISY}{number or ''}" for number in range(options.noisy)]
     with tempfile.TemporaryDirectory() as name:
-        made = served(Path(name), has_limit=not options.unlimited)
+        made = served(Path(name), noisy, has_limit=not options.unlimited)
         try:
-            for tenant in (NOISY, QUIET):
+            for tenant in (*noisy, QUIET):
                 connection = log_in(made.address, tenant)
                 create(connection)
             p50: dict[bool, list[float]] = {False: [], True: []}
@@ -198,7 +207,8 @@ def main() -> None:
             for _ in range(options.turns):
                 for is_noisy in (False, True):
                     cpu_s = made.cpu_s()
-                    found = turn(made, connection, options.seconds, offered, is_noisy=is_noisy)
+                    beside = noisy if is_noisy else ()
+                    found = turn(made, connection, options.seconds, offered, beside)
                     p50[is_noisy].append(percentile(found, 0.5))
                     p99[is_noisy].append(percentile(found, 0.99))
                     print(
@@ -207,9 +217,9 @@ def main() -> None:
                         flush=True,
                     )
             for which, of in (("p50", p50), ("p99", p99)):
-                alone, beside = statistics.median(of[False]), statistics.median(of[True])
-                print(f"{which}: {alone:.2f} ms alone, {beside:.2f} ms beside the noisy tenant,"
-                      f" {beside / alone:.2f} times")  # fmt: skip
+                alone, loud = statistics.median(of[False]), statistics.median(of[True])
+                print(f"{which}: {alone:.2f} ms alone, {loud:.2f} ms beside the noisy,"
+                      f" {loud / alone:.2f} times")  # fmt: skip
         finally:
             made.stop()
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.services import appends, connection_memory
+from headrace.kafka import request_turns
 from headrace.kafka.request_frames import RequestFrames
 from headrace.kafka.wire import codecs
 from headrace.records import codec, compression, validation
+from headrace.runtime import loop_turns
 from headrace_verify.self_proof import Bug
 
 if TYPE_CHECKING:
@@ -69,6 +71,12 @@ def receive_every_request_at_once(patch: Patch) -> None:
     patch(connection_memory.RequestMemory, "_has_room", lambda _self, _size: True)
 
 
+def begin_whatever_was_asked_for(patch: Patch) -> None:
+    patch(request_turns.RequestTurns, "_may_begin", lambda *_: True)
+    patch(loop_turns, "BEGUN_MAX", 1 << 30)
+    patch(loop_turns.LoopTurns, "spent", lambda *_: None)
+
+
 def let_a_client_open_any_number_of_streams(patch: Patch) -> None:
     from headrace.grpc.limits import Limits
     from headrace.rocketmq import face
@@ -118,6 +126,7 @@ BUGS = (
     Hole(take_frames_of_any_length, ("a frame of an impossible length",), says="stays open"),
     Hole(unfold_whatever_a_batch_claims, ("bombs are refused before",), says="MiB"),
     Hole(grant_every_response_what_it_asks_for, ("consumers that read nothing",), says="MiB more"),
+    Hole(begin_whatever_was_asked_for, ("ask for much and read",), says="no response"),
     Hole(receive_every_request_at_once, ("producers that stop within large",), says="MiB more"),
     Hole(store_records_unseen, ("records that nobody can decode",), says="code 0"),
     Hole(believe_what_an_array_claims, ("every field of every request",), says="MiB more"),

@@ -31,6 +31,9 @@ DEAF_COUNT, DEAF_BATCH_COUNT, DEAF_VALUE_BYTES = 60, 40, 900_000
 """Together they request 6 GB."""
 STALLED_COUNT, STALLED_BYTES, STALLED_SENT_BYTES = 40, 60 << 20, 40 << 20
 """Together they begin requests of 2.4 GB and send 1.6 GB of them."""
+ASKED_TOPIC, ASKED_PARTITIONS = "wire-asked", 4_000
+ASKING_COUNT, ASKED_COUNT = 25, 250
+"""Together they ask for 1.3 GB."""
 
 
 def _ask(number: int = 1) -> bytes:
@@ -168,6 +171,18 @@ def producers_that_stop_within_large_requests_take_bounded_memory(abuse: Abuse) 
         wire.delete_topic(STALLED_TOPIC)
 
 
+def clients_that_ask_for_much_and_read_nothing_take_bounded_memory(abuse: Abuse) -> None:
+    """Small requests with large answers: the metadata of all partitions, sent ahead."""
+    with KafkaWire(abuse.kafka) as wire:
+        wire.create_topic(ASKED_TOPIC, ASKED_PARTITIONS, {})
+        ask = request_bytes(METADATA, 4, 1, topics=None, allow_auto_topic_creation=False)
+        for peer in _crowd(abuse, ASKING_COUNT):
+            peer.send(ask * ASKED_COUNT)
+        _is_served(abuse, f"{ASKING_COUNT} clients that ask for all metadata and read nothing")
+        abuse.pause(3)  # in which answers could be made
+        wire.delete_topic(ASKED_TOPIC)
+
+
 CASES = (
     Case("kafka", thousands_of_idle_connections_harm_nobody, 2),
     Case("kafka", a_thousand_busy_connections_leave_time_for_others, 3),
@@ -175,4 +190,5 @@ CASES = (
     Case("kafka", clients_that_stop_in_the_middle_and_stay_harm_nobody, 2),
     Case("kafka", consumers_that_read_nothing_take_bounded_memory),
     Case("kafka", producers_that_stop_within_large_requests_take_bounded_memory),
+    Case("kafka", clients_that_ask_for_much_and_read_nothing_take_bounded_memory),
 )
