@@ -19,6 +19,7 @@ MAKES_TOPICS = {"librdkafka"}
     [
         ("librdkafka", "oldest"),
         ("franz", "oldest"),
+        ("franz", "middle"),
         ("sarama", "oldest"),
         ("sarama", "middle"),
     ],

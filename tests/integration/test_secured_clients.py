@@ -36,6 +36,7 @@ from tests.integration.certificates import Certificates
 from tests.integration.clients import Kcat
 from tests.integration.foreign import (
     JAVA_VERSIONS,
+    go_family_program,
     go_program,
     java_family_program,
     node_program,
@@ -293,6 +294,39 @@ def test_an_old_librdkafka_enters_writes_and_reads(entrance: Entrance, way: str)
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("library", "age", "way"),
+    [
+        ("franz", "oldest", "PLAIN"),  # before 1.2.5, its SCRAM lacks the broker's nonce
+        *(("franz", "middle", way) for way in PASSWORDS),
+        *(("sarama", age, way) for age in ("oldest", "middle") for way in PASSWORDS),
+    ],
+)
+def test_an_old_client_in_go_enters_writes_and_reads_in_a_group(
+    entrance: Entrance, library: str, age: str, way: str
+) -> None:
+    program = go_family_program(library, age)
+    topic = fresh(f"{library}-{age}-{way}")
+    entrance.create_topic(topic)
+    done = subprocess.run(
+        [program, entrance.address(way), topic, "30", way, entrance.files(way)[0]],
+        env=os.environ | {"SASL_USER": USER, "SASL_PASSWORD": PASSWORD},
+        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert done.stdout.split()[-1] == "ok"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", PASSWORDS)
+@pytest.mark.parametrize("age", ["oldest", "middle"])
+def test_an_old_kafkajs_enters_writes_and_reads(entrance: Entrance, age: str, way: str) -> None:
+    topic = fresh(f"kafkajs-{age}-{way}")
+    entrance.create_topic(topic)
+    assert with_node(entrance, way, topic, f"kafkajs-{age}") == "v"
+
+
 @pytest.mark.parametrize("way", TEAM_WAYS)
 @pytest.mark.parametrize("client", TEAM_CLIENTS)
 def test_a_client_of_a_tenant_enters_at_its_listener(

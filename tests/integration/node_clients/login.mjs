@@ -2,7 +2,7 @@
 //
 //   SASL_USER=U SASL_PASSWORD=P node login.mjs LIBRARY MECHANISM HOST:PORT [TOPIC CA [CERT KEY]]
 //
-// MECHANISM is one of SASL, or "none"; for OAUTHBEARER the password is the token. With a topic, it
+// LIBRARY is a package of package.json. MECHANISM is one of SASL, or "none"; for OAUTHBEARER the password is the token. With a topic, it
 // writes a record over TLS and reads one. The last line of its output is {"brokers": N} or
 // {"read": "..."} or {"error": "..."}.
 import { readFileSync } from 'node:fs'
@@ -22,7 +22,7 @@ const [ca, cert, key] = files.map(file => readFileSync(file))
 const tls = ca && { ca: [ca], cert, key }
 
 function kafkaJs () {
-  const { Kafka, logLevel } = load('kafkajs')
+  const { Kafka, logLevel } = load(library)
   const sasl = mechanism === 'OAUTHBEARER'
     ? { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: password }) }
     : { mechanism: mechanism.toLowerCase(), username, password }
@@ -90,8 +90,9 @@ function texts (error) {
 
 const asking = { kafkajs: withKafkaJs, platformatic: withPlatformatic }
 const copying = { kafkajs: copyWithKafkaJs, platformatic: copyWithPlatformatic }
+const family = library.split('-')[0] // kafkajs-oldest is a version of kafkajs
 try {
-  console.log(JSON.stringify(await (topic ? copying : asking)[library]()))
+  console.log(JSON.stringify(await (topic ? copying : asking)[family]()))
 } catch (error) {
   console.log(JSON.stringify({ error: texts(error).join('; ') }))
 }

@@ -1,18 +1,22 @@
 // What every version of sarama can do.
 //
-//	family HOST:PORT TOPIC COUNT
+//	family HOST:PORT TOPIC COUNT [MECHANISM CA]
 //
-// It writes COUNT records to the existing topic as an idempotent producer, and reads them in a group.
+// It writes COUNT records to the existing topic as an idempotent producer, and reads them in a group:
+// over TLS where a mechanism of SASL is named, as SASL_USER by SASL_PASSWORD.
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 )
 
 func check(err error) {
@@ -44,6 +48,44 @@ func (r reader) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.C
 	return nil
 }
 
+// conversation is the SCRAM that sarama leaves to its users.
+type conversation struct {
+	hash  scram.HashGeneratorFcn
+	steps *scram.ClientConversation
+}
+
+func (c *conversation) Begin(user, password, authorization string) error {
+	client, err := c.hash.NewClient(user, password, authorization)
+	if err == nil {
+		c.steps = client.NewConversation()
+	}
+	return err
+}
+
+func (c *conversation) Step(challenge string) (string, error) { return c.steps.Step(challenge) }
+
+func (c *conversation) Done() bool { return c.steps.Done() }
+
+// login is how a client reaches a listener that is closed to others.
+func login(config *sarama.Config, arguments []string) {
+	if len(arguments) == 0 {
+		return
+	}
+	ca, err := os.ReadFile(arguments[1])
+	check(err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, &tls.Config{RootCAs: pool}
+	config.Net.SASL.Enable, config.Net.SASL.Mechanism = true, sarama.SASLMechanism(arguments[0])
+	config.Net.SASL.User, config.Net.SASL.Password = os.Getenv("SASL_USER"), os.Getenv("SASL_PASSWORD")
+	hash := map[string]scram.HashGeneratorFcn{
+		"SCRAM-SHA-256": scram.SHA256, "SCRAM-SHA-512": scram.SHA512,
+	}[arguments[0]]
+	config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient {
+		return &conversation{hash: hash}
+	}
+}
+
 func main() {
 	bootstrap, topic := []string{os.Args[1]}, os.Args[2]
 	count, err := strconv.Atoi(os.Args[3])
@@ -55,6 +97,7 @@ func main() {
 	config.Producer.Return.Successes = true
 	config.Net.MaxOpenRequests = 1
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	login(config, os.Args[4:])
 	producer, err := sarama.NewSyncProducer(bootstrap, config)
 	check(err)
 	for i := 0; i < count; i++ {

@@ -2,7 +2,10 @@ module headrace.test/family
 
 go 1.21
 
-require github.com/IBM/sarama v1.29.1
+require (
+	github.com/IBM/sarama v1.29.1
+	github.com/xdg-go/scram v1.1.2
+)
 
 require (
 	github.com/davecgh/go-spew v1.1.1 // indirect
@@ -19,8 +22,11 @@ require (
 	github.com/klauspost/compress v1.12.2 // indirect
 	github.com/pierrec/lz4 v2.6.0+incompatible // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20201227073835-cf1acfcdf475 // indirect
-	golang.org/x/crypto v0.0.0-20210616213533-5ff15b29337e // indirect
-	golang.org/x/net v0.0.0-20210614182718-04defd469f4e // indirect
+	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
+	github.com/xdg-go/stringprep v1.0.4 // indirect
+	golang.org/x/crypto v0.0.0-20210921155107-089bfa567519 // indirect
+	golang.org/x/net v0.0.0-20220722155237-a158d28d115b // indirect
+	golang.org/x/text v0.3.8 // indirect
 )
 
 replace github.com/IBM/sarama => github.com/Shopify/sarama v1.29.1
