@@ -204,6 +204,28 @@ def test_an_edit_is_believed_if_it_comes_from_where_its_letter_comes_from(
     assert read(topic).isEmpty()
 
 
+def test_letters_of_more_topics_than_a_state_can_hold_are_redriven_in_parts(
+    broker, topic, dead, spark, read
+):
+    """What a job stores is metadata of an offset, of which brokers take 4,096 characters. Names
+    that no topic has are no topics."""
+    others = [f"{topic}-{n}-{'x' * 180}" for n in range(30)]
+    for name in others:
+        create_topic(broker, name, 1, {"retention.ms": "-1"})
+    named = [*others, "no topic's name", "y" * 5_000, "line\n", ".", topic]
+    publish(broker, dead, [(n, share(name, n)) for n, name in enumerate(named)])
+    with pytest.raises(OptionInvalid, match="Redrive some of them first"):
+        run_redrive(RedriveConfig(Connection(broker), dead), spark=spark)
+    one = RedriveConfig(Connection(broker), dead, where=f"origin_topic = '{topic}'")
+    assert run_redrive(one, spark=spark).by_topic == {topic: 1, dead: len(named) - 1}
+    many = RedriveConfig(Connection(broker), dead, drop=f"origin_topic RLIKE '^{topic}-[12]'")
+    assert plan_redrive(many, spark=spark)["outcomes"] == {
+        "sent": {name: 1 for name in others if name[len(topic) + 1] not in "12"},
+        "dropped": {dead: 22},
+        "kept: no such topic": {dead: 4},
+    }
+
+
 CHILD = """
 import sys
 from headrace.pipeline.jobs.redrive import RedriveConfig, run_redrive

@@ -133,3 +133,26 @@ def test_quality_and_replay_answer_with_figures(broker, numbered_topic, tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["written"] == 30
+
+
+def test_options_that_contradict_each_other_are_refused_before_spark_starts(broker, topic):
+    replay = ("replay", topic, "--to", topic)
+    for given, said in (
+        (("--since", "2014-01-01", "--until", "2013-01-01"), "--since is after --until"),
+        (("--pause-max", "1m"), "--pause-max has no effect without --speed"),
+    ):
+        done = headrace(broker, *replay, *given)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_an_error_of_sql_or_of_ours_is_said_in_two_lines(broker, topic):
+    target = f"{topic}-again"
+    create_topic(broker, target, 1, {"retention.ms": "-1"})
+    replay = ("replay", topic, "--to", target, "--dry-run", "--master", "local[1]", "--sql")
+    for sql, said in (
+        ("SELECT nope FROM records", "UNRESOLVED_COLUMN"),
+        ("SELECT 1 AS value, 2 AS headers FROM records", "DATATYPE_MISMATCH"),
+    ):
+        done = headrace(broker, *replay, sql)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+        assert len(done.stderr.splitlines()) == 2, done.stderr

@@ -261,6 +261,22 @@ def test_expectations_that_cannot_be_read_are_refused(text):
         parse_expectations(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("[t]\nrequired = 'body.id'", r"required of t must be a list"),
+        ("[t]\nunique = 'body.id'", r"unique of t must be a list"),
+        ("[t]\ncolumns = ['id BIGINT']", r"columns of t must be a text"),
+        ("[t]\nchecks = 'key IS NOT NULL'", r"checks of t must be a table"),
+        ("[t]\nranges = {a = 5}", r"range 'a' of t must be \[LEAST, MOST\], not 5"),
+        ("[t]\nfresh_within_s = '15m'", r"a number of seconds, not '15m'"),
+    ],
+)
+def test_an_expectation_of_another_shape_is_refused_with_the_one_that_it_has(text, shape):
+    with pytest.raises(OptionInvalid, match=shape):
+        parse_expectations(text)
+
+
 def test_latencies_are_those_of_the_messages(broker, topic, spark, table, window_of, records_of):
     results = f"{topic}-results"
     create_topic(broker, results, 1, {"retention.ms": "-1"})

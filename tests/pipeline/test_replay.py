@@ -1,5 +1,6 @@
 """A replay writes each record once, in the order of its key, at the speed that was asked for."""
 
+import itertools
 import subprocess
 import sys
 import time
@@ -9,8 +10,8 @@ from confluent_kafka import Producer
 
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay
-from headrace.pipeline.jobs.windows import Bounds, Connection
+from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay, slices
+from headrace.pipeline.jobs.windows import Bounds, Connection, Window
 
 START_MS = 1_700_000_000_000
 
@@ -123,6 +124,28 @@ def test_a_replay_at_twice_the_speed_takes_half_the_time(broker, topic, target, 
         assert numbers == sorted(numbers), key
     arrived = {int(bytes(row.value)): row.timestamp.timestamp() for row in rows}
     assert 8 <= arrived[239] - arrived[0] <= 10 + report.late_ms_max / 1000 + 5
+
+
+def test_one_wrong_time_does_not_hold_up_a_replay_at_a_speed(spark):
+    """Partition 0 begins in 1970, and one record of partition 1 is of 2149."""
+    times = {0: [1, *range(10, 60)], 1: [*range(10, 30), 126 * 365 * 86_400, *range(31, 60)]}
+    rows = [
+        ("t", partition, offset, START_MS + (second * 1000 if offset or partition else -START_MS))
+        for partition, seconds in times.items() for offset, second in enumerate(seconds)
+    ]  # fmt: skip
+    columns = "topic string, partition int, offset bigint, ms bigint"
+    records = spark.createDataFrame(rows, columns)
+    records = records.selectExpr("*", "timestamp_millis(ms) AS timestamp")
+    window = Window({"t": {"0": 0, "1": 0}}, {"t": {"0": 51, "1": 50}}, {})
+    cut = slices(records, window, 1.0, 600_000)
+    due = [due_ms for due_ms, _ in cut]
+    assert due == sorted(set(due))
+    assert (due[0], due[1]) == (0, 600_000)
+    assert due[-1] == 600_000 + 50_000 - 2_000, "then at the pace of the others"
+    assert cut[-1][1] == window.end
+    assert all(late - early == 2_000 for early, late in itertools.pairwise(due[1:]))
+    reached = {due_ms: ends["t"] for due_ms, ends in cut}
+    assert reached[600_000 + 20_000]["1"] in range(20, 24)
 
 
 CHILD = """

@@ -5,11 +5,13 @@ import sys
 import time
 from collections import Counter
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from tests.pipeline.test_delivery_proof import PARTITIONS, publish
 
 from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.delivery_proof import DeliveryConfig, Sent, prove_delivery
 from headrace.pipeline.jobs.resend import ResendConfig, plan_resend, run_resend
@@ -102,3 +104,9 @@ def test_equal_records_are_counted_and_a_kill_doubles_none(broker, topic, spark,
     assert Counter(bytes(row.value) for row in read(target).collect()) == Counter(values)
     again = ResendConfig(Connection(broker), target, source=topic, job=f"{target}-again")
     assert plan_resend(again, spark=spark)["missing"] == 0, "copies are known by their content"
+
+
+def test_a_table_that_is_not_there_is_named(broker, topic, spark):
+    resend = ResendConfig(Connection(broker), topic, table="shop.nosuch")
+    with pytest.raises(OptionInvalid, match=r"no table headrace\.shop\.nosuch in the warehouse"):
+        plan_resend(resend, spark=spark)

@@ -5,7 +5,6 @@ Invariants: Spark is imported only when a job runs, and only through `headrace.p
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,30 +26,22 @@ from headrace.cli.pipeline_session import (
     job_module,
     reading_job,
     reads_of,
+    spark_failures,
     stop_on_interrupt,
 )
 from headrace.cli.pipeline_tables import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from headrace.cli.session import CliSession
 
 
-@contextmanager
-def _with_next_step(table: str, warehouse: Any) -> Iterator[None]:
-    """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith("pyspark."):
-            raise
-        said = str(error).strip().splitlines()[:1]
-        raise CommandFailed(
-            f"Spark failed: {''.join(said).rstrip('.')}",
-            f"Check that {table} is in the warehouse {warehouse}: archive, maintain"
-            " and reconcile need the same --table, --warehouse and --catalog",
-        ) from error
+def _with_next_step(table: str, warehouse: Any) -> AbstractContextManager[None]:
+    return spark_failures(
+        f"Check that {table} is in the warehouse {warehouse}: archive, maintain and reconcile need"
+        " the same --table, --warehouse and --catalog"
+    )
 
 
 @click.group()

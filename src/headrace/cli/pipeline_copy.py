@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.duration import Duration
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say
@@ -89,6 +90,8 @@ class TimesType(click.ParamType[Any]):
               help="Filter and reshape; selects value, key, headers and timestamp.")  # fmt: skip
 @click.option("--speed", type=SpeedType(), default="full", show_default=True,
               help="1x is the original pace, by the records' timestamps.")  # fmt: skip
+@click.option("--pause-max", type=Duration(), default="1h", show_default=True,
+              help="With --speed: do not wait longer than this for the next record.")  # fmt: skip
 @RATE
 @click.option("--times", type=TimesType(), default="keep", show_default=True,
               help="Timestamps: keep, now, or a shift such as +2h.")  # fmt: skip
@@ -117,11 +120,14 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     )
     if options["speed"] is not None and options["rate"] is not None:
         raise CommandFailed("--speed and --rate exclude each other", "Use one of them", USAGE)
+    if options["speed"] is None:
+        refuse_inert("without --speed", "pause_max")
     job = job_module("jobs.replay")
     names = ("target", "sql", "speed", "times", "keep_partitions", "job", "chunk_records")
     bounds = bounds_of(options)
     config = job.ReplayConfig(
         connection_of(session), topic, bounds=bounds, rate_per_s=options["rate"],
+        pause_max_ms=int(options["pause_max"] * 1000),
         **{name: options[name] for name in names},
     )  # fmt: skip
     result = _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)

@@ -415,7 +415,11 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
             "See all with --json, or in a table with --violations",
         )
     if not report.checked:
-        raise CommandFailed(f"{topic} has no records in this range", "Check it", UNKNOWN)
+        raise CommandFailed(
+            f"{topic} has no records in this range: nothing was checked",
+            "Check the range, and that the topic's producers run",
+            UNKNOWN,
+        )
 
 
 @click.command()

@@ -148,6 +148,8 @@ def bounds_of(options: dict[str, Any]) -> Any:
             "Use --since and --until, or --from-offsets and --to-offsets",
             USAGE,
         )
+    if since is not None and until is not None and since > until:
+        raise CommandFailed("--since is after --until; nothing was read", "Swap them", USAGE)
     return job_module("jobs.windows").Bounds(since, until, start, end)
 
 
@@ -187,8 +189,10 @@ def spark_for(
         settings=dict.fromkeys(paths, jars),
     )  # fmt: skip
     spark = sessions.make_session(config)
+    running = job_module("jobs.running")
+    running.hush()
     try:
-        shown = watching("Spark tasks", job_module("jobs.running").tasks_of(spark))
+        shown = watching("Spark tasks", running.tasks_of(spark))
         with nullcontext() if counts_itself else shown:
             yield spark
     finally:
@@ -196,7 +200,7 @@ def spark_for(
 
 
 @contextmanager
-def _spark_failures() -> Iterator[None]:
+def spark_failures(step: str) -> Iterator[None]:
     """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
     try:
         yield
@@ -204,11 +208,12 @@ def _spark_failures() -> Iterator[None]:
         if not type(error).__module__.startswith("pyspark."):
             raise
         ours = job_module("jobs.running").cause_of(error)
+        if ours is not None:
+            raise CommandFailed(
+                ours.rstrip("."), "Once this is corrected, the same command continues"
+            ) from error
         said = str(error).strip().splitlines()[:1]
-        raise CommandFailed(
-            ours or f"Spark failed: {''.join(said).rstrip('.')}",
-            "Check the SQL, and that the tables are in --warehouse; the same command continues",
-        ) from error
+        raise CommandFailed(f"Spark failed: {''.join(said).rstrip('.')}", step) from error
 
 
 def keep_result(
@@ -264,5 +269,6 @@ def restarted(job: Callable[[], Any], what: str) -> Any:
 
     Raises CommandFailed where Spark fails for another reason.
     """
-    with _spark_failures():
+    with spark_failures("Check the SQL, and that the tables are in --warehouse; the same command"
+                        " continues"):  # fmt: skip
         return job_module("restarts").with_restarts(job, what)

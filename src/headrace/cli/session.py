@@ -210,6 +210,7 @@ class CliSession:
 
     def describe_topics(self, names: list[str]) -> dict[str, Any]:
         """Describe the named topics. Raises CommandFailed (not found) if one does not exist."""
+        names = [*dict.fromkeys(names)]
         futures = self.admin().describe_topics(
             kafka().TopicCollection(names), request_timeout=self.timeout_s
         )

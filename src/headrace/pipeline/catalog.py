@@ -11,7 +11,7 @@ import json
 import os
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.pipeline.errors import (
     CATALOG_REFUSALS,
@@ -136,6 +136,9 @@ class Ancestry(NamedTuple):
         return snapshot_id in self.ids or sequence <= self.oldest_sequence
 
 
+_LOCK: Final = ".catalog.lock"
+
+
 def open_catalog(warehouse: Warehouse) -> Any:
     """The shared catalog, opened with pyiceberg. Raises CatalogUnavailable, OptionInvalid."""
     if warehouse.rest:
@@ -144,9 +147,18 @@ def open_catalog(warehouse: Warehouse) -> Any:
         with _answering(warehouse.rest):
             return RestCatalog(warehouse.catalog, **warehouse.python_properties())
     from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import DatabaseError, OperationalError
 
-    with creating(warehouse):
-        return SqlCatalog(warehouse.catalog, **warehouse.python_properties())
+    try:
+        with creating(warehouse):
+            return SqlCatalog(warehouse.catalog, **warehouse.python_properties())
+    except DatabaseError as error:
+        if isinstance(error, OperationalError):  # its lock, or the disk
+            raise
+        raise OptionInvalid(
+            f"{warehouse.catalog_file} is no catalog of tables: {error.orig}. Nothing was read or"
+            " written. Restore the file, or give another warehouse."
+        ) from error
 
 
 @contextmanager
@@ -179,8 +191,8 @@ def _first_line(error: Exception) -> str:
 def creating(warehouse: Warehouse) -> Iterator[None]:
     """Hold the lock under which the catalog's own tables, and namespaces, are created: pyiceberg
     and Iceberg look whether they are there, and then create them."""
-    warehouse.folder.mkdir(parents=True, exist_ok=True)
-    with (warehouse.folder / ".catalog.lock").open("a") as lock:
+    warehouse.make_folder(_LOCK)
+    with (warehouse.folder / _LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

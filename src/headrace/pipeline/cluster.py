@@ -383,7 +383,10 @@ def _resolve(
         return cluster.latest(partitions)
     for topic, partition, _ in walk(boundary):
         if offset_of(partitions, topic, partition, -1) < 0:
-            raise OptionInvalid(f"Offsets name {topic}-{partition}, which is not subscribed.")
+            raise OptionInvalid(
+                f"Offsets name {topic}-{partition}, which is not read: these are"
+                f" {', '.join(f'{t}-{p}' for t, p, _ in [*walk(partitions)][:10])}."
+            )
     asked = build([(t, p, offset_of(boundary, t, p, unnamed)) for t, p, _ in walk(partitions)])
     first = cluster.earliest(partitions) if _has(asked, EARLIEST) else {}
     last = cluster.latest(partitions) if _has(asked, LATEST) else {}

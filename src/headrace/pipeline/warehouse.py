@@ -95,6 +95,18 @@ class Warehouse:
         """Whether data files may be in S3, or in what only a REST catalog knows."""
         return bool(self.rest) or self.objects.startswith("s3:")
 
+    def make_folder(self, mark: str = "") -> None:
+        """Make the folder, and the empty file `mark` in it. Raises OptionInvalid."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if mark:
+                (self.folder / mark).open("a").close()
+        except OSError as error:
+            raise OptionInvalid(
+                f"The warehouse {self} cannot be used: {error.strerror}: {error.filename}. Nothing"
+                " was read or written. Give a directory in which this machine can make files."
+            ) from error
+
     def spark_settings(self) -> dict[str, str]:
         """Spark's settings of the catalog."""
         prefix = f"spark.sql.catalog.{self.catalog}"
@@ -132,7 +144,7 @@ class Warehouse:
         }
 
     def _sqlite_properties(self) -> dict[str, str]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         remote = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if self.is_remote else {}
         return {
             "type": "jdbc",

@@ -265,6 +265,20 @@ def test_a_warehouse_at_an_unknown_uri_is_refused_and_no_folder_made(tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_can_be_no_warehouse_is_refused_with_the_next_step(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "warehouse"):
+        for use in (Warehouse.spark_settings, open_catalog):
+            with pytest.raises(OptionInvalid, match=r"cannot be used: .*file.* Give a directory"):
+                use(Warehouse(place))
+
+
+def test_a_file_that_is_no_catalog_is_refused(tmp_path):
+    (tmp_path / "catalog.db").write_bytes(b"something else" * 100)
+    with pytest.raises(OptionInvalid, match=r"catalog\.db is no catalog of tables"):
+        open_catalog(Warehouse(tmp_path))
+
+
 def test_a_catalog_in_a_directory_knows_files_in_s3(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-shown")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pipeline.catalog import Ancestry, kept_offsets, recorded_offsets, recorded_topic_ids
+from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.planning import Offsets, larger, offset_of, walk
 from headrace.pipeline.publishing import java_table
 
@@ -54,8 +55,14 @@ class Outside:
 
 
 def read_pinned_table(spark: Any, table: TableName) -> PinnedTable:
-    """The table as it is now, whatever is committed later. Raises TableUnusable."""
+    """The table as it is now, whatever is committed later. Raises OptionInvalid if it is not
+    there."""
     name = table.in_spark
+    if not spark.catalog.tableExists(name):
+        raise OptionInvalid(
+            f"There is no table {name} in the warehouse. Nothing was read or written. Check both"
+            " names; the first run of an archive creates the table."
+        )
     main = spark.table(f"{name}.refs").where("name = 'main'").first()
     reader = spark.read
     if main is not None:

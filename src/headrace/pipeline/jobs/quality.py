@@ -19,9 +19,18 @@ from headrace.pipeline.publishing import replace_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import UnionType
 
 SAMPLES_MAX: Final = 5
-_KNOWN: Final = ("name", "columns", "required", "ranges", "unique", "checks", "fresh_within_s")
+_KNOWN: Final[dict[str, tuple[type | UnionType, str]]] = {
+    "name": (str, "a text"),
+    "columns": (str, 'a text, such as "id BIGINT"'),
+    "required": (list, 'a list, such as ["body.id"]'),
+    "ranges": (dict, 'a table, such as "body.id" = [0, 1000]'),
+    "unique": (list, 'a list, such as ["body.id"]'),
+    "checks": (dict, 'a table, such as "has a key" = "key IS NOT NULL"'),
+    "fresh_within_s": (int | float, "a number of seconds"),
+}
 VIOLATION_COLUMNS: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, expectation string,"
     " detail string"
@@ -55,21 +64,38 @@ def parse_expectations(text: str, name: str = "") -> dict[str, Expectations]:
     try:
         document = tomllib.loads(text)
         return {
-            topic: _expectations(topic, {"name": name, **one}) for topic, one in document.items()
+            topic: _expectations(topic, {"name": name, **_table(topic, one)})
+            for topic, one in document.items()
         }
-    except (tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
+    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
         raise OptionInvalid(f"The expectations cannot be read: {error}.") from error
 
 
+def _table(topic: str, one: Any) -> dict[str, Any]:
+    if not isinstance(one, dict):
+        raise OptionInvalid(f"{topic} must be a table of expectations, [{topic}], not {one!r}.")
+    return one
+
+
 def _expectations(topic: str, one: dict[str, Any]) -> Expectations:
-    unknown = sorted(set(one) - set(_KNOWN))
-    if unknown:
-        raise OptionInvalid(
-            f"Unknown expectation {unknown[0]!r} of {topic} (known: {', '.join(_KNOWN)})."
-        )
+    for field_name, value in one.items():
+        if field_name not in _KNOWN:
+            raise OptionInvalid(
+                f"Unknown expectation {field_name!r} of {topic} (known: {', '.join(_KNOWN)})."
+            )
+        kind, shape = _KNOWN[field_name]
+        if not isinstance(value, kind):
+            raise OptionInvalid(
+                f"The expectation {field_name} of {topic} must be {shape}, not {value!r}."
+            )
     ranges = {}
-    for expression, (least, most) in one.get("ranges", {}).items():
-        ranges[expression] = (_bound(least), _bound(most))
+    for expression, bounds in one.get("ranges", {}).items():
+        if not isinstance(bounds, list) or len(bounds) != 2:
+            raise OptionInvalid(
+                f"The range {expression!r} of {topic} must be [LEAST, MOST], not {bounds!r};"
+                ' "" is no bound.'
+            )
+        ranges[expression] = (_bound(bounds[0]), _bound(bounds[1]))
     return Expectations(
         name=str(one["name"]),
         columns=one.get("columns"),

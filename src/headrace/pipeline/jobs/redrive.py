@@ -9,6 +9,7 @@ unknown or has been deleted.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,9 @@ from headrace.pipeline.jobs.windows import (
 from headrace.pipeline.options import parse_sink
 from headrace.pipeline.planning import build, offset_of, walk
 from headrace.pipeline.target import KafkaTopics
+from headrace.records.identifiers import is_topic_name
 from headrace.records.letters import REDRIVES
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +48,9 @@ if TYPE_CHECKING:
 
 GROUP: Final = "headrace-redrive"  # do not change: stored, and that of `headrace dead redrive`
 EDITABLE: Final = ("key", "value")
-_TOPICS_MAX: Final = 40
+_NAMES_MAX: Final = 1_000
+_COUNTS_CHARS_MAX: Final = 3_500
+"""Of the topics in a job's state, which is metadata of offsets: brokers take 4,096 characters."""
 SEND, DROP, KEEP = "sent", "dropped", "kept"
 LOOPS, NO_ORIGIN, NO_TOPIC = "kept: loops", "kept: no origin", "kept: no such topic"
 
@@ -153,22 +158,28 @@ def _checked_window(config: RedriveConfig, spark: Any) -> Window:
 
 
 def _destinations(config: RedriveConfig, spark: Any) -> dict[str, int]:
-    """The partition counts of the topics that letters name as their origin and that exist."""
-    names = [config.target]
+    """The partition counts of the topics that exist, of those that letters go to."""
+    named = [config.target]
     if config.target is None:
         letters = letters_of(read_window(spark, config.connection, _window(config)))
-        rows = letters.select("origin_topic").where("origin_topic IS NOT NULL").distinct()
-        names = [row["origin_topic"] for row in rows.limit(_TOPICS_MAX + 1).collect()]
-    if len(names) > _TOPICS_MAX:
-        raise OptionInvalid(
-            f"The letters came from more than {_TOPICS_MAX} topics. Nothing was written. Redrive"
-            " some of them first, for example --where \"origin_topic = 'orders'\"."
+        sent = letters.where(
+            f"coalesce({config.where}, false) AND NOT coalesce({config.drop}, false)"
         )
-    cluster = config.connection.cluster
-    found = cluster.describe([name for name in names if name is not None])
+        rows = sent.where("length(origin_topic) < 300").select("origin_topic").distinct()
+        named = [row["origin_topic"] for row in rows.limit(_NAMES_MAX + 1).collect()]
+    # A letter may say anything.
+    names = [name for name in named if name is not None and is_topic_name(name_in(name))]
+    found = config.connection.cluster.describe(names)
     if config.target is not None and config.target not in found:
         raise OptionInvalid(f"There is no topic {config.target!r} on this broker.")
-    return {name: facts.partition_count for name, facts in sorted(found.items())}
+    counts = {name: facts.partition_count for name, facts in sorted(found.items())}
+    if len(named) > _NAMES_MAX or len(json.dumps(counts)) > _COUNTS_CHARS_MAX:
+        raise OptionInvalid(
+            f"The letters to send came from too many topics for one run ({len(named)}). Nothing was"
+            " written. Redrive some of them first, for example"
+            " --where \"origin_topic = 'orders'\"."
+        )
+    return counts
 
 
 def _decided(config: RedriveConfig, spark: Any, window: Window, note: dict[str, Any]) -> Any:

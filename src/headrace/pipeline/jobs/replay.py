@@ -2,7 +2,8 @@
 
 Invariants: exactly once per job name, across restarts (`transfer.py`); key order is that of the
 log. At a speed, a record is due when the largest timestamp up to it in its partition says so, so
-records out of time order are never overtaken.
+records out of time order are never overtaken. One wrong timestamp does not hold up the rest: a
+record is never later than the one after it, and pauses have a limit.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ GROUP: Final = "headrace-replay"
 STEP_MS: Final = 2_000
 """How often a paced replay writes."""
 SLICES_MAX: Final = 500_000
+PAUSE_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What to replay. `sql` selects from the view `records`; `speed` 1.0 is the original pace and
-    None as fast as possible; `times`: keep, now (of writing), or the shift in ms."""
+    """What to replay. `sql` selects from the view `records`; `speed` 1.0 is the original pace, but
+    for pauses of more than `pause_max_ms`, and None as fast as possible; `times`: keep, now (of
+    writing), or the shift in ms."""
 
     connection: Connection
     topic: str
@@ -55,6 +58,7 @@ class ReplayConfig:
     bounds: Bounds = WHOLE_LOG
     sql: str = "SELECT * FROM records"
     speed: float | None = None
+    pause_max_ms: int = PAUSE_MAX_MS
     rate_per_s: float | None = None
     times: Literal["keep", "now"] | int = "keep"
     keep_partitions: bool = False
@@ -127,7 +131,8 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
         speed = config.speed
 
         def cuts(window: Window) -> list[tuple[int, Offsets]]:
-            return slices(read_window(spark, config.connection, window), window, speed)
+            records = read_window(spark, config.connection, window)
+            return slices(records, window, speed, config.pause_max_ms)
 
     return Copy(
         config.connection,
@@ -166,7 +171,9 @@ def reshape(config: ReplayConfig, records: Any) -> Any:
     return rows.selectExpr(*kept)
 
 
-def slices(records: Any, window: Window, speed: float) -> list[tuple[int, Offsets]]:
+def slices(
+    records: Any, window: Window, speed: float, pause_max_ms: int = PAUSE_MAX_MS
+) -> list[tuple[int, Offsets]]:
     """Cut a window by time: (due time in ms from the start, end offsets), in order of time.
 
     Raises OptionInvalid for more than `SLICES_MAX` slices.
@@ -174,12 +181,14 @@ def slices(records: Any, window: Window, speed: float) -> list[tuple[int, Offset
     from pyspark.sql.functions import expr
 
     width = max(1, int(STEP_MS * speed))
+    in_order = "PARTITION BY topic, partition ORDER BY offset"
     timed = records.selectExpr(
         "topic",
         "partition",
         "offset",
-        "max(unix_millis(timestamp)) OVER (PARTITION BY topic, partition ORDER BY offset) AS at",
-    )
+        f"min(unix_millis(timestamp)) OVER ({in_order} ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)"
+        " AS time_ms",
+    ).selectExpr("*", f"max(time_ms) OVER ({in_order}) AS at")
     first = timed.agg(expr("min(at)")).first()[0]
     if first is None:
         return []
@@ -197,9 +206,10 @@ def slices(records: Any, window: Window, speed: float) -> list[tuple[int, Offset
             " shorter range, or faster (--speed)."
         )
     found: list[tuple[int, Offsets]] = []
-    reached = window.start
+    reached, due_ms, last = window.start, 0, 0
     for row in rows:
-        due_ms = int(row["slice"]) * STEP_MS
+        due_ms += min((int(row["slice"]) - last) * STEP_MS, pause_max_ms)
+        last = int(row["slice"])
         reached = larger(reached, build([(row["topic"], row["partition"], row["end"])]))
         if found and found[-1][0] == due_ms:
             found.pop()
