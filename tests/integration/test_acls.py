@@ -36,8 +36,12 @@ from tests.waiting import wait_until
 from headrace.cli.main import cli
 from headrace.cli.produce import Delivery
 from headrace.dev_cluster.ports import free_port
+from headrace.pipeline.errors import ProgressRefused
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import GROUP
+from headrace.pipeline.jobs.transfer import JobMarks, JobState
+from headrace.pipeline.jobs.windows import Connection, Window
+from headrace.pipeline.restarts import is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,6 +266,27 @@ def test_a_service_of_tables_that_may_not_join_its_group_says_so_until_it_may():
         assert (lease.owned, lease.problem) == ({"kept"}, "")
     finally:
         lease.close()
+
+
+@pytest.mark.usefixtures("served")
+def test_a_job_that_may_not_keep_its_progress_ends_with_the_reason():
+    """Not after ten restarts: no restart gives it the right."""
+    admin_of(ADDRESSES[0]).create_topics([NewTopic("copied", 1)])["copied"].result(TIMEOUT_S)
+    add_user("copier")
+    user = ("--principal", "User:copier", "--operation", "READ")
+    run("acl", "add", *user, "--topic", "copied")
+    marks = JobMarks(Connection(ADDRESSES[1], settings_of("copier")), "headrace-replay.copied")
+    ends = {"copied": {"0": 5}}
+    state = JobState("spec", Window({"copied": {"0": 0}}, ends, {}), ends, {})
+    for ask in (marks.read, lambda: marks.write(state)):
+        with pytest.raises(
+            ProgressRefused, match=r"group headrace-replay\.copied.* READ"
+        ) as failed:
+            ask()
+        assert not is_passing(failed.value)
+    run("acl", "add", *user, "--group", "headrace-replay.", "--prefix")
+    marks.write(state)
+    assert marks.read() == state
 
 
 @pytest.mark.usefixtures("served")

@@ -85,6 +85,10 @@ class DeliveryFailed(Retriable):
     """The broker did not acknowledge a record of the sink."""
 
 
+class ProgressRefused(Rejected):
+    """The broker refuses to store or to show a writer's progress, however often it is asked."""
+
+
 class DeliveryInDoubt(Fatal):
     """It can no longer be determined which rows of a micro-batch are written."""
 

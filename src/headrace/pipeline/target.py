@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.pipeline.cluster import ClusterClient, is_compacted
 from headrace.pipeline.delivery import Bounds, TopicTraits
 from headrace.pipeline.direct_writer import DirectWriter, is_possible
-from headrace.pipeline.errors import DeliveryFailed, OptionInvalid
+from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, ProgressRefused
 from headrace.pipeline.library_writer import LibraryWriter
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
@@ -30,6 +30,11 @@ NO_ATTRIBUTES = ("", "false", "ignore", "refuse")
 """The values of the topic setting with which reserved headers have no effect."""
 _BATCH_BYTES_UNKNOWN = 262_144
 """For a topic whose settings this client may not read."""
+_REFUSALS = frozenset({
+    "GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+    "INVALID_GROUP_ID", "OFFSET_METADATA_TOO_LARGE", "SASL_AUTHENTICATION_FAILED",
+    "_AUTHENTICATION",
+})  # fmt: skip
 _TIMESTAMP_SET = 1  # librdkafka's TIMESTAMP_CREATE_TIME
 
 
@@ -206,9 +211,18 @@ def _batch_limit(configuration: dict[str, str]) -> int:
     return _BATCH_BYTES_UNKNOWN if found is None else max(1, int(found))
 
 
-def _marks_failed(group: str, what: str, error: object) -> DeliveryFailed:
+def _marks_failed(group: str, what: str, error: object) -> DeliveryFailed | ProgressRefused:
+    from confluent_kafka import KafkaException
+
+    code = error.args[0] if isinstance(error, KafkaException) else error
+    text = str(code.str() if hasattr(code, "str") else code or "no answer").rstrip(".")
+    if hasattr(code, "name") and code.name() in _REFUSALS:
+        return ProgressRefused(
+            f"The progress of group {group} was not {what}: {text}. Nothing more is written. Allow"
+            " this client to READ the group (of a job also by its prefix) and the topics in it; the"
+            " same command continues."
+        )
     return DeliveryFailed(
-        f"The marks of group {group} were not {what}: {error}. The batch is not"
-        " committed; the task is retried. Is the broker up, and is this client"
-        " authorized for the group?"
+        f"The marks of group {group} were not {what}: {text}. The batch is not"
+        " committed; the task is retried. Is the broker up?"
     )

@@ -72,7 +72,7 @@ class JobMarks:
         self.group = group
 
     def read(self) -> JobState | None:
-        """The stored state, or None. Raises DeliveryFailed."""
+        """The stored state, or None. Raises DeliveryFailed, ProgressRefused."""
         with self._topics() as topics:
             found = topics.marks(self.group)
         marks = {place: (offset, _parsed(text)) for place, (offset, text) in found.items()}
@@ -92,7 +92,7 @@ class JobMarks:
         return JobState(spec, Window(build(starts), build(ends), ids), build(chunks), note)
 
     def write(self, state: JobState) -> None:
-        """Store the state, atomically. Raises DeliveryFailed."""
+        """Store the state, atomically. Raises DeliveryFailed, ProgressRefused."""
         marks = {}
         for topic, partition, end in walk(state.window.end):
             start = offset_of(state.window.start, topic, partition, 0)
