@@ -949,7 +949,8 @@ def test_a_broker_that_accepts_and_does_not_answer_is_said_and_asked_again(brows
         page.clock.install()
         for path, seconds in (("**/v1/session", 15), ("**/v1/groups?*", 90)):
             page.route(path, lambda _route: None)
-            page.reload(wait_until="commit")
+            with page.expect_request(path):  # its time begins
+                page.reload(wait_until="commit")
             page.locator("main").get_by_text("Loading").wait_for()
             page.clock.fast_forward(seconds * 1_000)
             page.get_by_role("alert").get_by_text("has not answered").wait_for()
