@@ -2,12 +2,14 @@
 
 Invariants: a large answer counts from the moment at which it is read until the operating system has
 taken it (`connection_memory`). Records are read while there is room; other requests for records
-wait for it, tenants, users and connections in turns. While memory is short, clients that read
-nothing are disconnected, so that nobody waits for them.
+wait for it, tenants, users and connections in turns, for WAIT_S at most: then they get little, so
+that clients that read slowly keep nobody waiting. Those that read nothing are disconnected.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.connection_memory import COUNTED_BYTES_MIN, ResponseMemory
@@ -16,13 +18,13 @@ from headrace.http.connection import HttpConnection
 from headrace.runtime.loop_turns import SLOW_NS, FairQueue, admit, wait_in
 
 if TYPE_CHECKING:
-    import asyncio
-
     from headrace.broker.services.connection_memory import Holder
     from headrace.runtime.loop_turns import Path
 
 FULL: Final = 4
 """Memory is full while less than this fraction is left: what is read grows as JSON."""
+WAIT_S: Final = 1.0
+"""For room. Clients that have stood still for about as long are disconnected meanwhile."""
 
 
 class AnswerMemory(ResponseMemory):
@@ -39,10 +41,13 @@ class AnswerMemory(ResponseMemory):
 
     async def wait_for_room(self, path: Path) -> None:
         """Wait while it is full. The caller holds what it takes at once."""
-        if self._waiting:
-            await wait_in(self._waiting, path)
-        while self.is_full:  # others may have been resumed at the same time
-            await wait_in(self._waiting, path)
+        if not self.is_full and not self._waiting:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                await wait_in(self._waiting, path)
+                while self.is_full:  # others may have been resumed at the same time
+                    await wait_in(self._waiting, path)
 
     def release(self, holder: Holder, size: int) -> None:
         """See ConnectionMemory."""

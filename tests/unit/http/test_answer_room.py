@@ -13,6 +13,7 @@ from tests.unit.http.http_rig import on_the_web
 from tests.unit.http.served_rig import client, served
 
 from headrace.broker.services import connection_memory
+from headrace.http import answer_room
 from headrace.http.answer_room import AnswerMemory, AnswerRoom
 from headrace.http.connection import CONNECTION, SLICE_BYTES
 from headrace.runtime.loop_turns import BEGUN_MAX
@@ -124,6 +125,31 @@ def test_a_request_waits_for_room_until_what_is_not_read_is_given_up(monkeypatch
             other.send(REQUEST)
             await app.until_answered(2)
             assert app.memory.closed_count >= 1
+            one.close()
+            other.close()
+            await app.until_held(0)
+
+    asyncio.run(scenario())
+
+
+def test_clients_that_read_slowly_keep_nobody_waiting_for_room(monkeypatch: Any) -> None:
+    """They are not disconnected, and others get little."""
+    monkeypatch.setattr(connection_memory, "PATIENCE_S", 1e9)
+    monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
+
+    async def scenario() -> None:
+        async with (
+            answering(SIZE) as (app, address),
+            client(address) as one,
+            client(address) as other,
+        ):
+            one.send(REQUEST)
+            await app.until_answered(1)
+            await app.until_held(SIZE)
+            other.send(REQUEST)
+            await app.until_answered(2)
+            assert app.granted[1] == connection_memory.RESPONSE_BYTES_MIN
+            assert app.memory.closed_count == 0
             one.close()
             other.close()
             await app.until_held(0)
