@@ -328,6 +328,32 @@ def test_latencies_are_those_of_the_messages(broker, topic, spark, table, window
     assert spark.table(name.in_spark).count() == 401
 
 
+def test_events_of_ranges_that_overlap_are_kept_once(broker, topic, spark, table, window_of):
+    """As of a trace of the last day that runs each hour; each run asks for other messages."""
+    sent = [(n % 3, b"k", b"v", START_MS + n, None) for n in range(90)]
+    publish(broker, topic, sent)
+    name, config = TableName.parse(f"headrace.{table}"), TraceConfig(topic)
+    whole = window_of(topic)
+    for start, end in ((0, 20), (10, 30), (0, 30), (10, 30), (5, 6)):
+        window = whole._replace(
+            start={topic: dict.fromkeys("012", start)}, end={topic: dict.fromkeys("012", end)}
+        )
+        records = read_window(spark, Connection(broker), window)
+        done = {"event": "acknowledged", "topic": topic, "partition": 0, "group": "workers",
+                "attempt": 1, "at_ms": START_MS + 1_000}  # fmt: skip
+        asked = [
+            (f"{topic}-0:{n}", {"events": [{**done, "offset": n}]})
+            for n in sorted({start, end - 1})
+        ]
+        events = stored_events(records, config).unionByName(group_events(spark, asked))
+        store_events(events, name, window, spark=spark)
+    rows = spark.table(name.in_spark).collect()
+    stored = Counter((row.partition, row.offset) for row in rows if row.event == "stored")
+    assert stored == Counter((partition, n) for partition in range(3) for n in range(30))
+    acknowledged = Counter(row.offset for row in rows if row.event == "acknowledged")
+    assert acknowledged == Counter([0, 19, 10, 29, 5])
+
+
 def test_a_search_finds_each_message_once_in_the_log_and_in_the_table(
     broker, topic, spark, warehouse, table, records_of
 ):

@@ -243,12 +243,14 @@ def trace_messages(
     window = windows.resolve_window(connection.cluster, (topic,), bounds)
     records = windows.read_window(spark, connection, window)
     events = job.stored_events(records, config)
+    read = [window]
     if options["through"]:
         later = windows.resolve_window(
             connection.cluster, tuple(options["through"]), windows.WHOLE_LOG
         )
         passed = job.stored_events(windows.read_window(spark, connection, later), config)
         events = events.unionByName(passed)
+        read.append(later)
     asked: list[Any] = []
     web, path = Web(session), path_of("topics", topic, "trace")
     for message, partition, offset in job.sampled_positions(
@@ -262,7 +264,7 @@ def trace_messages(
     events = events.unionByName(job.group_events(spark, asked))
     if options["events"] is not None:
         name = job_module("catalog").TableName.parse(options["events"])
-        job.store_events(events, name, window, spark=spark)
+        job.store_events(events, name, *read, spark=spark)
     found: dict[str, Any] = job.summarize(events, config)
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.jobs.headers import number_header, text_header
 from headrace.pipeline.jobs.search import MESSAGE_ID
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted
+from headrace.pipeline.jobs.windows import Window, quoted, within_sql
 from headrace.pipeline.publishing import replace_rows
 from headrace.records.letters import FORMATS, REDRIVES
 
@@ -151,9 +151,22 @@ def summarize(events: Any, config: TraceConfig) -> dict[str, Any]:
         found.unpersist()
 
 
-def store_events(events: Any, table: TableName, window: Window, *, spark: Any) -> None:
-    """Put the events into a table; a repeated run replaces those of its window."""
-    name = quoted(digest_of(window.document()))
+def store_events(events: Any, table: TableName, *windows: Window, spark: Any) -> None:
+    """Put the events into a table, each of them once, whatever ranges of their topics it has seen.
+
+    `windows` are what the records were read from, the range that was asked for first. A record's
+    events replace those of its place. What groups did is kept besides, as each run asks for a
+    sample of messages; a repeated run replaces its own.
+    """
+    from pyspark.sql.functions import col
+
+    name = quoted(digest_of(windows[0].document()))
+    covered = " OR ".join(map(within_sql, windows))
+    replaced = f"window = {name} OR (group_name IS NULL AND ({covered}))"
+    if spark.catalog.tableExists(table.in_spark):
+        kept = spark.table(table.in_spark).where(f"NOT coalesce({replaced}, false)").alias("kept")
+        known = [col(f"new.{one}").eqNullSafe(col(f"kept.{one}")) for one in events.columns]
+        events = events.alias("new").join(kept, known, "left_anti")
     rows = events.selectExpr("*", f"{name} AS window")
     columns = f"{EVENT_COLUMNS}, window string"
-    replace_rows(rows, table, columns, f"window = {name}", spark=spark)
+    replace_rows(rows, table, columns, replaced, spark=spark)
