@@ -53,7 +53,7 @@ class CredentialInvalid(Rejected):
 
 
 class CredentialDuplicate(Rejected):
-    """One request changes the same user twice."""
+    """A user exists already, or one request changes it twice."""
 
 
 class CredentialUnknown(Rejected):
@@ -350,6 +350,10 @@ class LeaderEpochFenced(Retriable):
 
 class LeaderEpochUnknown(Retriable):
     """The client's leader epoch is newer than the broker's."""
+
+
+class BrokerUnknown(Rejected):
+    """No live broker has this id."""
 
 
 class BrokerUnreachable(Retriable):

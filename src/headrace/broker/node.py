@@ -76,6 +76,7 @@ from headrace.broker.services.reassignments import Reassignments
 from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.search import Search
 from headrace.broker.services.services import Services
+from headrace.broker.services.settings_of_brokers import SettingsOfBrokers
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.table_marks import TableMarks
@@ -83,6 +84,7 @@ from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_figures import TopicFigures
 from headrace.broker.services.topic_service import TopicService
 from headrace.broker.services.trace import Tracer
+from headrace.broker.services.user_administration import UserAdministration
 from headrace.broker.shares.dead_letters import DeadLetters
 from headrace.broker.shares.share_group_settings import share_terms
 from headrace.broker.shares.share_groups import ShareGroups
@@ -565,6 +567,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         transaction_checks=node.transaction_checks,
         markers=node.markers,
         settings=node.settings,
+        settings_of_brokers=SettingsOfBrokers(node.settings, cluster, calls),
         configurations=Configurations(topics, configs, node.config, announce),
         quotas=node.quotas,
         fair_shares=FairShares(node.access, node.config),
@@ -580,6 +583,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=node.authentication,
+        users=UserAdministration(node.authentication.logins, node.access, node.randomness),
         connections=ConnectionLimits(
             node.config, node.clock.now_ns, node.tenant_rates.counts, open_files_limit()
         ),

@@ -43,6 +43,7 @@ def config() -> None:
     Examples:
       headrace config list
       headrace config list --broker 2 --all --json
+      headrace config list --for-all
       headrace config get num.partitions
       headrace config set log.retention.ms=7d num.partitions=6 --dry-run
       headrace config set headrace.log.level=debug --broker 2
@@ -94,16 +95,25 @@ def _row(shown: Shown) -> dict[str, Any]:
 @config.command("list")
 @click.option("--broker", type=_ID, default=None, help="Default: the one with the lowest id.")
 @GROUP
+@click.option("--for-all", is_flag=True, help="Only what is set for all brokers.")
 @click.option("--all", "is_all", is_flag=True, help="Include settings with default values.")
 @AS_JSON
 @click.pass_obj
 def list_(
-    session: CliSession, /, broker: int | None, group: str | None, is_all: bool, as_json: bool
+    session: CliSession,
+    /,
+    broker: int | None,
+    group: str | None,
+    for_all: bool,
+    is_all: bool,
+    as_json: bool,
 ) -> None:
     """List the settings of a broker or group with the source of each value."""
-    from headrace.cli.config_requests import describe
+    from headrace.cli.config_requests import ALL_BROKERS, describe
 
-    resource = _resource(session, broker, group)
+    if for_all and (broker, group) != (None, None):
+        raise click.UsageError("--for-all excludes --broker and --group")
+    resource = ALL_BROKERS if for_all else _resource(session, broker, group)
     shown = describe(session, resource)
     # Of a group, values that come from brokers are defaults.
     rows = [
@@ -112,7 +122,7 @@ def list_(
         if is_all or (one.source != "default" if group is None else one.source == "group")
     ]
     if as_json:
-        number = int(resource.name) if group is None else None
+        number = int(resource.name) if group is None and not for_all else None
         print_json(_owner(number, group) | {"settings": rows})
         return
     print_table(
@@ -126,7 +136,11 @@ def list_(
             ]
             for row in rows
         ],
-        f"Broker {resource.name}" if group is None else f"Group {group}",
+        "All brokers"
+        if for_all
+        else f"Broker {resource.name}"
+        if group is None
+        else f"Group {group}",
     )
 
 

@@ -11,6 +11,8 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   any topic that a record names, and so needs WRITE on all of them. What it leaves by `group` or
   `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
   have an id: both have the same name on the command line.
+- Users are changed by a right to the cluster, as by Kafka's clients. People of a tenant need one to
+  each user of the tenant's own that they name, and to list them one to all.
 - An export holds messages of its own topic alone.
 - A task belongs to the user who started it.
 """
@@ -100,6 +102,15 @@ ACCESS: Final[Mapping[str, Access]] = {
         cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.TOPIC, "ledgers.topic")
     ),
     "listConnections": needs(cluster(DESCRIBE)),
+    "getClusterConfig": needs(cluster(SEE_SETTINGS)),
+    "getBrokerConfig": needs(cluster(SEE_SETTINGS)),
+    "changeClusterConfig": needs(cluster(SET)),
+    "changeBrokerConfig": needs(cluster(SET)),
+    "listUsers": needs(cluster(DESCRIBE)).by("users"),
+    **{
+        name: needs(cluster(Operation.ALTER)).by("users")
+        for name in ("createUser", "setPassword", "deleteUser")
+    },
     "getOverview": needs(cluster(DESCRIBE), *_shown(DESCRIBE, ResourceType.GROUP, "lags.group")),
     "getHistory": needs(cluster(DESCRIBE)),
     "followEvents": needs(cluster(DESCRIBE)).by("stream"),

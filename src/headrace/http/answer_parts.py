@@ -246,6 +246,12 @@ CHANGED_QUOTA: Final[Json] = {
     "quotas": Entries("producer_byte_rate", 1_048_576.0),
     "dry_run": False,
 }
+CHANGED_USER: Final[Json] = {
+    "user": "alice",
+    "mechanisms": Entries("SCRAM-SHA-256", 4_096),
+    "password?": "example",
+    "dry_run": False,
+}
 QUEUE: Final[Json] = {"topic": "orders", "group": "billing"}
 STREAM: Final = Part(
     "ServerSentEvent",

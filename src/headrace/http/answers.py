@@ -13,6 +13,7 @@ from headrace.http.answer_parts import (
     API_KEY,
     AT_MS,
     CHANGED_QUOTA,
+    CHANGED_USER,
     CONFIG,
     CONTENT,
     DEAD_LETTER,
@@ -558,6 +559,13 @@ ANSWERS: Final[dict[str, Any]] = {
     "listKeys": {"keys": [API_KEY], "next_page_token?": TOKEN},
     "createKey": {**KEY, "key?": "hr_0f1e2d3c4b5a6978_example", "secret?": "example"},
     "revokeKey": API_KEY,
+    "listUsers": {
+        "users": [Part("User", {"user": "alice", "mechanisms": Entries("SCRAM-SHA-256", 4_096)})],
+        "next_page_token?": TOKEN,
+    },
+    "createUser": CHANGED_USER,
+    "setPassword": CHANGED_USER,
+    "deleteUser": {"user": "alice", "dry_run": False},
     "listTenants": {"tenants": [TENANT], "next_page_token?": TOKEN},
     "getTenant": {
         **TENANT.shape,

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 
 from headrace.http.acls import AclOperations
+from headrace.http.broker_config import BrokerConfigOperations
 from headrace.http.broker_figures import BrokerFigures
 from headrace.http.cluster import ClusterOperations
 from headrace.http.connection import HttpConnection
@@ -43,6 +44,7 @@ from headrace.http.records import RecordOperations
 from headrace.http.sessions import SessionOperations
 from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
+from headrace.http.users import UserOperations
 from headrace.http.verdict import Verdict
 from headrace.runtime.tls_server import TlsServer
 
@@ -134,6 +136,8 @@ class _Api:
             KeyOperations,
             AclOperations,
             TenantOperations,
+            UserOperations,
+            BrokerConfigOperations,
         )
         services = face.services
         operations = [one for part in parts for one in part(services).operations]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.access import How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.principal import USER
 from headrace.http.access import EVERYWHERE
-from headrace.records.tenant_names import DEFAULT, name_in, sibling, tenant_of
+from headrace.records.tenant_names import DEFAULT, name_in, prefix_of, sibling, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,6 +71,8 @@ class Rights:
         """Raise Unauthorized for the first missing right."""
         if self.is_open or self._access.rule == "stream":  # its handler decides for each event
             return
+        if self._access.rule == "users" and self._check_own_users(path, body):
+            return
         for need in self._access.needs:
             if need.how is How.SHOWN:
                 continue
@@ -80,6 +83,16 @@ class Rights:
                 self.require(need.operation, need.kind, sibling(name, need.prefix + name_in(name)))
         if self._access.rule == "redrive":
             self._check_redrive(body)
+
+    def _check_own_users(self, path: Json, body: Json) -> bool:
+        """Whether the client is of a tenant: then rights to its own users count. Raises
+        Unauthorized."""
+        tenant = self._services.authorizer.tenant(self._session)
+        if tenant == DEFAULT:
+            return False
+        user = f"{USER}:{prefix_of(tenant)}{path.get('user') or body.get('user', '')}"
+        self.require(self._access.needs[0].operation, ResourceType.USER, user)
+        return True
 
     def _check_redrive(self, body: Json) -> None:
         if "to" not in body:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.http.answer_parts import AT_MS, FAILED_BROKERS, POINT, SHOWN_PROBLEM, STREAM, TOKEN
-from headrace.http.shapes import Entries, OrNull, Part
+from headrace.http.shapes import Entries, Json, OrNull, Part
 
 FIGURES: Final = Part(
     "BrokerFigures",
@@ -33,7 +33,33 @@ FIGURES: Final = Part(
         ),
     },
 )
+_VALUE: Final[Json] = {"value": OrNull("604800000"), "source": "start"}
+BROKER_SETTINGS: Final[Json] = {
+    "broker": OrNull(1),
+    "settings": [
+        Part(
+            "BrokerSetting",
+            {
+                "name": "log.retention.ms",
+                **_VALUE,
+                "default": OrNull("604800000"),
+                "type": "integer",
+                "unit": OrNull("ms"),
+                "accepts": "an integer from -1 to 9223372036854775807",
+                "change": "live",
+                "sensitive": False,
+                "documentation": "For how long records are kept.",
+                "values": [Part("SettingValue", _VALUE)],
+            },
+        )
+    ],
+}
+_CHANGED: Final[Json] = {"broker": OrNull(1), "changed": ["log.retention.ms"], "dry_run": False}
 CLUSTER_ANSWERS: Final[dict[str, Any]] = {
+    "getClusterConfig": BROKER_SETTINGS,
+    "getBrokerConfig": BROKER_SETTINGS,
+    "changeClusterConfig": _CHANGED,
+    "changeBrokerConfig": _CHANGED,
     "getCluster": {"cluster_id": "r5yYkI4bTp2mB7s0", "broker": 1},
     "listBrokers": {
         "broker": 1,

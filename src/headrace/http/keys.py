@@ -30,7 +30,6 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
-from headrace.http.connection import LOGIN
 from headrace.http.operations import (
     CREATED,
     PAGE,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.services.services import Services
     from headrace.broker.services.tenant_view import TenantView
-    from headrace.http.logins import HttpLogin
 
 _PATH: Final = "/v1/keys"
 _ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")
@@ -134,12 +132,10 @@ class KeyOperations:
 
     def _client(self, call: Call) -> Principal:
         """Who asks. Raises Unauthorized for clients that have no keys."""
-        login: HttpLogin | None = call.request.scope.get("state", {}).get(LOGIN)
         principal = call.session.principal
         if principal is None or principal == ANONYMOUS:
             raise Unauthorized("API keys are for clients that log in")
-        if login is not None and login.key is not None:
-            raise Unauthorized("a key neither makes nor revokes keys: log in as a user")
+        call.refuse_keys("a key neither makes nor revokes keys")
         return principal
 
     def _may(self, call: Call, owner: Principal, right: Right) -> bool:

@@ -34,7 +34,7 @@ _AS_SAID: Final = "do what the detail says; if it names no step, no request of t
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
     ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
-    ((errors.CredentialUnknown,), 404, "list them again"),
+    ((errors.CredentialUnknown, errors.BrokerUnknown), 404, "list them again"),
     ((errors.SecurityDisabled,), 409, "set headrace.authorizer=acl on every broker, then restart"),
     (
         (SchemasNotConfigured,),

@@ -58,15 +58,20 @@ LAGS_MAX: Final = 10
 
 
 def config_change(names: Sequence[str]) -> Schema:
-    """The body that changes settings."""
+    """The body that changes some of these settings."""
+    return change_of({"type": "string", "enum": [*names]})
+
+
+def change_of(name: Schema) -> Schema:
+    """The body that changes settings with names of this schema."""
     found = fields(
         set={
             "type": "object",
-            "propertyNames": {"type": "string", "enum": [*names]},
+            "propertyNames": name,
             "additionalProperties": text(VALUE_LENGTH_MAX),
             "description": "Settings to set.",
         },
-        reset=listing({"type": "string", "enum": [*names]}, 1_000),
+        reset=listing(name, 1_000),
     )
     return found | {"minProperties": 1}
 

@@ -193,6 +193,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.VersionUnsupported: UNSUPPORTED_VERSION,
     errors.AcksInvalid: INVALID_REQUIRED_ACKS,
     errors.BrokerIdInUse: UNKNOWN_SERVER_ERROR,
+    errors.BrokerUnknown: BROKER_ID_NOT_REGISTERED,
     errors.NotOwner: NOT_LEADER_OR_FOLLOWER,
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,

@@ -1,4 +1,5 @@
-"""Hooks of schemathesis: shorten waits, and name a topic and a group that exist.
+"""Hooks of schemathesis: shorten waits, try changes of settings only, and name a topic and a group
+that exist.
 
 Invariants: only a valid wait is shortened, so that limits are still tested. Every second
 request that the document allows asks for the topic and the group of `KNOWN`, because generated
@@ -22,6 +23,8 @@ STREAM_S = 1.0
 STREAM = "text/event-stream"
 SPARED: Final = frozenset(("deleteTopic", "deleteGroup", "growTopic", "followTopic"))
 """Operations that would take it away, let it grow to ten thousand partitions, or wait in vain."""
+ONLY_TRIED: Final = frozenset(("changeBrokerConfig", "changeClusterConfig"))
+"""Operations that could leave the broker without connections for the other requests."""
 _TURNS = itertools.cycle((True, False))
 
 
@@ -47,11 +50,18 @@ def _name_known(case: Any) -> None:
             holder.update({name: KNOWN[name] for name in KNOWN if name in holder})
 
 
+def _only_try(case: Any) -> None:
+    is_valid = case.meta is not None and case.meta.generation.mode.is_positive
+    if is_valid and case.operation.definition.raw["operationId"] in ONLY_TRIED:
+        case.query = {**(case.query or {}), "dry_run": "true"}
+
+
 @schemathesis.hook
 def before_call(_context: Any, case: Any, kwargs: Any) -> None:
     """Called for each request before it is sent."""
     _shorten(case.body)
     _shorten(case.query)
     _name_known(case)
+    _only_try(case)
     if _is_stream(case):
         kwargs["timeout"] = STREAM_S

@@ -15,6 +15,7 @@ OF_SESSIONS = {"getSession", "signIn", "signOut"}
 GIVEN = {
     "topic": "acme/orders", "group": "a group", "partition": "0", "offset": "7",
     "task": "0123456789abcdef0123456789abcdef", "tenant": "acme",
+    "broker": "2",
 }  # fmt: skip
 
 

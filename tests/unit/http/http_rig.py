@@ -14,6 +14,7 @@ from tests.kit.broker import BrokerHarness, on_a_broker
 
 from headrace.http import answers
 from headrace.http.acls import AclOperations
+from headrace.http.broker_config import BrokerConfigOperations
 from headrace.http.broker_figures import BrokerFigures
 from headrace.http.cluster import ClusterOperations
 from headrace.http.dead_letters import DeadLetterOperations
@@ -31,6 +32,7 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.tenants import TenantOperations
 from headrace.http.topics import TopicOperations
+from headrace.http.users import UserOperations
 from headrace.http.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ PARTS = (
     DeadLetterOperations,
     AclOperations,
     TenantOperations,
+    UserOperations,
+    BrokerConfigOperations,
 )
 
 

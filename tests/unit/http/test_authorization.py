@@ -66,7 +66,8 @@ class NamedWeb(Web):
         operation = self.by_name()[name]
         path = operation.path.replace("{topic}", topic).replace("{group}", group)
         path = path.replace("{task}", "no-task").replace("{id}", "0" * 16)
-        path = path.replace("{tenant}", "acme")
+        path = path.replace("{tenant}", "acme").replace("{user}", "nobody")
+        path = path.replace("{broker}", "0")
         path = path.replace("{partition}", "0").replace("{offset}", "0")
         query = QUERIES.get(name, {})
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())
@@ -592,7 +593,8 @@ NOTED = {
     *("deleteGroup", "moveGroup", "parkKeys", "unparkKeys", "startRedrive"),
     *("cancelDelayed", "deliverDelayed", "settleHalfMessages", "cancelRedrive"),
     *("createAcl", "deleteAcl", "createTenant", "changeTenant", "deleteTenant"),
-    *("changeQuota", "deleteQuota"),
+    *("changeQuota", "deleteQuota", "changeBrokerConfig", "changeClusterConfig"),
+    *("createUser", "setPassword", "deleteUser"),
 }
 """Those of keys, sessions and dead letters are noted by their handlers."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.security.tenant_shares import TenantShares
 from headrace.broker.security.user_forms import UserForms
 from headrace.errors import (
+    CredentialDuplicate,
     CredentialInvalid,
     CredentialUnknown,
     HeadraceError,
@@ -196,9 +197,6 @@ class Users:
         """Raises CredentialInvalid, CredentialUnknown, MetadataUnavailable."""
         for change in changes:
             check_change(change)
-        if user not in self._users:
-            self._check_count(user)
-        key = user_key(user)
 
         def changed(entry: MetadataEntry | None) -> bytes:
             before = UserFact() if entry is None else decode_fact(UserFact, entry)
@@ -210,7 +208,34 @@ class Users:
                     raise CredentialUnknown(f"user {user!r} has no credential for {mechanism}")
             return UserFact(list(stored.values()), before.unknown).encode()
 
-        await self.facts.change(key, changed)
+        await self._store(user, changed)
+
+    async def replace(
+        self, user: str, credentials: Mapping[str, ScramCredential], *, is_new: bool
+    ) -> None:
+        """Have a user log in by these credentials and no others; none remove the user.
+
+        `is_new`: whether the user must not exist yet, or must. Raises CredentialDuplicate,
+        CredentialUnknown, CredentialInvalid, MetadataUnavailable.
+        """
+        for mechanism, credential in credentials.items():
+            check_change(CredentialChange(user, mechanism, credential))
+
+        def changed(entry: MetadataEntry | None) -> bytes:
+            before = UserFact() if entry is None else decode_fact(UserFact, entry)
+            if bool(before.credentials) == is_new:
+                if is_new:
+                    raise CredentialDuplicate(f"user {user!r} exists; nothing was changed")
+                raise CredentialUnknown(f"there is no user {user!r}")
+            facts = [_fact(mechanism, one) for mechanism, one in credentials.items()]
+            return UserFact(facts, before.unknown).encode()
+
+        await self._store(user, changed)
+
+    async def _store(self, user: str, changed: Callable[[MetadataEntry | None], bytes]) -> None:
+        if user not in self._users:
+            self._check_count(user)
+        await self.facts.change(user_key(user), changed)
 
     def _check_count(self, user: str) -> None:
         """Raise CredentialInvalid if there can be no further user, or not of this name."""

@@ -52,10 +52,12 @@ if TYPE_CHECKING:
     from headrace.broker.services.reads import Reads
     from headrace.broker.services.reassignments import Reassignments
     from headrace.broker.services.record_sends import RecordSends
+    from headrace.broker.services.settings_of_brokers import SettingsOfBrokers
     from headrace.broker.services.share_group_administration import ShareGroupAdministration
     from headrace.broker.services.stored_reads import StoredReads
     from headrace.broker.services.topic_figures import TopicFigures
     from headrace.broker.services.topic_service import TopicService
+    from headrace.broker.services.user_administration import UserAdministration
     from headrace.broker.shares.dead_letters import DeadLetters
     from headrace.broker.shares.share_groups import ShareGroups
     from headrace.broker.shares.share_partitions import SharePartitions
@@ -110,6 +112,8 @@ class Services:
     share_members: ShareGroups
     """The members of share groups that this broker coordinates."""
     settings: BrokerSettings
+    settings_of_brokers: SettingsOfBrokers
+    """Of any broker."""
     configurations: Configurations
     quotas: ClientQuotas
     fair_shares: FairShares
@@ -133,6 +137,8 @@ class Services:
     """None: there are no access control lists."""
     audit: Audit
     authentication: Authentication
+    users: UserAdministration
+    """Who can log in by a password."""
     connections: ConnectionLimits
     """Of the listeners of all protocols."""
     issuers: Issuers

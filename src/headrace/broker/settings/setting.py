@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.settings.kinds import Whole
-from headrace.broker.topics.topic_config import INT64_MAX
+from headrace.broker.topics.topic_config import INT, INT64_MAX, LONG
 from headrace.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -86,6 +86,22 @@ class BrokerSetting:
             return "Use a valid value, or remove the setting"
         shown = self.default or "empty"
         return f"Use a valid value, or remove the setting to use the default, {shown}"
+
+
+_UNITS: Final = {"ms": "ms", "seconds": "s", "minutes": "min", "percent": "%"}
+
+
+def unit_of(setting: BrokerSetting) -> str | None:
+    """The unit of its value, which its name says; None: it has none."""
+    words = setting.name.split(".")
+    if setting.type not in {INT, LONG}:
+        return None
+    for size, unit in (("bytes", "B"), ("mib", "MiB")):
+        if size in words:
+            return f"{unit}/s" if "per" in words else unit
+    if words[-2:] == ["creation", "rate"]:
+        return "1/s"
+    return next((_UNITS[word] for word in words if word in _UNITS), None)
 
 
 _CONFIG = BrokerConfig()

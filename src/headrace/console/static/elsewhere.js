@@ -61,6 +61,9 @@ const COMMANDS = [
     const show = (id) => ["task", "show", id];
     return [[path, () => ["task", "list", `--kind=${kind}`]], [`${path}/*`, show], [`${path}/*/events`, show]];
   }),
+  ["cluster/config", () => ["config", "list", "--for-all"]],
+  ["brokers/*/config", (broker) => ["config", "list", `--broker=${broker}`, "--all"]],
+  ["users", () => ["user", "list"]],
   ["quotas", () => ["quota", "list"]],
   ["keys", () => ["key", "list"]],
   ["acls", (query) => ["acl", "list", ...rules(query)]],

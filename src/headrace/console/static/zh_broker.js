@@ -43,7 +43,7 @@ export const reasons = {
 
 export const errors = {
   "HeadraceError": "请求失败", "Retriable": "暂时无法执行", "Rejected": "请求被拒绝", "Fenced": "已被更新的纪元取代", "Fatal": "Broker 遇到严重错误",
-  "AuthenticationFailed": "身份验证失败", "SaslStateIllegal": "SASL 步骤的顺序不对", "MechanismUnsupported": "不支持该 SASL 机制", "CredentialInvalid": "凭据无效", "CredentialDuplicate": "凭据重复", "CredentialUnknown": "凭据不存在",
+  "AuthenticationFailed": "身份验证失败", "SaslStateIllegal": "SASL 步骤的顺序不对", "MechanismUnsupported": "不支持该 SASL 机制", "CredentialInvalid": "凭据无效", "CredentialDuplicate": "用户已存在，或凭据重复", "CredentialUnknown": "凭据不存在", "BrokerUnknown": "没有该 ID 的在线 Broker",
   "StorageUnavailable": "存储暂时不可用", "CopiesDamaged": "所有副本都已损坏", "DiskFull": "磁盘已满", "LedgerUnknown": "账本不存在", "LedgerSealed": "账本已封存", "LedgerFenced": "账本已被隔离", "LedgerLost": "账本已丢失", "DataCorrupt": "数据已损坏", "ChainMissing": "分区的账本链缺失", "FactMissing": "元数据缺失", "FolderInUse": "目录正被使用", "FormatUnsupported": "不支持该格式版本", "CompactionInterrupted": "压实被中断",
   "OffsetOutOfRange": "偏移量超出范围", "BatchCorrupt": "批次已损坏", "BatchExpandsTooFar": "批次解压后过大", "BatchTooLarge": "批次过大", "RecordInvalid": "记录无效", "LiteTopicsFull": "轻量主题已达上限", "UnsupportedForMessageFormat": "消息格式不支持此操作", "CodecUnsupported": "不支持该压缩算法", "OutOfOrderSequence": "序列号不连续", "DuplicateSequence": "序列号重复", "UnknownProducerId": "生产者 ID 不存在", "ProducerFenced": "生产者已被取代",
   "TransactionStateInvalid": "事务状态不允许此操作", "TransactionCoordinatorFenced": "事务协调者已被取代", "TransactionAbortable": "事务必须中止", "ConcurrentTransactions": "事务正在并发变更", "TransactionUnverified": "事务未通过验证", "TransactionalProducerFenced": "事务生产者已被取代", "ProducerIdMappingInvalid": "生产者 ID 与事务 ID 不匹配", "TransactionTimeoutInvalid": "事务超时无效", "TransactionalIdUnknown": "事务 ID 不存在", "TransactionalIdRefused": "事务 ID 被拒绝",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from headrace.broker.security.users import CredentialChange
 from headrace.broker.services.tenant_view import view_of
+from headrace.broker.services.user_administration import is_hidden
 from headrace.errors import (
     CredentialDuplicate,
     CredentialInvalid,
@@ -21,7 +22,6 @@ from headrace.errors import (
 )
 from headrace.kafka import apis
 from headrace.kafka.error_codes import NONE, code_of, message_of
-from headrace.records.tenant_names import has_marks, name_in, tenant_of
 from headrace.runtime.scram import SHA_256, SHA_512, credential_of
 
 if TYPE_CHECKING:
@@ -47,17 +47,19 @@ async def describe_user_scram_credentials(
     node: Node, request: messages.DescribeUserScramCredentialsRequest, context: Context
 ) -> Answer:
     """DescribeUserScramCredentials: mechanisms and iterations; all users for an empty list."""
-    users = node.services.authentication.users
+    users = node.services.users
     asked = Counter(one.name for one in request.users or ())
     results = []
     prefix = view_of(node.services.authorizer, context.session).prefix
-    for name in asked or [one for one in users.names(prefix) if not _is_hidden(one, prefix)]:
+    for name in asked or users.names(prefix):
         error: HeadraceError | None = None
-        if asked and asked[name] > 1:
-            error = CredentialDuplicate(f"the request names user {name!r} twice")
-        elif not users.has_user(name) or _is_hidden(name, prefix):
-            error = CredentialUnknown(f"there is no user {name!r} with SCRAM credentials")
-        found = {} if error is not None else users.described(name)
+        found: Mapping[str, int] = {}
+        try:
+            if asked and asked[name] > 1:
+                raise CredentialDuplicate(f"the request names user {name!r} twice")
+            found = users.described(name, prefix)
+        except HeadraceError as refused:
+            error = refused
         results.append(
             {
                 "user": name,
@@ -91,10 +93,10 @@ async def alter_user_scram_credentials(
             if (item.name, item.mechanism) in changes:
                 raise CredentialDuplicate("a credential cannot be changed twice in one request")
             changes[item.name, item.mechanism] = change = _change(item)
-            if change.credential is None and _is_hidden(item.name, prefix):
+            if change.credential is None and is_hidden(item.name, prefix):
                 raise CredentialUnknown(f"there is no user {item.name!r}")
             if change.credential is not None:
-                _check_tenant(node, item.name)
+                node.services.users.check_tenant(item.name)
         except HeadraceError as error:
             results[item.name] = error
     accepted = [one for one in changes.values() if results[one.user] is None]
@@ -109,19 +111,6 @@ async def alter_user_scram_credentials(
             for user, error in results.items()
         ],
     }
-
-
-def _is_hidden(user: str, prefix: str) -> bool:
-    """Whether a user is shown to operators alone, so that they delete it: its name looks like a key
-    within its tenant, which earlier versions did not refuse."""
-    return bool(prefix) and has_marks(name_in(user))
-
-
-def _check_tenant(node: Node, user: str) -> None:
-    """Raise CredentialInvalid if this is to be a user of a tenant that does not exist."""
-    access, tenant = node.services.access, tenant_of(user)
-    if tenant and access is not None and not access.tenants.exists(tenant):
-        raise CredentialInvalid(f"there is no tenant {tenant!r}: create it first")
 
 
 def _change(item: _Item) -> CredentialChange:
