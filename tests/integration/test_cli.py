@@ -197,6 +197,12 @@ def test_settings_of_brokers_are_changed_while_they_run(user):
         found = {row["name"]: row for row in listed}
         assert found["num.partitions"]["source"] == "this broker"
         assert found["headrace.log.level"]["source"] == "all brokers"
+        of_all = user.types("config", "list", "--for-all", "--json").json()
+        assert (of_all["broker"], [one["name"] for one in of_all["settings"]]) == (
+            None,
+            ["headrace.log.level", "num.partitions"],
+        )
+        assert user.types("config", "list", "--for-all", "--broker", "0").code == 2
         assert found["listeners"]["live"] is False
         assert "log.retention.ms" not in found
         assert "log.retention.ms" in user.types("config", "list", "--all").out

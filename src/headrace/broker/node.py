@@ -55,7 +55,6 @@ from headrace.broker.services.configurations import Configurations
 from headrace.broker.services.deleted_topics import DeletedTopics
 from headrace.broker.services.fair_shares import FairShares
 from headrace.broker.services.group_administration import GroupAdministration
-from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.services.group_lags import GroupLags
 from headrace.broker.services.group_service import GroupService
 from headrace.broker.services.health import Health
@@ -542,7 +541,6 @@ def _services_of(node: Node, machine: Machine) -> Services:
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)
     ledgers = LedgerMap(calls, topics, node.replication, node.tiering)
-    announce = GroupAnnouncements(calls, configs).announce
     return Services(
         topics=TopicService(topics, broker_id, node.deleted_topics.forget, machine.disk),
         ledgers=ledgers,
@@ -568,7 +566,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         markers=node.markers,
         settings=node.settings,
         settings_of_brokers=SettingsOfBrokers(node.settings, cluster, calls),
-        configurations=Configurations(topics, configs, node.config, announce),
+        configurations=Configurations(topics, configs, node.config, calls),
         quotas=node.quotas,
         fair_shares=FairShares(node.access, node.config),
         turns=LoopTurns(),

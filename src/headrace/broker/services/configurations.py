@@ -16,6 +16,7 @@ from headrace.broker.coordinators.group_config import (
     check_group_config,
     defaults_of_broker,
 )
+from headrace.broker.services.group_announcements import GroupAnnouncements
 from headrace.broker.topics.topic_config import (
     DEFINITIONS,
     LIST,
@@ -27,10 +28,11 @@ from headrace.broker.topics.topic_config import (
 from headrace.errors import ConfigInvalid, PolicyViolation, Rejected, RequestInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.broker_config import BrokerConfig
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topics import Topics
 
     Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -101,16 +103,14 @@ class Configurations:
         topics: Topics,
         group_configs: ConfiguredGroups,
         config: BrokerConfig,
-        announce_group: Callable[[str], Awaitable[None]],
+        calls: OwnerCalls,
     ) -> None:
-        """`announce_group(group_id)` returns when the other brokers have read a group's new
-        settings, or cannot be asked."""
         self._topics = topics
         self._groups = group_configs
         self.configured_groups = group_configs.configured
         """The groups that have settings of their own, sorted."""
         self._config = config
-        self._announce_group = announce_group
+        self._announcements = GroupAnnouncements(calls, group_configs)
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Configurations:
         request finds it wherever it is sent."""
         await self._groups.change(group_id, change, is_validated_only=is_dry_run)
         if not is_dry_run:
-            await self._announce_group(group_id)
+            await self._announcements.announce(group_id)
 
 
 def version_of(overrides: Mapping[str, str]) -> str:

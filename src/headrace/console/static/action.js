@@ -1,8 +1,9 @@
 // An action: what it will do, how it is done elsewhere, a dry run before, a name for what destroys.
 //
-// {title, verb, method, path, body, cli, hasDryRun, confirm, preview(dryRunAnswer), done(answer),
+// {title, verb, method, path, body, shown, cli, hasDryRun, confirm, preview(dryRunAnswer), done(answer),
 // after(answer), dryRun(), run()}: `confirm` is the name that must be typed; `preview` and `done`
-// return what is shown; `dryRun` and `run` stand for more than one request (a task).
+// return what is shown; `dryRun` and `run` stand for more than one request (a task); `shown` is the
+// body without its secrets, in its place wherever it is shown.
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { address, ask } from "./api.js";
 import { Dialog, Forms, Refusal } from "./ui.js";
@@ -48,7 +49,7 @@ export function ActionDialog({ action, close }) {
           ${action.done?.(outcome.answer)}</div>`}
       </section>
       <details><summary>${t("The same elsewhere: command line, HTTP, Python")}</summary>
-        <${Forms} cli=${action.cli} method=${action.method} path=${address(action.path)} body=${action.body} />
+        <${Forms} cli=${action.cli} method=${action.method} path=${address(action.path)} body=${action.shown ?? action.body} />
       </details>
       ${action.confirm && outcome?.answer === undefined && html`<label class="field">
         <span>${t("Type {name} to confirm", { name: action.confirm })}</span>

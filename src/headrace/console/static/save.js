@@ -1,6 +1,6 @@
 // A page as one HTML file: what it shows, its style and its pictures, without scripts or requests.
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
-const CONTROLS = "button, summary, .foot, script";
+const CONTROLS = "button, summary, .foot, .secret, script";
 
 function shownOf(main) {
   const copy = main.cloneNode(true);

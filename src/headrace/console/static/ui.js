@@ -52,6 +52,11 @@ export function Code({ text }) {
     <button onClick=${copy}>${isCopied ? t("Copied") : t("Copy")}</button></div>`;
 }
 
+// What a broker tells once. A saved page leaves it out.
+export function Secret({ name, text }) {
+  return html`<div class="secret"><p>${t("{name}, which is shown now and never again:", { name })}</p><${Code} text=${text} /></div>`;
+}
+
 // The forms of one request outside the console. A stream never ends: it is none of JSON.
 export function Forms({ cli, method = "GET", path, body, isStream = false }) {
   return html`<dl class="forms">

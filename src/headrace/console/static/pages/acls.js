@@ -1,23 +1,25 @@
-// Access: who may do what, rules added and removed, why something is refused, and tenants.
+// Access: who may do what, rules added and removed, why something is refused, tenants, users, keys and quotas.
 import { html, useState } from "../vendor/preact.js";
 import { ask, at, get, useData, words } from "../api.js";
 import { useAction } from "../action.js";
 import { visible } from "../format.js";
 import { link, setQuery } from "../route.js";
 import { Field, Forms, Loaded, More, Refusal, Select, Table, Tabs, Title } from "../ui.js";
+import { Keys } from "./keys.js";
+import { Quotas } from "./quotas.js";
+import { OPERATIONS, RESOURCES } from "./rights.js";
 import { Tenants } from "./tenants.js";
+import { Users } from "./users.js";
 import { reason, t } from "../words.js";
 
 const PATH = "/v1/acls";
 const PAGE = 500;
 const CLUSTER = "kafka-cluster";
-const RESOURCES = ["topic", "group", "transactional-id", "cluster", "user", "delegation-token"];
 const ON_CLI = ["topic", "group", "transactional-id", "cluster"];
-const OPERATIONS = ["ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION",
-  "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT"];
 const OPERATIONS_ON_CLI = OPERATIONS.slice(0, 11);
-const TABS = () => [["rules", t("Rules")], ["add", t("Add a rule")], ["explain", t("Why was this refused?")], ["tenants", t("Tenants")]];
-const PARTS = { add: Add, explain: Explain, tenants: Tenants };
+const TABS = () => [["rules", t("Rules")], ["add", t("Add a rule")], ["explain", t("Why was this refused?")], ["tenants", t("Tenants")],
+  ["users", t("Users")], ["keys", t("API keys")], ["quotas", t("Quotas")]];
+const PARTS = { add: Add, explain: Explain, tenants: Tenants, users: Users, keys: Keys, quotas: Quotas };
 
 export function Page({ path, query }) {
   const tab = path[0] ?? "rules";

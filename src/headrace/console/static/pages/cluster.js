@@ -3,8 +3,9 @@ import { html, useEffect } from "../vendor/preact.js";
 import { get, useData } from "../api.js";
 import { bytes, count, time, visible } from "../format.js";
 import { link } from "../route.js";
-import { Figure, Loaded, Missing, Table, Title } from "../ui.js";
+import { Figure, Loaded, Missing, Table, Tabs, Title } from "../ui.js";
 import { t } from "../words.js";
+import { BrokerSettings } from "./broker_settings.js";
 
 const REFRESH_MS = 10_000;
 const MOTION_MS = 2_000;
@@ -26,14 +27,22 @@ async function read(signal) {
   return { ...brokers, below, moves, lacking };
 }
 
-export function Page() {
+const TABS = () => [["brokers", t("Brokers")], ["settings", t("Settings")]];
+
+export function Page({ path, query }) {
+  const chosen = path[0] === "settings" ? "settings" : "brokers";
+  const tabs = html`<${Tabs} label=${t("Cluster")} tabs=${TABS()} chosen=${chosen} href=${(name) => link(name === "brokers" ? ["cluster"] : ["cluster", name])} />`;
+  return chosen === "settings" ? html`<${Title} text=${t("Cluster")} />${tabs}<${BrokerSettings} query=${query} />` : html`<${Now} tabs=${tabs} />`;
+}
+
+function Now({ tabs }) {
   const state = useData(read, []);
   const isInMotion = state.data?.moves.count > 0 || state.data?.brokers.some((one) => one.is_leaving || one.is_draining);
   useEffect(() => {
     const timer = setInterval(() => document.hidden || state.again(), isInMotion ? MOTION_MS : REFRESH_MS);
     return () => clearInterval(timer);
   }, [isInMotion]);
-  return html`<${Title} text=${t("Cluster")}><button onClick=${state.again}>${t("Read again")}</button><//>
+  return html`<${Title} text=${t("Cluster")}><button onClick=${state.again}>${t("Read again")}</button><//>${tabs}
     <${Loaded} state=${state}>${(data) => html`<${Below} of=${data.below} />
       <${Missing} failed=${data.failed} />
       <h2>${t("Brokers")}</h2><${Brokers} of=${data} />
