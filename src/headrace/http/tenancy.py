@@ -44,6 +44,9 @@ _OF_OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "changeTenant": ("body.add", "body.move", "body.remove"),
     "changeQuota": ("body.user",),
     "deleteQuota": ("query.user",),
+    "createUser": ("body.user",),
+    "setPassword": ("path.user",),
+    "deleteUser": ("path.user",),
     "listConnections": ("query.principal",),
     "listDeadLetters": ("query.origin", "query.group"),
 }

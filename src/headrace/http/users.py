@@ -68,7 +68,7 @@ class UserOperations:
     async def _list(self, call: Call) -> Json:
         prefix = call.view.prefix
         found: list[Json] = [
-            {"user": call.view.name(one), "mechanisms": dict(self._users.described(one))}
+            {"user": one.removeprefix(prefix), "mechanisms": dict(self._users.described(one))}
             for one in self._users.names(prefix)
         ]
         return page(found, "user", call, "users")
@@ -76,14 +76,14 @@ class UserOperations:
     async def _create(self, call: Call) -> Response:
         call.refuse_keys("a key makes no users")
         name, new = call.body["user"], _new(call.body)
-        call.body["user"] = user = call.view.key(name)  # also for the audit log
+        call.body["user"] = user = call.view.prefix + name  # also for the audit log
         made = await self._users.create(user, new, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200 if call.is_dry_run else int(CREATED))
 
     async def _set_password(self, call: Call) -> Response:
         call.refuse_keys("a key changes no passwords")
         name, new = call.path["user"], _new(call.body)
-        call.path["user"] = user = call.view.key(name)
+        call.path["user"] = user = call.view.prefix + name
         prefix = call.view.prefix
         made = await self._users.set_password(user, new, prefix=prefix, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200)
@@ -91,7 +91,7 @@ class UserOperations:
     async def _delete(self, call: Call) -> Json:
         call.refuse_keys("a key removes no users")
         name = call.path["user"]
-        call.path["user"] = user = call.view.key(name)
+        call.path["user"] = user = call.view.prefix + name
         await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
         return {"user": name, "dry_run": call.is_dry_run}
 

@@ -140,3 +140,14 @@ async def test_people_of_a_tenant_administer_its_own_users_and_see_no_others():
         assert (status, answer["code"]) == (404, "CredentialUnknown")
         assert (await call(address, "DELETE", "/v1/users/carol", who=who))[0] == 200
         assert "«acme»carol" not in users.names()
+        root = f"Authorization: {basic('root', 'of root')}"
+        status, answer = await call(address, "GET", "/v1/users", who=root)
+        assert {"acme/alice", "alice", "beta/alice"} <= {one["user"] for one in answer["users"]}
+        status, made = await call(address, "POST", "/v1/users", {"user": "acme/dave"}, root)
+        assert (status, made["user"]) == (201, "acme/dave")
+        assert await may_log_in(address, "dave", made["password"])
+        status, answer = await call(address, "PUT", "/v1/users/acme%2Fdave/password", {}, root)
+        assert (status, answer["user"]) == (200, "acme/dave")
+        assert await may_log_in(address, "dave", answer["password"])
+        assert (await call(address, "DELETE", "/v1/users/acme%2Fdave", who=root))[0] == 200
+        assert "«acme»dave" not in users.names()
