@@ -84,7 +84,10 @@ function Form({ query, entity, known, change }) {
     first.setCustomValidity(t("Give at least one quota."));
     first.reportValidity();
   };
-  const type = (name) => (event) => { event.target.setCustomValidity(""); setValues({ ...values, [name]: event.target.value }); };
+  const type = (name) => (event) => {
+    event.target.form.elements[names[0]].setCustomValidity("");
+    setValues({ ...values, [name]: event.target.value });
+  };
   return html`<form onSubmit=${check}><div class="filters">
       <${Select} label=${t("Of")} value=${kind} options=${KINDS()} onChange=${(one) => setQuery({ kind: one })} />
       ${PARTS[kind].map((part) => html`<${Field} key=${part} label=${titleOf(part)}><input value=${query[part] ?? ""} maxlength="1000" placeholder=${t("all without their own")}
