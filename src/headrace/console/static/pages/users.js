@@ -25,7 +25,7 @@ export function Users() {
     preview: () => html`<p>${t("Removes this user and closes all of its connections, on every broker. Its keys and browser sessions end:")} ${name(user)}</p>`,
   });
   const set = (user, given) => start(passwordAction(user, given, {
-    title: t("Change the password"), method: "PUT", path: at("users", user, "password"), verb: "rotate", names: {}, after: () => setChanged(null),
+    title: t("Change the password"), method: "PUT", path: at("users", user, "password"), verb: "rotate", names: {}, after: () => { setChanged(null); state.again(); },
     preview: () => html`<p>${t("Gives this user another password and closes all of its connections, on every broker:")} ${name(user)}</p>`,
   }));
   const create = (user, given) => start(passwordAction(user, given, {
