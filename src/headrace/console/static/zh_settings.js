@@ -113,4 +113,9 @@ export const settings = {
   "headrace.rebalance.delay.ms": "Broker 加入或离开后，过多久分区才在在线 Broker 之间移动。",
   "headrace.sweep.grace.ms": "账本在多久没有被引用之后才删除。",
   "headrace.sweep.interval.ms": "检查未被引用的账本的间隔，由一个 Broker 进行。",
+  "headrace.group.members.max.bytes": "此 Broker 为消费者组成员自述的内容（描述、订阅、分配）保留的字节数。超出后，新成员被拒绝。",
+  "headrace.groups.max": "此 Broker 协调的消费者组的最大数量。超出后，新的组被拒绝。",
+  "headrace.producer.ids.max": "此 Broker 在其分区中记住的幂等生产者数量。超出后，忘记空闲最久的，如同过了 producer.id.expiration.ms。",
+  "headrace.transactional.ids.max": "此 Broker 协调的事务 ID 的最大数量。超出后，新的事务 ID 被拒绝。",
+  "producer.id.expiration.ms": "分区记住一个不再写入的幂等生产者多久。",
 };
