@@ -582,9 +582,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         audit=node.audit,
         authentication=node.authentication,
         users=UserAdministration(node.authentication.logins, node.access, node.randomness),
-        connections=ConnectionLimits(
-            node.config, node.clock.now_ns, node.tenant_rates.counts, open_files_limit()
-        ),
+        connections=_connection_limits(node),
         issuers=node.issuers,
         helper_access=partial(helper_access, machine.helper_listener, node.authentication),
         tasks=BackgroundTasks(node.tasks, node.clock, node.randomness),
@@ -593,6 +591,11 @@ def _services_of(node: Node, machine: Machine) -> Services:
         randomness=node.randomness,
         decoded_values=machine.decoded_values,
     )
+
+
+def _connection_limits(node: Node) -> ConnectionLimits:
+    counts = node.tenant_rates.counts
+    return ConnectionLimits(node.config, node.clock.now_ns, counts, open_files_limit())
 
 
 class _Searches(TypedDict):

@@ -30,6 +30,7 @@ from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
+from headrace.http.connection import LOGIN
 from headrace.http.operations import (
     CREATED,
     PAGE,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.services.services import Services
     from headrace.broker.services.tenant_view import TenantView
+    from headrace.http.logins import HttpLogin
 
 _PATH: Final = "/v1/keys"
 _ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")
@@ -135,7 +137,7 @@ class KeyOperations:
         principal = call.session.principal
         if principal is None or principal == ANONYMOUS:
             raise Unauthorized("API keys are for clients that log in")
-        call.refuse_keys("a key neither makes nor revokes keys")
+        refuse_keys(call, "a key neither makes nor revokes keys")
         return principal
 
     def _may(self, call: Call, owner: Principal, right: Right) -> bool:
@@ -147,6 +149,14 @@ class KeyOperations:
     def _require(self, call: Call, owner: Principal) -> None:
         if not self._may(call, owner, Right.CREATE_TOKENS):
             call.rights.require(Right.CREATE_TOKENS, ResourceType.USER, str(owner))
+
+
+def refuse_keys(call: Call, why: str) -> None:
+    """Raise Unauthorized if the client has logged in by an API key: a stolen one must not make
+    credentials that outlive its revocation."""
+    login: HttpLogin | None = call.request.scope.get("state", {}).get(LOGIN)
+    if login is not None and login.key is not None:
+        raise Unauthorized(f"{why}: log in as a user")
 
 
 def _rule(given: Json, view: TenantView) -> ScopeRule:

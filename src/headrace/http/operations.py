@@ -28,7 +28,6 @@ from headrace.errors import (
     HeadraceError,
     RequestInvalid,
     Retriable,
-    Unauthorized,
 )
 from headrace.http import schemas
 from headrace.http.access import ACCESS
@@ -94,13 +93,6 @@ class Call:
     def shown(self, value: Any) -> Any:
         """A part of a stream as its client may see it; other answers are translated as a whole."""
         return leave(self.view, value)
-
-    def refuse_keys(self, why: str) -> None:
-        """Raise Unauthorized if the client has logged in by an API key: a stolen one must not make
-        credentials that outlive its revocation."""
-        login = self.request.scope.get("state", {}).get(LOGIN)
-        if login is not None and login.key is not None:
-            raise Unauthorized(f"{why}: log in as a user")
 
     def check_again(self) -> None:
         """After a wait: raise AuthenticationFailed if the client's login has ended, Unauthorized

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
 from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.broker.services.user_administration import NewPassword
+from headrace.http.keys import refuse_keys
 from headrace.http.operations import (
     CREATED,
     DRY_RUN,
@@ -74,14 +75,14 @@ class UserOperations:
         return page(found, "user", call, "users")
 
     async def _create(self, call: Call) -> Response:
-        call.refuse_keys("a key makes no users")
+        refuse_keys(call, "a key makes no users")
         name, new = call.body["user"], _new(call.body)
         call.body["user"] = user = call.view.prefix + name  # also for the audit log
         made = await self._users.create(user, new, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200 if call.is_dry_run else int(CREATED))
 
     async def _set_password(self, call: Call) -> Response:
-        call.refuse_keys("a key changes no passwords")
+        refuse_keys(call, "a key changes no passwords")
         name, new = call.path["user"], _new(call.body)
         call.path["user"] = user = call.view.prefix + name
         prefix = call.view.prefix
@@ -89,7 +90,7 @@ class UserOperations:
         return _answer(name, call, new, made, 200)
 
     async def _delete(self, call: Call) -> Json:
-        call.refuse_keys("a key removes no users")
+        refuse_keys(call, "a key removes no users")
         name = call.path["user"]
         call.path["user"] = user = call.view.prefix + name
         await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
