@@ -26,8 +26,9 @@ BEGUN_MAX: Final = 16
 TURN_NS: Final = 10_000_000
 """What they may take. One alone may take longer."""
 SLOW_NS: Final = TURN_NS // 4
-"""A connection one of whose requests took longer has its turns among those of its kind: others of
-the same user do not wait for all of these. The last part of a path."""
+"""A request that has taken longer has its further turns among those of its kind, and so have the
+next ones of its connection: others of the same user do not wait for all of these. The last part of
+a path."""
 
 Path = tuple[Hashable, ...]
 """To whom a request belongs, the largest part first."""
@@ -246,6 +247,8 @@ class Paced(Generic[T]):
                 spent_ns = now_ns() - begun_ns
                 self.spent_ns += spent_ns
                 turns.spent(spent_ns)
+                if self.spent_ns > SLOW_NS and self.path[-1:] == (False,):
+                    self.path = (*self.path[:-1], True)
             try:
                 value = yield waited_for
             except BaseException as error:  # noqa: BLE001  # the coroutine's to handle

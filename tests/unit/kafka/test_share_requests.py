@@ -21,6 +21,7 @@ from headrace.kafka.error_codes import (
     SHARE_SESSION_NOT_FOUND,
     UNKNOWN_TOPIC_ID,
 )
+from headrace.kafka.handlers.share_fetch import PARTITIONS_AT_ONCE
 
 
 def fetch(topic_id, epoch, wait_ms=0, **more):
@@ -167,3 +168,28 @@ async def test_all_share_sessions_together_have_a_bounded_number_of_partitions(m
         while len(rig.node.share_groups.sessions):
             await asyncio.sleep(0)
         assert rig.node.share_groups.sessions._partition_count == 0
+
+
+async def test_a_fetch_of_many_partitions_gives_others_their_turns(monkeypatch):
+    async with broker() as rig:
+        await topic_with(rig)
+        await rig.node.topics.create("many", 1_000, 1, {})
+        topic, asked = rig.node.topics.get("many"), 0
+        receive = rig.node.services.shares.receive
+
+        async def counted(*given):
+            nonlocal asked
+            asked += 1
+            return await receive(*given)
+
+        monkeypatch.setattr(rig.node.services.shares, "receive", counted)
+        request = fetch(topic.id, 0)
+        request["topics"][0]["partitions"] = [{"partition_index": one} for one in range(1_000)]
+        fetching = asyncio.create_task(rig.client().ask(SHARE_FETCH, 2, request))
+        in_turns = []
+        while not fetching.done():
+            before = asked
+            await asyncio.sleep(0)
+            in_turns.append(asked - before)
+        assert sum(in_turns) == 1_000
+        assert max(in_turns) <= PARTITIONS_AT_ONCE

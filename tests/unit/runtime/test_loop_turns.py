@@ -97,6 +97,31 @@ def test_few_begin_in_a_turn_that_take_long() -> None:
     asyncio.run(scenario())
 
 
+def test_others_of_the_same_user_do_not_wait_for_all_that_take_long() -> None:
+    async def scenario() -> None:
+        clock, turns, log = Clock(), LoopTurns(), list[str]()
+
+        async def request(name: str, count: int) -> None:
+            for _ in range(count):
+                log.append(name)
+                clock.now_ns += TURN_NS if name == "many" else 0
+                await asyncio.sleep(0)
+
+        async def paced(name: str, count: int) -> None:
+            await Paced(turns, (None, "user", False), request(name, count), clock.read)
+
+        many = [asyncio.create_task(paced("many", 20)) for _ in range(50)]
+        while len(log) < 150:  # each has had a step
+            await asyncio.sleep(0)
+        log.clear()
+        await paced("one", 3)
+        assert log.count("one") == 3
+        assert log.count("many") <= 10
+        await asyncio.gather(*many)
+
+    asyncio.run(scenario())
+
+
 def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
     async def scenario() -> None:
         clock, turns, begun = Clock(), LoopTurns(), list[int]()

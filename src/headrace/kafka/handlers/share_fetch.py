@@ -59,6 +59,8 @@ RECORDS_MAX = 100_000
 BYTES_MAX = 50 * 1024 * 1024
 SETTLEMENTS_MAX = 200_000
 """Per request: each takes memory and time of the loop."""
+PARTITIONS_AT_ONCE = 100
+"""That are asked for records without giving others their turns."""
 NO_TOPIC = UUID(int=0)
 
 Acknowledgements = dict[PartitionKey, "list[Settlement] | HeadraceError"]
@@ -184,7 +186,9 @@ async def _receive_all(
     waiting: list[tuple[PartitionKey, Pause]] = []
     records_left = min(max(request.max_records, 1), RECORDS_MAX)
     bytes_left = max(request.max_bytes, 1)
-    for key in list(session.partitions):
+    for number_asked, key in enumerate(list(session.partitions)):
+        if number_asked % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+            await asyncio.sleep(0)  # others have their turns
         if records_left <= 0 or bytes_left <= 0 or session.has_ended:
             break
         asked = ReceiveRequest(
