@@ -130,11 +130,11 @@ ACCESS: Final[Mapping[str, Access]] = {
     "readRecords": needs(_topic(READ)),
     "followTopic": needs(_topic(READ)),
     "listDelayed": needs(_topic(READ)),
-    "cancelDelayed": needs(_topic(WRITE)).audited(),
-    "deliverDelayed": needs(_topic(WRITE)).audited(),
+    "cancelDelayed": needs(_topic(WRITE)).audited(is_frequent=True),
+    "deliverDelayed": needs(_topic(WRITE)).audited(is_frequent=True),
     "listRefusedDelayed": needs(_topic(READ)),
     "listHalfMessages": needs(_topic(WRITE)),
-    "settleHalfMessages": needs(_topic(WRITE)).audited(),
+    "settleHalfMessages": needs(_topic(WRITE)).audited(is_frequent=True),
     "pollHalfChecks": needs(
         transaction(WRITE, "path.group"), *_shown(WRITE, ResourceType.TOPIC, "checks.topic")
     ),

@@ -161,7 +161,9 @@ class Rights:
                 for need in needed
                 for name in (_names(given, need.of) if need.of else _named(path, body))
             )
-            self._services.audit.changed(self._session, self._request, [*names], int(failed))
+            audit = self._services.audit
+            note = audit.changed_frequently if self._access.is_frequent else audit.changed
+            note(self._session, self._request, [*names], int(failed))
 
 
 def _named(path: Json, body: Json) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kit.broker import broker
 from tests.unit.http.http_rig import Web
+from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.access import How
@@ -23,7 +24,7 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, Resourc
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services import ledger_map
+from headrace.broker.services import audit, ledger_map
 from headrace.broker.services.reassignments import InMotion, Move
 from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.errors import RequestInvalid
@@ -616,6 +617,17 @@ async def test_what_administers_is_in_the_audit_log(name, monkeypatch, caplog):
     assert len({*found["resources"]}) == len(found["resources"])
     if "{group}" in web.by_name()[name].path:
         assert GROUP in found["resources"]
+
+
+async def test_what_programs_do_all_the_time_is_one_line_in_the_audit_log(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+    monkeypatch.setattr(audit, "FREQUENT_REPEATS_S", 0.01)
+    async with guarded(monkeypatch) as web:
+        web.principal = "root"
+        for _ in range(3):
+            await web.call("settleHalfMessages")
+        found = lambda: [one for one in caplog.records if one.name == "headrace.audit"]  # noqa: E731
+        await until(lambda: '"repeated":' in found()[-1].getMessage())
 
 
 def test_the_documents_say_what_each_operation_needs():

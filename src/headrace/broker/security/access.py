@@ -68,14 +68,16 @@ class Access(NamedTuple):
     enforced as written."""
     is_audited: bool = False
     """Whether it is in the audit log although it needs no right to administer."""
+    is_frequent: bool = False
+    """Whether programs do it all the time, too."""
 
     def by(self, rule: str) -> Access:
         """These needs, enforced by a rule of their own."""
         return self._replace(rule=rule)
 
-    def audited(self) -> Access:
+    def audited(self, *, is_frequent: bool = False) -> Access:
         """These needs, of what changes more than a client's own."""
-        return self._replace(is_audited=True)
+        return self._replace(is_audited=True, is_frequent=is_frequent)
 
     @property
     def noted(self) -> tuple[Need, ...]:

@@ -33,8 +33,8 @@ BURST_S: Final = 10
 FAILED_LOGINS_PER_S: Final = 20
 """Each has a limit of its own, so that a flood of denials or failed logins hides no change."""
 LOGIN_REPEATS_S: Final = 1.0
-OFFSET_REPEATS_S: Final = 60.0
-"""A consumer without a group's protocol commits every few seconds as a tool that resets does."""
+FREQUENT_REPEATS_S: Final = 60.0
+"""Of what programs do all the time and people by hand seldom."""
 REPEATED_MAX: Final = 1_000
 """Kinds of lines of which repetitions are counted at a time."""
 LOGIN_FAILED: Final = "login_failed"
@@ -113,10 +113,19 @@ class Audit:
         request: str,
         resources: Sequence[str | tuple[str, ...]],
         failed_count: int,
-        **repeated: int,
     ) -> None:
         """A client has changed topics, groups, settings, rights or the like. A resource is a name,
         or a text in parts, of which some are names."""
+        self._changed(session, request, resources, failed_count)
+
+    def _changed(
+        self,
+        session: ClientSession,
+        request: str,
+        resources: Sequence[str | tuple[str, ...]],
+        failed_count: int,
+        **repeated: int,
+    ) -> None:
         self.changed_total += 1
         named = [
             "".join(map(self._written, (one,) if isinstance(one, str) else one))[:NAME_LENGTH_MAX]
@@ -136,18 +145,18 @@ class Audit:
         write = partial(self._write, session, "login", **fields)
         self._once(("login", session.client_host, named, mechanism), LOGIN_REPEATS_S, write)
 
-    def offsets_set(
-        self, session: ClientSession, group: str, topics: Sequence[str], failed_count: int
+    def changed_frequently(
+        self,
+        session: ClientSession,
+        request: str,
+        resources: Sequence[str | tuple[str, ...]],
+        failed_count: int,
     ) -> None:
-        """Somebody who is no member of the group has committed offsets, as tools do to reset it."""
-        write = partial(self._offsets_set, session, [group, *topics], failed_count)
-        key = session.principal, session.client_host, group, *topics
-        self._once(key, OFFSET_REPEATS_S, write)
-
-    def _offsets_set(
-        self, session: ClientSession, resources: Sequence[str], failed_count: int, **repeated: int
-    ) -> None:
-        self.changed(session, "OffsetCommit", resources, failed_count, **repeated)
+        """A change that a program makes all the time, and a person by hand: commits of offsets by
+        no member of the group, which tools make to reset it, and messages that are settled."""
+        write = partial(self._changed, session, request, resources, failed_count)
+        key = session.principal, session.client_host, request, *resources
+        self._once(key, FREQUENT_REPEATS_S, write)
 
     def _once(self, key: Hashable, period_s: float, write: Callable[..., None]) -> None:
         """Write a line, and after the period a second one with the number of repetitions."""

@@ -71,9 +71,9 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
     for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
     if not request.member_id and request.generation_id_or_member_epoch < 0:  # of no member
-        topics = sorted({one.topic for one in offsets})
+        resources = [request.group_id, *sorted({one.topic for one in offsets})]
         failed = sum(error is not None for error in errors.values())
-        node.services.audit.offsets_set(context.session, request.group_id, topics, failed)
+        node.services.audit.changed_frequently(context.session, "OffsetCommit", resources, failed)
     return {
         "topics": [
             {
