@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tests.kit.broker import broker
@@ -56,11 +57,16 @@ async def commit(node: Node, group_id: str) -> HeadraceError | None:
     return (await node.groups.submit(command)).results[0].error
 
 
-async def join(node: Node, group_id: str, size: int, member_id: str = ""):
+async def join(
+    node: Node, group_id: str, size: int, member_id: str = "", instance_id: str | None = None
+):
     described = [("range", b"x" * size)]
-    return await node.groups.submit(
-        JoinCommand(group_id, member_id, None, "c", "/h", 10_000, 20_000, "consumer", described)
-    )
+    ids = group_id, member_id, instance_id, "client"
+    return await node.groups.submit(JoinCommand(*ids, "/h", 10_000, 20_000, "consumer", described))
+
+
+def members_of(node: Node, group_id: str):
+    return node.groups.shards.machine_of(group_id).groups[group_id].members
 
 
 async def test_groups_beyond_the_bound_are_refused_and_those_that_exist_go_on():
@@ -97,6 +103,54 @@ async def test_what_members_say_is_bounded_and_members_stay():
         await node.groups.submit(LeaveCommand("g", leaving))
         rig.clock.ahead_ms += 1_001
         assert (await join(node, "h", 6_000)).error is None
+
+
+async def test_groups_that_exist_rebalance_whatever_others_keep():
+    async with broker(config(members_bytes_max=20_000)) as rig:
+        node = await prepared(rig)
+        first = await join(node, "g", 100)
+        alone = [(first.member_id, b"x" * 50)]
+        sync = SyncCommand("g", first.generation, first.member_id, assignments=alone)
+        assert (await node.groups.submit(sync)).error is None
+        joining = asyncio.create_task(join(node, "g", 100))
+        await until(lambda: len(members_of(node, "g")) == 2)
+        assert (await join(node, "flood", 16_000)).error is None
+        assert isinstance((await join(node, "other", 16_000)).error, GroupFull)
+
+        # What it owns is in a member's subscription, and its leader assigns to all at once.
+        again, second = await asyncio.gather(join(node, "g", 300, first.member_id), joining)
+        assert (again.error, second.error) == (None, None)
+        shares = [(one, b"x" * 700) for one in (again.member_id, second.member_id)]
+        large = SyncCommand("g", again.generation, again.member_id, assignments=shares)
+        follow = SyncCommand("g", second.generation, second.member_id)
+        synced = await asyncio.gather(*map(node.groups.submit, (large, follow)))
+        assert [(one.error, len(one.assignment)) for one in synced] == [(None, 700)] * 2
+        assert isinstance((await join(node, "other", 16_000)).error, GroupFull), "a new one"
+        huge = [(again.member_id, b"x" * 20_000)]
+        more = SyncCommand("g", again.generation, again.member_id, assignments=huge)
+        assert isinstance((await node.groups.submit(more)).error, GroupFull), "but not without end"
+
+
+async def test_a_static_member_that_restarts_is_a_known_one():
+    async with broker(config(members_bytes_max=8_000)) as rig:
+        node = await prepared(rig)
+        first = await join(node, "g", 6_000, instance_id="i")
+        assert first.error is None
+        assert isinstance((await join(node, "h", 6_000)).error, GroupFull)
+        sync = SyncCommand("g", first.generation, first.member_id, assignments=[])
+        assert (await node.groups.submit(sync)).error is None
+        assert (await join(node, "g", 6_000, instance_id="i")).error is None
+
+
+async def test_a_bound_that_is_set_lower_or_higher_holds_at_once():
+    bounds = config(groups_max=100)
+    async with broker(bounds) as rig:
+        node = await prepared(rig)
+        assert (await join(node, "g", 1)).error is None
+        node.config.groups_max = 1
+        assert isinstance((await join(node, "h", 1)).error, PolicyViolation)
+        node.config.groups_max = 2
+        assert (await join(node, "h", 1)).error is None
 
 
 async def test_transactional_ids_beyond_the_bound_are_refused_and_those_that_exist_go_on():

@@ -246,6 +246,20 @@ async def test_groups_are_described_between_brokers_of_which_one_knows_no_assign
         assert (member.client_id, [*member.assigned]) == ("c", [])
 
 
+async def test_a_streams_group_is_described_by_a_broker_that_knows_no_tasks(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        groups = web.node.services.all_groups
+
+        async def ask_an_older_one(name: str, *_asked: object) -> object:
+            if name == "groups.describe":
+                return "streams", "stable", [("m", "c", "/h", None, None)]
+            raise RequestInvalid(f"there is no operation {name!r}")
+
+        monkeypatch.setattr(groups, "_ask", ask_an_older_one)
+        (member,) = (await groups.describe(GROUP)).members
+        assert (member.member_id, [*member.tasks]) == ("m", [])
+
+
 async def test_lags_are_filtered_before_the_largest_are_shown_and_added_up(monkeypatch):
     monkeypatch.setattr(topics, "LAGS_MAX", 1)
     monkeypatch.setattr(overview, "LAGS_MAX", 1)

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
-from headrace.broker.coordinators.kept_state import MemberRequest, Room, kept_of, kept_of_all, said
+from headrace.broker.coordinators.kept_state import (
+    RESERVE_PART,
+    MemberRequest,
+    Room,
+    kept_before,
+    kept_of_all,
+    said,
+)
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -211,13 +218,18 @@ class GroupCoordinator:
         self._check_new = check_new
         self._groups: Room | None = None
         self._members: Room | None = None
+        self._known_members: Room | None = None
         if bounds is not None:
             self._groups = Room(lambda: bounds.groups_max, self._count, clock.now_ns)
-            self._members = Room(
-                lambda: bounds.members_bytes_max,
-                lambda: kept_of_all(self.shards.machines()),
-                clock.now_ns,
-            )
+            self._members = self._room_of_members(bounds, RESERVE_PART, clock)
+            self._known_members = self._room_of_members(bounds, RESERVE_PART + 1, clock)
+
+    def _room_of_members(self, bounds: GroupBounds, parts: int, clock: Clock) -> Room:
+        return Room(
+            lambda: bounds.members_bytes_max * parts // RESERVE_PART,
+            lambda: kept_of_all(self.shards.machines()),
+            clock.now_ns,
+        )
 
     def _count(self) -> int:
         machines = self.shards.machines()
@@ -244,13 +256,16 @@ class GroupCoordinator:
     def _check_member(self, command: MemberRequest) -> None:
         """Raise GroupFull if there is no room for what a member adds."""
         size = said(command)
-        if self._members is None or not size or self._members.take(size):
+        if self._members is None or self._known_members is None or not size:
+            return
+        if self._members.take(size):
             return
         machine = self.shards.machine_of(command.group_id)
         if not isinstance(machine, GroupMachine):
             return  # it is not loaded, and holds nothing
         group = machine.groups.get(command.group_id)
-        if group is None or size > kept_of(group, command.member_id):
+        kept = 0 if group is None else kept_before(group, command)
+        if size > kept and not (kept and self._known_members.take(size - kept)):
             raise GroupFull(
                 "this broker keeps as much of the members of groups as"
                 " headrace.group.members.max.bytes lets it: nothing was changed; try again when"

@@ -2,8 +2,9 @@
 transactional ids.
 
 Invariants: what is known may go on, and only what is new is refused, so a flood stops nobody who is
-there. What is kept is counted again only when what was added since might exceed the bound, at most
-once a second, so that a request costs a subtraction.
+there: known members may say as much as before, and more up to a reserve beyond the bound. What is
+kept is counted again only when what was added since might exceed the bound, at most once a second,
+and when the bound has changed, so that a request costs a subtraction.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 NS_PER_S: Final = 1_000_000_000
 MEMBER_BYTES: Final = 1_000
 """Of a member that says nothing of itself."""
+RESERVE_PART: Final = 4
+"""The bound, divided by this, is kept for what known members add: when they rejoin, consumers also
+say which partitions they own."""
 
 
 class GroupBounds(Protocol):
@@ -39,7 +43,7 @@ class GroupBounds(Protocol):
 class Room:
     """How much of one kind may be added."""
 
-    __slots__ = ("_counted_ns", "_held", "_left", "_most", "_now_ns")
+    __slots__ = ("_counted_most", "_counted_ns", "_held", "_left", "_most", "_now_ns")
 
     def __init__(
         self, most: Callable[[], int], held: Callable[[], int], now_ns: Callable[[], int]
@@ -49,18 +53,21 @@ class Room:
         self._held = held
         self._now_ns = now_ns
         self._left = 0
+        self._counted_most = 0
         self._counted_ns: int | None = None
 
     def take(self, amount: int = 1) -> bool:
         """Whether there is room for so much more, which is then thought to be added."""
-        if amount <= self._left:
+        most = self._most()
+        is_counted = self._counted_ns is not None and most == self._counted_most
+        if is_counted and amount <= self._left:
             self._left -= amount
             return True
         now_ns = self._now_ns()
-        if self._counted_ns is not None and now_ns - self._counted_ns < NS_PER_S:
+        if is_counted and self._counted_ns is not None and now_ns - self._counted_ns < NS_PER_S:
             return False
-        self._counted_ns = now_ns
-        self._left = max(self._most() - self._held(), 0)
+        self._counted_ns, self._counted_most = now_ns, most
+        self._left = max(most - self._held(), 0)
         if amount > self._left:
             return False
         self._left -= amount
@@ -87,13 +94,28 @@ def said(command: MemberRequest) -> int:
             return MEMBER_BYTES + _of_topology(command.topology)
 
 
+def kept_before(group: Group, command: MemberRequest) -> int:
+    """Bytes kept of what a request replaces; 0 if it is not of a known member. Of a leader's
+    assignments, what its group has said: they are empty while it rebalances."""
+    member_id = command.member_id
+    match command:
+        case SyncCommand() if member_id in group.members:
+            return sum(kept_of(group, one) for one in group.members)
+        case JoinCommand() if not member_id and command.group_instance_id:
+            member_id = group.static.get(command.group_instance_id, "")
+        case _:
+            pass
+    return 0 if member_id in group.pending else kept_of(group, member_id)
+
+
 def kept_of(group: Group, member_id: str) -> int:
     """Bytes kept of a member; 0 if the group has no such member."""
     if member_id in group.pending:
         return MEMBER_BYTES + len(member_id)
     classic = group.members.get(member_id)
     if classic is not None:
-        return MEMBER_BYTES + _data(classic.protocols) + len(classic.assignment)
+        said_bytes = len(classic.client_id) + _data(classic.protocols)
+        return MEMBER_BYTES + said_bytes + len(classic.assignment)
     for one in (group.consumer, group.streams):
         found = None if one is None else one.members.get(member_id)
         if found is not None:

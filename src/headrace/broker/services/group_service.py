@@ -128,8 +128,11 @@ class GroupService:
         group_type, state, rows = answer
         members = [GroupMember(*one) for one in rows]
         if group_type == STREAMS and members:
-            tasks = {member: found for member, *found in await self._ask("groups.tasks", group_id)}
-            members = [one._replace(tasks=tasks.get(one.member_id, [()])[0]) for one in members]
+            try:
+                tasks = dict(await self._ask("groups.tasks", group_id))
+            except RequestInvalid:  # by an older broker
+                tasks = {}
+            members = [one._replace(tasks=tasks.get(one.member_id, ())) for one in members]
         return GroupState(group_type, state, members)
 
     async def _tasks_here(self, asked: Any) -> Any:
