@@ -45,8 +45,9 @@ class BrokerConfig:
     """headrace.groups.max: about 400 bytes each, with an offset"""
     members_bytes_max: int = 256 * 1024 * 1024
     """headrace.group.members.max.bytes"""
-    transactional_ids_max: int = 100_000
-    """headrace.transactional.ids.max: about 1 KB each"""
+    transactional_ids_max: int = 500_000
+    """headrace.transactional.ids.max: about 1 KB each. Stream processors use many but once: Flink
+    one for each checkpoint and writer, of which each is kept for a week"""
     producer_ids_max: int = 1_000_000
     """headrace.producer.ids.max: about 500 bytes each"""
     producer_id_expiration_ms: int = 24 * 3600 * 1000

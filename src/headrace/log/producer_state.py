@@ -42,7 +42,8 @@ REFUSED_MS_MAX: Final = 30_000
 RETRIES_MS: Final = 15_000
 """After appends resume, how long later batches must wait for failed ones to be retried."""
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
-"""Minimum idle time by the monotonic clock before expiry: the wall clock may be set."""
+"""Idle time by the monotonic clock before expiry, if it is not to come earlier: the wall clock may
+be set."""
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -347,8 +348,8 @@ class ProducerState:
             in_order = sorted((first, producer) for producer, first in open_offsets.items())
             self._open = {producer: first for first, producer in in_order if first < end_offset}
 
-    def expire(self, before_ms: int, now_ns: int) -> None:
-        """Remove producers last seen before `before_ms`, after a grace period.
+    def expire(self, before_ms: int, now_ns: int, grace_ns: int = EXPIRY_GRACE_NS) -> None:
+        """Remove producers last seen before `before_ms`, once this was found `grace_ns` ago.
 
         A producer with an open transaction never expires.
         """
@@ -357,7 +358,7 @@ class ProducerState:
                 producer.overdue_ns = None
             elif producer.overdue_ns is None:
                 producer.overdue_ns = now_ns
-            elif now_ns - producer.overdue_ns >= EXPIRY_GRACE_NS:
+            elif now_ns - producer.overdue_ns >= grace_ns:
                 del self._producers[producer_id]
 
     def drop_idle(self, count: int, safe_offset: int) -> int:

@@ -195,3 +195,24 @@ async def test_the_longest_idle_producers_are_forgotten_beyond_the_bound():
         assert 1 not in kept
         end = logs[0].end_offset
         assert await write(0, 149) < end, "a retry of one that is kept is none"
+
+
+async def test_a_producer_is_forgotten_after_its_expiration_however_short_it_is():
+    async with broker(config(producer_id_expiration_ms=60_000)) as rig:
+        node = await prepared(rig)
+        log = node.topics.by_name["t"].require_log(0)
+        of = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        await append(log, batch(b"x", **of))
+        for is_kept in (True, True, False):  # idle; found so; idle by the other clock, too
+            assert (7 in log.producers) is True
+            await node.retention.enforce(log)
+            assert (7 in log.producers) is is_kept
+            rig.clock.ahead_ms += 61_000
+
+
+def test_a_week_of_transactional_ids_that_are_used_once_fits_in_one_broker():
+    """Flink's Kafka sink uses one for each checkpoint of each of its writers by default, and they
+    are kept for a week."""
+    config = BrokerConfig()
+    checkpoints = config.transactional_id_expiration_ms // 10_000
+    assert config.transactional_ids_max >= 8 * checkpoints
