@@ -40,7 +40,8 @@ POLL_S: Final = 0.2
 """Between two looks at a task that is followed: it knows no followers."""
 POLL_OTHERS_S: Final = 1.0
 """The same of a task of another broker."""
-KEEP_ALIVE_TURNS: Final = 75
+KEEP_ALIVE_S: Final = 15.0
+"""Between two comments to a client that follows a quiet task: proxies close silent connections."""
 LIST_S: Final = 5.0
 """How long a list waits for other brokers."""
 PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -202,6 +203,7 @@ class TaskOperations:
         said: Json = {}
         quiet = 0
         poll_s = POLL_S if broker == self._broker_id else POLL_OTHERS_S
+        turns = round(KEEP_ALIVE_S / poll_s)
         while True:
             try:
                 call.check_again()  # rights may have been withdrawn
@@ -225,7 +227,7 @@ class TaskOperations:
             if "ended_ms" in now:
                 yield event("end", now, str(first))
                 return
-            if quiet % KEEP_ALIVE_TURNS == KEEP_ALIVE_TURNS - 1:
+            if quiet % turns == turns - 1:
                 yield b": still there\n\n"
             await asyncio.sleep(poll_s)
 

@@ -197,6 +197,23 @@ async def test_the_longest_idle_producers_are_forgotten_beyond_the_bound():
         assert await write(0, 149) < end, "a retry of one that is kept is none"
 
 
+async def test_others_get_their_turn_while_the_producers_of_many_partitions_are_forgotten():
+    async with broker(config(producer_ids_max=100)) as rig:
+        node = await prepared(rig)
+        logs = [node.topics.by_name["t"].require_log(number) for number in range(2)]
+        for producer_id in range(100):
+            of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+            for log in logs:
+                await append(log, batch(b"x", **of))
+        forgetting, seen = asyncio.create_task(node.retention.bound_producers()), set()
+        while not forgetting.done():
+            await asyncio.sleep(0)
+            seen.add(tuple(len(log.producers) < 100 for log in logs))
+        await forgetting
+        assert seen >= {(True, False), (True, True)}
+        assert sum(len(log.producers) for log in logs) <= 100
+
+
 async def test_a_producer_is_forgotten_after_its_expiration_however_short_it_is():
     async with broker(config(producer_id_expiration_ms=60_000)) as rig:
         node = await prepared(rig)

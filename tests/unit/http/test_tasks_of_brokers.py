@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
+import pytest
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.unit.http.test_whole_topics import webs_of
+
+from headrace.http import background
 
 
 async def searched(webs):
@@ -59,3 +63,27 @@ async def test_a_broker_that_is_away_is_said_and_its_tasks_are_not_unknown(clust
     status, refused = await webs[1].ask("GET", f"/v1/searches/{task}")
     assert (status, "broker 1" in refused["detail"]) == (503, True)
     assert (await webs[1].ask("DELETE", f"/v1/searches/{task}"))[0] == 503
+
+
+@pytest.mark.parametrize("broker", [1, 2])
+async def test_who_follows_a_quiet_task_gets_a_sign_of_life_before_a_proxy_gives_up(
+    monkeypatch, broker
+):
+    slept_s = []
+
+    async def sleep(time_s):
+        slept_s.append(time_s)
+
+    async def find(*_asked):
+        return {"id": "t", "state": "running", "owner": "o", "result_count": 0}, []
+
+    monkeypatch.setattr(background, "asyncio", SimpleNamespace(sleep=sleep))
+    operations = object.__new__(background.TaskOperations)
+    operations._broker_id, operations._find = 1, find
+    call = SimpleNamespace(check_again=lambda: None, shown=lambda part: part)
+    events = operations._events(broker, 0, call)
+    assert b"event: progress" in await anext(events)
+    for _ in range(3):
+        assert (await anext(events)).startswith(b":")
+        assert 10 <= sum(slept_s) <= 20, "many proxies wait for a minute, some for half of one"
+        slept_s.clear()

@@ -6,6 +6,7 @@ not affect the others.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -92,10 +93,12 @@ class Retention:
             return
         excess = total - int(most * KEPT_FRACTION)
         for log_ in sorted(logs, key=lambda one: len(one.producers), reverse=True):
-            share = max(len(log_.producers) - most // (2 * len(logs)), 0)
-            excess -= log_.producers.drop_idle(min(share, excess), log_.high_watermark)
-            if excess <= 0:
+            share = len(log_.producers) - most // (2 * len(logs))
+            if share <= 0 or excess <= 0:
                 break
+            if log_.is_loaded:
+                excess -= log_.producers.drop_idle(min(share, excess), log_.high_watermark)
+            await asyncio.sleep(0)  # a million producers take a second
         log.warning(
             "partitions remember %d idempotent producers, more than headrace.producer.ids.max=%d:"
             " the longest idle ones were forgotten; a retry of one of theirs may be stored twice",

@@ -81,8 +81,8 @@ class BackgroundTask:
 def unknown_task(kind: str, task_id: str) -> TaskUnknown:
     """The error for a task that does not exist, or is hidden from the client."""
     return TaskUnknown(
-        f"{kind} {task_id[:40]!r} does not exist on this broker: tasks are kept in memory, the"
-        f" last {KEPT_MAX} after they end"
+        f"{kind} {task_id[:40]!r} does not exist: each broker keeps its tasks in memory, the last"
+        f" {KEPT_MAX} after they end"
     )
 
 
