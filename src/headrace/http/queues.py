@@ -136,9 +136,11 @@ class Queues:
         receiving = await self._queues.receive(
             topic, asked, messages_for(member), client, wait_ms / 1000, ends
         )
+        # Without the tenant for its own client, since an answer with keys is parsed to turn them.
+        prefix = call.view.prefix
         answer: Json = {
-            "topic": call.view.name(topic.name),
-            "group": call.view.name(group_id),
+            "topic": topic.name.removeprefix(prefix),
+            "group": group_id.removeprefix(prefix),
         }
         if receiving.messages:
             lasts_ms = lock_ms if lock_ms > 0 else self._queues.terms(group_id).config.lock_ms

@@ -87,6 +87,7 @@ class RedriveOperations:
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
         access = self._services.helper_access(call.session)
         asked = call.shown(body) if access.is_of_client else body
+        asked = {**asked, "group": body["group"]} if "group" in body else asked  # any client's key
         arguments += [
             f"--{option}={asked[option]}"
             for option in ("to", "group", "reason", "rate")

@@ -32,11 +32,13 @@ Json = dict[str, Any]
 ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "listTopics": ("query.prefix",),
     "followEvents": ("query.topic",),
+    "listPastOffsets": ("query.group",),
+    "startRedrive": ("body.group",),
     "takeBackDeadLetters": ("body.sent.to",),
     "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
 }
 """Names for which an operation needs no rights of its own, or its handler asks for them."""
-_OF_OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
+OF_OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "listAcls": ("query.principal", "query.name"),
     "createAcl": ("body.principal", "body.name"),
     "explainAcl": ("body.principal", "body.name"),
@@ -68,7 +70,7 @@ def enter(view: TenantView, operation: str, access: Access, given: Json) -> None
     needs = [one for one in access.needs if one.how is not How.SHOWN and one.kind in OF_TENANTS]
     places = dict.fromkeys([*(one.of for one in needs), *ALSO.get(operation, ())])
     if view.is_operator:
-        places |= dict.fromkeys(_OF_OPERATORS.get(operation, ()))
+        places |= dict.fromkeys(OF_OPERATORS.get(operation, ()))
     for place in places:
         _enter(view, given, place)
 

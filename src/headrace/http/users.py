@@ -75,24 +75,24 @@ class UserOperations:
         return page(found, "user", call, "users")
 
     async def _create(self, call: Call) -> Response:
-        refuse_keys(call, "a key makes no users")
         name, new = call.body["user"], _new(call.body)
         call.body["user"] = user = call.view.prefix + name  # also for the audit log
+        refuse_keys(call, "a key makes no users")
         made = await self._users.create(user, new, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200 if call.is_dry_run else int(CREATED))
 
     async def _set_password(self, call: Call) -> Response:
-        refuse_keys(call, "a key changes no passwords")
         name, new = call.path["user"], _new(call.body)
         call.path["user"] = user = call.view.prefix + name
+        refuse_keys(call, "a key changes no passwords")
         prefix = call.view.prefix
         made = await self._users.set_password(user, new, prefix=prefix, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200)
 
     async def _delete(self, call: Call) -> Json:
-        refuse_keys(call, "a key removes no users")
         name = call.path["user"]
         call.path["user"] = user = call.view.prefix + name
+        refuse_keys(call, "a key removes no users")
         await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
         return {"user": name, "dry_run": call.is_dry_run}
 

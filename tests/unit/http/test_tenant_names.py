@@ -30,12 +30,14 @@ from headrace.broker.security.tenant_shares import PLACES_PARTS
 from headrace.broker.services import fair_shares
 from headrace.broker.services.fair_shares import ALONE
 from headrace.broker.services.tenant_view import TenantView
+from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.coordination.quotas.entities import PRODUCER
+from headrace.http import redrives
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
 from headrace.http.operations import NDJSON, SLASH
 from headrace.http.records import FOLLOWERS_MAX
-from headrace.http.tenancy import leave, leave_response
+from headrace.http.tenancy import ALSO, OF_OPERATORS, leave, leave_response
 from headrace.runtime.figures import Figures
 
 if TYPE_CHECKING:
@@ -229,6 +231,69 @@ async def test_what_operators_write_for_a_topic_is_read_in_all_places(monkeypatc
                 pass
             assert shown[2]["topic"] == f"acme/{TOPIC}"
             await stream.end()
+
+
+async def test_a_received_message_names_its_group_as_the_client_writes_it(monkeypatch):
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        for web.principal, prefix in (("root", "acme/"), ("alice", "")):
+            path = f"/v1/queues/{quote(prefix, safe='')}{TOPIC}/{quote(prefix, safe='')}{GROUP}"
+            status, got = await web.ask("POST", f"{path.replace('%2F', SLASH)}/receive", {"max": 1})
+            assert (status, got["topic"], got["group"]) == (200, prefix + TOPIC, prefix + GROUP)
+
+
+async def test_a_group_that_selects_what_is_answered_is_read_as_the_client_writes_it(monkeypatch):
+    """Commits of the past, and letters to redrive."""
+    started: list[list[str]] = []
+
+    async def follow(task: Any, arguments: list[str], environment: Any) -> None:
+        started.append(arguments)
+
+    monkeypatch.setattr(redrives, "_follow", follow)
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        commit = [OffsetToCommit(KEY + TOPIC, 0, 1)]
+        await web.node.services.groups.ensure_offsets_topic()
+        for group in (f"{KEY}billing", f"{KEY}other"):
+            command = CommitCommand(group, NO_GENERATION, "", None, commit)
+            reply = await web.node.services.groups.commit(command)
+            assert [one.error for one in reply.results] == [None]
+        web.rig.clock.ahead_ms += 1_000
+        for web.principal, prefix in (("root", "acme/"), ("alice", "")):
+            topic, letters = (f"{KEY if prefix else ''}{one}" for one in (TOPIC, LETTERS))
+            _, past = await web.ask("GET", f"/v1/topics/{topic}/past-offsets?group={prefix}billing")
+            assert [one["group"] for one in past["groups"]] == [f"{prefix}billing"]
+            redrive = {"topic": letters, "to": topic, "group": f"{prefix}{GROUP}"}
+            status, task = await web.ask("POST", "/v1/redrives", redrive)
+            assert (status, task["asked"]["group"]) == (202, f"{prefix}{GROUP}")
+            while not started:
+                await asyncio.sleep(0)
+            assert f"--group={KEY}{GROUP}" in started.pop()
+
+
+async def test_each_field_of_a_request_that_names_something_is_read_as_operators_write_it(
+    monkeypatch,
+):
+    naming = {"topic", "group", "origin", "to", "user", "principal", "principals"}
+    by_handlers = {"signIn body.user", "createKey body.user"}
+
+    def named(schema: Any, place: str) -> set[str]:
+        parts = [named(one, place) for kind in ("oneOf", "anyOf") for one in schema.get(kind, ())]
+        parts += [named(schema["items"], place)] if "items" in schema else []
+        fields = schema.get("properties", {})
+        parts += [named(one, f"{place}.{field}") for field, one in fields.items()]
+        return {f"{place}.{one}" for one in naming & fields.keys()}.union(*parts)
+
+    async with guarded(monkeypatch) as web:
+        for operation in web.by_name().values():
+            parameters = naming & operation.parameters.keys()
+            places = {
+                f"{'path' if f'{{{one}}}' in operation.path else 'query'}.{one}"
+                for one in parameters
+            }
+            places |= named(operation.body or {}, "body")
+            read = {one.of for one in operation.access.needs if one.how is not How.SHOWN}
+            read |= {*ALSO.get(operation.name, ()), *OF_OPERATORS.get(operation.name, ())}
+            unread = {f"{operation.name} {one}" for one in places - read}
+            assert unread <= by_handlers, operation.name
 
 
 async def test_a_tenants_stream_has_its_topic_and_nothing_of_the_cluster(monkeypatch):

@@ -151,3 +151,27 @@ async def test_people_of_a_tenant_administer_its_own_users_and_see_no_others():
         assert await may_log_in(address, "dave", answer["password"])
         assert (await call(address, "DELETE", "/v1/users/acme%2Fdave", who=root))[0] == 200
         assert "«acme»dave" not in users.names()
+
+
+async def test_a_key_that_is_refused_is_in_the_audit_log_with_the_tenants_user(caplog):
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        access = address.node.services.access
+        assert access is not None
+        pattern = Pattern(ResourceType.USER, "User:«acme»", PatternType.PREFIXED)
+        entry = Entry("User:«acme»alice", "*", Operation.ALTER, Permission.ALLOW)
+        assert await access.create([Acl(pattern, entry)]) == [None]
+        who = f"Authorization: {basic('alice', 'of acme')}"
+        _, key = await call(address, "POST", "/v1/keys", {"name": "robot"}, who)
+        who = f"Authorization: Bearer {key['key']}"
+        caplog.set_level(logging.INFO, "headrace.audit")
+        caplog.clear()
+        for method, path, body in (
+            ("POST", "/v1/users", {"user": "bob"}),
+            ("PUT", "/v1/users/bob/password", {}),
+            ("DELETE", "/v1/users/bob", None),
+        ):
+            assert (await call(address, method, path, body, who))[0] == 403
+    lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == "headrace.audit"]
+    assert [(one["resources"], one["failed"]) for one in lines] == [(["acme/bob"], 1)] * 3

@@ -173,5 +173,29 @@ async def test_what_is_repeated_is_counted_and_a_flood_of_logins_is_bounded(monk
         session = ClientSession("SASL", f"10.0.{number // 256}.{number % 256}")
         log.login_failed(session, f"user-{number}", "PLAIN")
     assert len(lines()) <= audit.FAILED_LOGINS_PER_S * audit.BURST_S + 1
+    for number in range(20_000):  # of each client that commits to groups of any name
+        log.changed_frequently(session, "OffsetCommit", [f"group-{number}"], 0)
     log.changed(ClientSession("SASL", "10.0.0.1"), "DeleteTopics", ["t"], 0)
     assert lines()[-1]["request"] == "DeleteTopics", "a flood hides no change"
+
+
+async def test_a_member_id_without_a_generation_hides_no_reset(lines):
+    async with guarded() as rig:
+        lines.begin()
+        topic = rig.node.topics.get(TOPIC)
+        asked = commit(topic.id, member="m")
+        answer = await NamedClient(rig, ROOT).ask(apis.OFFSET_COMMIT, 8, asked)
+        assert answer.topics[0].partitions[0].error_code == 0, "the group has no members"
+        (line,) = lines()
+    assert (line["request"], line["resources"]) == ("OffsetCommit", ["reset", TOPIC])
+
+
+async def test_what_is_counted_keeps_no_more_than_a_line_has(lines):
+    log = audit.Audit(HandClock())
+    names = [f"{'t' * 200}-{number}" for number in range(10_000)]
+    for _ in range(2):
+        log.changed_frequently(ClientSession("SASL", "10.0.0.1"), "OffsetCommit", names, 0)
+    (line,) = lines()
+    assert line["further"] == len(names) - audit.RESOURCES_MAX
+    ((kept, _count),) = log._repeats.items()
+    assert len(str(kept)) < 10_000

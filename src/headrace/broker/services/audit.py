@@ -30,14 +30,19 @@ log = logging.getLogger("headrace.audit")
 DENIALS_PER_S: Final = 100
 CHANGES_PER_S: Final = 1_000
 BURST_S: Final = 10
+FREQUENT_PER_S: Final = 100
 FAILED_LOGINS_PER_S: Final = 20
-"""Each has a limit of its own, so that a flood of denials or failed logins hides no change."""
+"""Each has a limit of its own, so that a flood of denials, failed logins, or changes that any
+client makes all the time, hides no other change."""
 LOGIN_REPEATS_S: Final = 1.0
 FREQUENT_REPEATS_S: Final = 60.0
 """Of what programs do all the time and people by hand seldom."""
 REPEATED_MAX: Final = 1_000
 """Kinds of lines of which repetitions are counted at a time."""
-LOGIN_FAILED: Final = "login_failed"
+DENIED, CHANGED, LOGIN_FAILED = "denied", "changed", "login_failed"
+"""Events."""
+FREQUENT: Final = "frequent"
+"""Changes with a limit of their own."""
 NAME_LENGTH_MAX: Final = 300
 WAITING_MAX: Final = 10_000
 """Lines that wait for a topic; one has at most some 8 KiB."""
@@ -81,10 +86,11 @@ class Audit:
         self.lines = lines
         now_ns = clock.now_ns()
         self._buckets = {
-            event: TokenBucket(rate, rate * BURST_S, now_ns)
-            for event, rate in (
-                ("denied", DENIALS_PER_S),
-                ("changed", CHANGES_PER_S),
+            limit: TokenBucket(rate, rate * BURST_S, now_ns)
+            for limit, rate in (
+                (DENIED, DENIALS_PER_S),
+                (CHANGED, CHANGES_PER_S),
+                (FREQUENT, FREQUENT_PER_S),
                 (LOGIN_FAILED, FAILED_LOGINS_PER_S),
             )
         }
@@ -105,7 +111,8 @@ class Audit:
         """A request lacked a right."""
         self.denied_total += 1
         resource = f"{kind.name}:{self._written(name)[:NAME_LENGTH_MAX]}"
-        self._write(session, request, event="denied", operation=operation.name, resource=resource)
+        fields = {"operation": operation.name, "resource": resource}
+        self._write(session, request, DENIED, event=DENIED, **fields)
 
     def changed(
         self,
@@ -116,33 +123,40 @@ class Audit:
     ) -> None:
         """A client has changed topics, groups, settings, rights or the like. A resource is a name,
         or a text in parts, of which some are names."""
-        self._changed(session, request, resources, failed_count)
+        named = self._named(resources)
+        self._changed(session, request, named, len(resources), failed_count)
+
+    def _named(self, resources: Sequence[str | tuple[str, ...]]) -> Sequence[str]:
+        """What a line has of them."""
+        return [
+            "".join(map(self._written, (one,) if isinstance(one, str) else one))[:NAME_LENGTH_MAX]
+            for one in resources[:RESOURCES_MAX]
+        ]
 
     def _changed(
         self,
         session: ClientSession,
         request: str,
-        resources: Sequence[str | tuple[str, ...]],
+        named: Sequence[str],
+        count: int,
         failed_count: int,
+        *,
+        limit: str = CHANGED,
         **repeated: int,
     ) -> None:
         self.changed_total += 1
-        named = [
-            "".join(map(self._written, (one,) if isinstance(one, str) else one))[:NAME_LENGTH_MAX]
-            for one in resources[:RESOURCES_MAX]
-        ]
         more: dict[str, Any] = {"failed": failed_count} if failed_count else {}
         more |= repeated
-        if len(resources) > RESOURCES_MAX:
-            more["further"] = len(resources) - RESOURCES_MAX
-        self._write(session, request, event="changed", resources=named, **more)
+        if count > len(named):
+            more["further"] = count - len(named)
+        self._write(session, request, limit, event=CHANGED, resources=named, **more)
 
     def login_failed(self, session: ClientSession, user: str, mechanism: str) -> None:
         """A client did not prove who it is. `user`: as it said, or empty. Of one address and user
         there are at most two lines a second."""
         named = user[:NAME_LENGTH_MAX]
         fields = {"event": LOGIN_FAILED, "user": named, "mechanism": mechanism}
-        write = partial(self._write, session, "login", **fields)
+        write = partial(self._write, session, "login", LOGIN_FAILED, **fields)
         self._once(("login", session.client_host, named, mechanism), LOGIN_REPEATS_S, write)
 
     def changed_frequently(
@@ -154,9 +168,10 @@ class Audit:
     ) -> None:
         """A change that a program makes all the time, and a person by hand: commits of offsets by
         no member of the group, which tools make to reset it, and messages that are settled."""
-        write = partial(self._changed, session, request, resources, failed_count)
-        key = session.principal, session.client_host, request, *resources
-        self._once(key, FREQUENT_REPEATS_S, write)
+        named, count = self._named(resources), len(resources)
+        fields = session, request, named, count, failed_count
+        key = session.principal, session.client_host, request, count, *named
+        self._once(key, FREQUENT_REPEATS_S, partial(self._changed, *fields, limit=FREQUENT))
 
     def _once(self, key: Hashable, period_s: float, write: Callable[..., None]) -> None:
         """Write a line, and after the period a second one with the number of repetitions."""
@@ -178,16 +193,18 @@ class Audit:
         is_key = self._authorizer is not None and self._authorizer.has_tenants
         return written(name) if is_key else name
 
-    def _write(self, session: ClientSession, request: str, event: str, **fields: Any) -> None:
+    def _write(
+        self, session: ClientSession, request: str, limit: str, event: str, **fields: Any
+    ) -> None:
         now_ns = self._clock.now_ns()
-        bucket = self._buckets[event]
+        bucket = self._buckets[limit]
         if bucket.wait_ms(now_ns):
-            self._omitted[event] += 1
+            self._omitted[limit] += 1
             return
         bucket.charge(1, now_ns)
-        if self._omitted[event]:
-            fields["omitted_before"] = self._omitted[event]
-            self._omitted[event] = 0
+        if self._omitted[limit]:
+            fields["omitted_before"] = self._omitted[limit]
+            self._omitted[limit] = 0
         line = {
             "timestamp_ms": self._clock.now_ms(),
             "event": event,

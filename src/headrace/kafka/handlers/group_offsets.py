@@ -70,7 +70,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
     reply = await node.services.groups.commit(command)
     for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
-    if not request.member_id and request.generation_id_or_member_epoch < 0:  # of no member
+    if request.generation_id_or_member_epoch < 0:  # of no member, whatever its id
         resources = [request.group_id, *sorted({one.topic for one in offsets})]
         failed = sum(error is not None for error in errors.values())
         node.services.audit.changed_frequently(context.session, "OffsetCommit", resources, failed)
