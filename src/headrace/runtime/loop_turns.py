@@ -9,9 +9,9 @@ turns one by one: none of them waits for more of another's requests than for one
 from __future__ import annotations
 
 import asyncio
+from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Hashable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ class FairQueue:
         for part in path:
             tree = tree.setdefault(part, OrderedDict())
         tree[waiter] = None
+
+    def add_first(self, path: Path, waiter: object) -> None:
+        """Have it wait as the first, and each part of its path."""
+        tree = self._tree
+        for part in path:
+            below = tree.setdefault(part, OrderedDict())
+            tree.move_to_end(part, last=False)
+            tree = below
+        tree[waiter] = None
+        tree.move_to_end(waiter, last=False)
 
     def remove(self, path: Path, waiter: object) -> None:
         """It does not wait any more, if it did."""
@@ -128,6 +138,8 @@ class LoopTurns:
         """`loop` None: the one that runs."""
         self._loop = loop
         self._ready = FairQueue()
+        self._displaced: list[tuple[Path, _Call]] = []
+        """Those whose turn it was, but what began before them took all its time."""
         self._begun_max = BEGUN_MAX
         self._begun_count = 0
         self.may_begin = True
@@ -177,6 +189,16 @@ class LoopTurns:
             return
         call = _Call(self)
         self.wait(path, call)
+        await self._until_admitted(path, call)
+
+    async def enter_first(self, path: Path) -> None:
+        """Begin in the next turn, as the first of all in `path`: this one `is_long`. Those that
+        began together keep their order, which is that of the requests of a connection."""
+        call = _Call(self)
+        self._displaced.append((path, call))
+        await self._until_admitted(path, call)
+
+    async def _until_admitted(self, path: Path, call: _Call) -> None:
         try:
             await call.turn
         finally:
@@ -198,6 +220,8 @@ class LoopTurns:
             self._begun_max = min(max(1, begun * TURN_NS // spent_ns), BEGUN_MAX)
         elif 2 * begun >= self._begun_max:
             self._begun_max = min(BEGUN_MAX, 2 * self._begun_max)
+        while self._displaced:
+            self._ready.add_first(*self._displaced.pop())
         while self._ready and self._begun_count < self._begun_max:
             waiter: Waiter = self._ready.pop()
             waiter.take_turn()
@@ -223,35 +247,39 @@ class Paced(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine, now_ns, turns = self._coroutine, self._now_ns, self._turns
-        step: Callable[[], Any] = partial(coroutine.send, None)
-        while True:
-            has_begun, self.has_begun = self.has_begun, False
-            if has_begun and not turns.is_long:
-                pass
-            elif turns.may_begin:
-                turns.begun()
-            else:
+        error: BaseException | None = None
+        try:
+            while True:
                 try:
-                    yield from turns.enter(self.path).__await__()
-                    while turns.is_long:  # what began before it in this turn
+                    if self.has_begun:
+                        self.has_begun = False
+                    elif turns.may_begin:
+                        turns.begun()
+                    else:
                         yield from turns.enter(self.path).__await__()
-                except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
-                    step = partial(coroutine.throw, error)
-            begun_ns = now_ns()
-            try:
-                waited_for = step()
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            finally:
-                spent_ns = now_ns() - begun_ns
-                self.spent_ns += spent_ns
-                turns.spent(spent_ns)
-                if self.spent_ns > SLOW_NS and self.path[-1:] == (False,):
-                    self.path = (*self.path[:-1], True)
-            try:
-                value = yield waited_for
-            except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
-                step = partial(coroutine.throw, error)
-            else:
-                step = partial(coroutine.send, value)
+                    while turns.is_long:  # what began before it in this turn
+                        yield from turns.enter_first(self.path).__await__()
+                except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
+                    error = raised
+                begun_ns = now_ns()
+                try:
+                    waited_for = coroutine.send(None) if error is None else coroutine.throw(error)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                finally:
+                    error = None  # no cycle: its traceback refers to this frame
+                    self._count(now_ns() - begun_ns)
+                try:
+                    yield waited_for
+                except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
+                    error = raised
+                del waited_for  # it may have the error, too
+        finally:
+            coroutine.close()  # if this one is closed
+
+    def _count(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+        self._turns.spent(spent_ns)
+        if self.spent_ns > SLOW_NS and self.path[-1:] == (False,):
+            self.path = (*self.path[:-1], True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.kit.broker import BrokerHarness
     from tests.kit.kafka_client import Client
 
-METADATA, JOIN, LEAVE, SYNC, DESCRIBE, FIND = 3, 11, 13, 14, 15, 10
+METADATA, JOIN, LEAVE, SYNC, DESCRIBE, COMMIT = 3, 11, 13, 14, 15, 8
 ALL = {"topics": None, "allow_auto_topic_creation": False}
 LARGE = {"groups": ["large"], "include_authorized_operations": False}
 LARGE_BYTES = 200_000
@@ -145,3 +145,33 @@ async def test_a_request_with_an_effect_is_handled_although_its_client_has_left(
             if not found.groups[0].members:
                 break
     assert handled.count(METADATA) <= UNANSWERED_MIN, "what has no effect is not handled then"
+
+
+@on_a_broker(lambda rig: rig)
+async def test_offsets_are_committed_in_order_although_others_took_their_turn(
+    rig: BrokerHarness,
+) -> None:
+    """A consumer that does not wait for answers commits the last one last."""
+    handle, now_ns = rig.face._handle, rig.face.now_ns
+    spent: list[int] = []
+    rig.face.now_ns = lambda: now_ns() + len(spent) * 2 * TURN_NS
+    committed: list[int] = []
+
+    async def noted(api: Any, request: Any, context: Any) -> Any:
+        if api.key == COMMIT:
+            committed.append(request.topics[0].partitions[0].committed_offset)
+        elif api.key == DESCRIBE:
+            spent.append(api.key)
+        return await handle(api, request, context)
+
+    rig.face._handle = noted  # type: ignore[method-assign]
+    rig.client().send(DESCRIBE, 4, LARGE)
+    for _ in range(BEGUN_MAX - 2):
+        rig.client().send(METADATA, 4, ALL)
+    one = rig.client()
+    for offset in range(4):
+        part = {"partition_index": 0, "committed_offset": offset}
+        topics = [{"name": "t", "partitions": [part]}]
+        one.send(COMMIT, 2, {"group_id": "g", "generation_id": -1, "topics": topics})
+    await answers(one, 4)
+    assert committed == [*range(4)]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +37,16 @@ def test_parts_of_paths_are_taken_in_turns() -> None:
     queue.add(("beta", "x", False), "other tenant")
     taken = [queue.pop() for _ in range(5)]
     assert taken == ["many 0", "other tenant", "one", "many 1", "many 2"]
+    assert not queue
+
+
+def test_what_is_added_first_keeps_its_order_in_its_path() -> None:
+    queue = FairQueue()
+    queue.add(ONE, "one")
+    queue.add(MANY, "many 2")
+    for name in ("many 1", "many 0"):
+        queue.add_first(MANY, name)
+    assert [queue.pop() for _ in range(4)] == ["many 0", "one", "many 1", "many 2"]
     assert not queue
 
 
@@ -122,6 +135,87 @@ def test_others_of_the_same_user_do_not_wait_for_all_that_take_long() -> None:
     asyncio.run(scenario())
 
 
+def test_one_whose_turn_another_took_does_not_wait_for_all_once_more() -> None:
+    async def scenario() -> None:
+        clock, turns, log = Clock(), LoopTurns(), list[str]()
+
+        async def request(name: str, spent_ns: int, count: int) -> None:
+            for _ in range(count):
+                log.append(name)
+                clock.now_ns += spent_ns
+                await asyncio.sleep(0)
+
+        def begin(name: str, spent_ns: int, count: int) -> asyncio.Task[None]:
+            paced = Paced(turns, (None, name, False), request(name, spent_ns, count), clock.read)
+            return asyncio.create_task(_awaited(paced))
+
+        others = [begin(f"long {n}", TURN_NS + TURN_NS // 10, 100) for n in range(3)]
+        others += [begin(f"short {n}", 0, 100) for n in range(7)]
+        for _ in range(40):
+            await asyncio.sleep(0)
+        log.clear()
+        await begin("one", 0, 3)
+        assert log.count("one") == 3
+        # One of each before each step and its end, and one before it asked.
+        assert max(log.count(f"long {n}") for n in range(3)) <= 5
+        await asyncio.gather(*others)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_ends_at_once_when_what_awaits_it_is_closed() -> None:
+    """As the tasks of a loop that was abandoned: nothing has a turn then."""
+
+    async def scenario() -> None:
+        clock, turns, ended = Clock(), LoopTurns(), list[str]()
+
+        async def request(name: str) -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.append(name)
+
+        waits, has_waited = (
+            _awaited(Paced(turns, ONE, request(name), clock.read)) for name in ("waits", "waited")
+        )
+        has_waited.send(None)
+        turns.may_begin = False
+        waits.send(None)  # for its turn
+        has_waited.close()
+        waits.close()
+        assert ended == ["waited"]
+
+    asyncio.run(scenario())
+
+
+def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find() -> None:
+    """It runs rarely in a broker, and a request may have megabytes."""
+
+    async def scenario() -> None:
+        turns, clock, errors = LoopTurns(), Clock(), list[weakref.ref[_NotDoneError]]()
+
+        def failed() -> asyncio.Future[None]:
+            error = _NotDoneError()
+            errors.append(weakref.ref(error))
+            future = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(future.set_exception, error)
+            return future
+
+        async def request() -> None:
+            with suppress(_NotDoneError):
+                await failed()
+
+        await Paced(turns, ONE, request(), clock.read)
+        await asyncio.sleep(0)  # what has resumed it is done
+        assert [error() for error in errors] == [None]
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
 def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
     async def scenario() -> None:
         clock, turns, begun = Clock(), LoopTurns(), list[int]()
@@ -140,6 +234,10 @@ def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
         assert begun == [*range(BEGUN_MAX), BEGUN_MAX + 1]
 
     asyncio.run(scenario())
+
+
+class _NotDoneError(Exception):
+    pass
 
 
 async def _awaited(paced: Paced[None]) -> None:
