@@ -66,7 +66,8 @@ class Body:
         """End its reception."""
         assert self.timer is not None
         self._gave_way = True
-        self.timer.reschedule(now_s)
+        if not self.timer.expired():  # else it is to be resumed already
+            self.timer.reschedule(now_s)
         self._memory.forget(self)  # it is freed in this turn
 
     def check(self) -> None:

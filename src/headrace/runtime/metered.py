@@ -5,7 +5,6 @@ Invariants: knows nothing about the coroutine; passes on results, errors and can
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -26,19 +25,19 @@ class Metered(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine, now_ns = self._coroutine, self._now_ns
-        step: Callable[[], Any] = partial(coroutine.send, None)
+        error: BaseException | None = None
         while True:
             begun_ns = now_ns()
             try:
-                waited_for = step()
+                waited_for = coroutine.send(None) if error is None else coroutine.throw(error)
             except StopIteration as done:
                 result: T = done.value
                 return result
             finally:
+                error = None  # no cycle: its traceback refers to this frame
                 self.spent_ns += now_ns() - begun_ns
             try:
-                value = yield waited_for
-            except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
-                step = partial(coroutine.throw, error)
-            else:
-                step = partial(coroutine.send, value)
+                yield waited_for
+            except BaseException as raised:  # noqa: BLE001  # the coroutine's to handle
+                error = raised
+            del waited_for  # it may have the error, too

@@ -17,6 +17,8 @@ from tests.unit.log.log_rig import HeldStore
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.authentication import Authentication
 from headrace.broker.security.plain import PLAIN
+from headrace.broker.security.principal import ANONYMOUS, USER, Principal
+from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services.fair_shares import (
     ALONE,
     ALONE_S,
@@ -25,6 +27,7 @@ from headrace.broker.services.fair_shares import (
     Charge,
     FairShares,
     TenantShare,
+    path_of,
 )
 from headrace.kafka import apis
 from headrace.kafka.connection import KafkaConnection
@@ -473,3 +476,13 @@ async def test_what_a_client_does_not_wait_for_counts_until_it_is_stored() -> No
         store.complete_all()
         await turns(10)
         assert share.held_bytes == 0
+
+
+def test_addresses_of_one_network_have_their_turns_together() -> None:
+    def path(host: str, principal: Principal | None = ANONYMOUS) -> object:
+        return path_of(ClientSession("", host, principal), None)
+
+    assert path("2001:db8::1") == path("2001:db8::2:3") != path("2001:db8:0:1::1")
+    assert path("192.0.2.1") == path("::ffff:192.0.2.1") != path("192.0.2.2")
+    known = Principal(USER, "ann")
+    assert path("2001:db8::1", known) == path("192.0.2.1", known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from starlette.requests import Request
@@ -71,6 +72,35 @@ def test_a_tenant_has_a_part_of_the_memory() -> None:
             with pytest.raises(QuotaExceeded):
                 second.grow(SIZE)
             other.grow(SIZE)
+        assert memory.held_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_one_whose_time_is_over_gives_way_before_it_is_resumed(monkeypatch) -> None:
+    """It waits for its turn of the event loop."""
+    monkeypatch.setattr(body_memory, "PATIENCE_S", 0.0)
+
+    async def scenario() -> None:
+        memory = BodyMemory(SIZE)
+        turn = asyncio.Event()
+
+        async def receive() -> None:
+            with Body(memory) as late, suppress(TimeoutError):
+                async with asyncio.timeout(0) as late.timer:
+                    late.grow(SIZE)
+                    try:
+                        await asyncio.get_running_loop().create_future()
+                    finally:
+                        await turn.wait()
+
+        late = asyncio.create_task(receive())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        with Body(memory) as other:
+            other.grow(SIZE)
+        turn.set()
+        await late
         assert memory.held_bytes == 0
 
     asyncio.run(scenario())

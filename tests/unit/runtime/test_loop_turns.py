@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced
+from headrace.runtime.metered import Metered
 
 if TYPE_CHECKING:
     from headrace.runtime.loop_turns import Path
@@ -188,7 +189,8 @@ def test_a_request_ends_at_once_when_what_awaits_it_is_closed() -> None:
     asyncio.run(scenario())
 
 
-def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find() -> None:
+@pytest.mark.parametrize("is_paced", [True, False], ids=["paced", "metered"])
+def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find(is_paced: bool) -> None:
     """It runs rarely in a broker, and a request may have megabytes."""
 
     async def scenario() -> None:
@@ -205,7 +207,10 @@ def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find() -> None:
             with suppress(_NotDoneError):
                 await failed()
 
-        await Paced(turns, ONE, request(), clock.read)
+        if is_paced:
+            await Paced(turns, ONE, request(), clock.read)
+        else:
+            await Metered(request(), clock.read)
         await asyncio.sleep(0)  # what has resumed it is done
         assert [error() for error in errors] == [None]
 

@@ -7,11 +7,15 @@ addresses; of IPv4 it has one. An IPv4 address that is written as IPv6 is the IP
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 
 _HOST_BITS: Final = 64
+_KNOWN_MAX: Final = 1024
+"""Requests of clients that are not authenticated ask; parsing takes several microseconds."""
 
 
+@lru_cache(_KNOWN_MAX)
 def client_address(host: str) -> str:
     """What stands for all addresses of a client: of IPv6 its network, `2001:db8::/64`."""
     if ":" not in host:

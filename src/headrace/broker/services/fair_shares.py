@@ -27,6 +27,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
+from headrace.broker.security.client_addresses import client_address
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.errors import QuotaExceeded
 
@@ -257,10 +258,10 @@ class _Call:
 
 def path_of(session: ClientSession, share: TenantShare | None) -> Path:
     """To whom a client's requests belong: tenants have turns (`loop_turns`), users of a tenant, and
-    hosts of those that are not authenticated."""
+    addresses of those that are not authenticated."""
     principal = session.principal
     is_known = principal is not None and principal is not ANONYMOUS and principal != ANONYMOUS
-    return share, principal if is_known else session.client_host
+    return share, principal if is_known else client_address(session.client_host)
 
 
 class FairShares:
