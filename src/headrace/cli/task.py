@@ -164,7 +164,7 @@ def _path(one: dict[str, Any]) -> str:
 
 def _row(one: dict[str, Any]) -> list[Cell]:
     return [
-        *(one["id"], one["broker"], one["kind"], one["state"], _progress(one)),
+        *(one["id"], one.get("broker"), one["kind"], one["state"], _progress(one)),
         one["result_count"],
         *(iso_time(one["started_ms"]), _text(one["asked"])),
     ]

@@ -142,6 +142,24 @@ async def test_a_static_member_that_restarts_is_a_known_one():
         assert (await join(node, "g", 6_000, instance_id="i")).error is None
 
 
+async def test_a_static_member_of_the_new_protocol_that_restarts_is_a_known_one():
+    async with broker(config(members_bytes_max=6_000)) as rig:
+        node = await prepared(rig)
+        names = [f"{number}" * 500 for number in range(8)]
+
+        async def beat(member_id: str, epoch: int, group_id: str = "g") -> HeadraceError | None:
+            command = ConsumerHeartbeatCommand(group_id, member_id, epoch, instance_id="i")
+            if epoch == 0:
+                command.rebalance_timeout_ms, command.topic_names = 30_000, names
+                command.owned = {}
+            return (await node.groups.submit(command)).error
+
+        assert await beat("m", 0) is None
+        assert isinstance(await beat("m", 0, "h"), GroupFull)
+        assert await beat("m", -2) is None
+        assert await beat("n", 0) is None
+
+
 async def test_a_bound_that_is_set_lower_or_higher_holds_at_once():
     bounds = config(groups_max=100)
     async with broker(bounds) as rig:

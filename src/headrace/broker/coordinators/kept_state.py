@@ -103,6 +103,9 @@ def kept_before(group: Group, command: MemberRequest) -> int:
             return sum(kept_of(group, one) for one in group.members)
         case JoinCommand() if not member_id and command.group_instance_id:
             member_id = group.static.get(command.group_instance_id, "")
+        case ConsumerHeartbeatCommand() | StreamsHeartbeatCommand() if command.instance_id:
+            if group.managed is not None:
+                member_id = group.managed.static.get(command.instance_id, member_id)
         case _:
             pass
     return 0 if member_id in group.pending else kept_of(group, member_id)
