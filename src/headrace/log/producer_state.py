@@ -361,8 +361,9 @@ class ProducerState:
             elif now_ns - producer.overdue_ns >= grace_ns:
                 del self._producers[producer_id]
 
-    def drop_idle(self, count: int, safe_offset: int) -> int:
-        """Drop the longest idle producers, as if expired; returns how many, at most `count`.
+    def drop_idle(self, count: int, safe_offset: int, before_ms: int) -> int:
+        """Drop the longest idle producers of those last seen before `before_ms`, as if expired;
+        returns how many, at most `count`.
 
         Those with an open transaction, or with batches that may be undone, stay: no append below
         `safe_offset` will be.
@@ -370,7 +371,8 @@ class ProducerState:
         idle = [
             (producer.seen_ms, producer_id)
             for producer_id, producer in self._producers.items()
-            if producer_id not in self._open
+            if producer.seen_ms < before_ms
+            and producer_id not in self._open
             and not (producer.batches and producer.batches[-1].base_offset >= safe_offset)
         ]
         dropped = sorted(idle)[:count]

@@ -215,6 +215,26 @@ async def test_the_longest_idle_producers_are_forgotten_beyond_the_bound():
         assert await write(0, 149) < end, "a retry of one that is kept is none"
 
 
+async def test_producers_that_may_send_again_are_forgotten_after_all_those_that_rest():
+    async with broker(config(producer_ids_max=100)) as rig:
+        node = await prepared(rig)
+        logs = [node.topics.by_name["t"].require_log(number) for number in range(2)]
+
+        async def write(number: int, producer_ids: range) -> None:
+            for producer_id in producer_ids:
+                of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+                await append(logs[number], batch(b"x", **of))
+
+        await write(1, range(45))
+        rig.clock.ahead_ms += 600_000
+        await write(0, range(60))
+        await node.retention.bound_producers()
+        assert [len(log.producers) for log in logs] == [60, 30], "the larger one is in use"
+        await write(0, range(60, 100))
+        await node.retention.bound_producers()
+        assert [len(log.producers) for log in logs] == [65, 25], "a part of each partition's stay"
+
+
 async def test_others_get_their_turn_while_the_producers_of_many_partitions_are_forgotten():
     async with broker(config(producer_ids_max=100)) as rig:
         node = await prepared(rig)

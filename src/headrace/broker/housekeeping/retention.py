@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.errors import HeadraceError
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 PRODUCERS_INTERVAL_MS: Final = 5_000
 """In which as many producers come as one client can make: some 90,000, of 45 MB."""
+RETRIES_MS: Final = 300_000
+"""Kafka's clients send a batch again for two minutes by default: producers that may do so are
+forgotten last."""
 KEPT_FRACTION: Final = 0.9
 """Of the bound, once it was reached: dropping costs as much as there are producers."""
 
@@ -92,13 +96,15 @@ class Retention:
         if total <= most:
             return
         excess = total - int(most * KEPT_FRACTION)
-        for log_ in sorted(logs, key=lambda one: len(one.producers), reverse=True):
-            share = len(log_.producers) - most // (2 * len(logs))
-            if share <= 0 or excess <= 0:
-                break
-            if log_.is_loaded:
-                excess -= log_.producers.drop_idle(min(share, excess), log_.high_watermark)
-            await asyncio.sleep(0)  # a million producers take a second
+        for before_ms in (self._clock.now_ms() - RETRIES_MS, sys.maxsize):
+            for log_ in sorted(logs, key=lambda one: len(one.producers), reverse=True):
+                share = len(log_.producers) - most // (2 * len(logs))
+                if share <= 0 or excess <= 0:
+                    break
+                if log_.is_loaded:
+                    count, safe_offset = min(share, excess), log_.high_watermark
+                    excess -= log_.producers.drop_idle(count, safe_offset, before_ms)
+                await asyncio.sleep(0)  # a million producers take a second
         log.warning(
             "partitions remember %d idempotent producers, more than headrace.producer.ids.max=%d:"
             " the longest idle ones were forgotten; a retry of one of theirs may be stored twice",
