@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from headrace.pipeline.catalog import loaded
-from headrace.pipeline.errors import TableMoved
+from headrace.pipeline.errors import OptionInvalid, TableMoved
 from headrace.pipeline.planning import offset_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.planning import Offsets
@@ -59,20 +59,28 @@ def java_table(spark: Any, table: TableName) -> Any:
     )
 
 
-def replace_rows(rows: Any, table: TableName, columns: str, replaced: str, *, spark: Any) -> None:
+def replace_rows(
+    rows: Any, table: TableName, columns: str, replaced: str, *, spark: Any, added: str = ""
+) -> None:
     """Put rows into a table instead of those `replaced` (SQL), in one commit.
 
-    `columns` (DDL) are those of a table that is not there yet; an older table gets the ones that it
-    lacks. If another writer was first, the deletion begins again on what it wrote; the rows are
-    computed once. (Iceberg's overwrite of a range refuses once compaction has put rows of two
-    ranges into one file.) Raises TableMoved if others were first time after time.
+    `columns` and `added` (DDL) are those of a table that is not there yet; an older table gets the
+    `added` ones that it lacks. If another writer was first, the deletion begins again on what it
+    wrote; the rows are computed once. (Iceberg's overwrite of a range refuses once compaction has
+    put rows of two ranges into one file.) Raises OptionInvalid if the table is for other rows, of
+    which `replaced` may name some, and TableMoved if others were first time after time.
     """
     name = table.in_spark
+    listed = f"{columns}, {added}" if added else columns
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.namespace_in_spark}")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({listed}) USING iceberg")
     held = spark.table(name).columns
-    lacking = [one.strip() for one in columns.split(",") if one.split()[0] not in held]
-    if lacking:
+    if others := _lacking(columns, held):
+        raise OptionInvalid(
+            f"The table {name} is for other rows: it has no column {others[0].split()[0]}. Nothing"
+            " was written. Give the name of another table; the first run creates it."
+        )
+    if lacking := _lacking(added, held):
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(lacking)})")
     files: list[Any] | None = None
     for _ in range(REPLACEMENTS_MAX):
@@ -94,6 +102,11 @@ def replace_rows(rows: Any, table: TableName, columns: str, replaced: str, *, sp
         f"{name}: other writers changed the table each of {REPLACEMENTS_MAX} times that its rows"
         " were about to be replaced. Nothing was changed. Run this again when fewer are at work."
     )
+
+
+def _lacking(columns: str, held: Sequence[str]) -> list[str]:
+    listed = (one.strip() for one in columns.split(","))
+    return [one for one in listed if one and one.split()[0] not in held]
 
 
 @contextmanager

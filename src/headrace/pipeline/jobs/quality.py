@@ -270,5 +270,7 @@ def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
         f"(expectations IS NULL OR expectations = {name})"
         f" AND (window = {window} OR {within_sql(report.window)})"
     )
-    columns = f"{VIOLATION_COLUMNS}, window string, expectations string"
-    replace_rows(rows, TableName.parse(table), columns, replaced, spark=spark)
+    replace_rows(
+        rows, TableName.parse(table), f"{VIOLATION_COLUMNS}, window string", replaced,
+        spark=spark, added="expectations string",
+    )  # fmt: skip
