@@ -198,7 +198,7 @@ async def test_an_expired_login_is_renewed(monkeypatch):
 
 @pytest.mark.parametrize(("config", "properties", "is_refused"), [
     ({}, {}, True), ({}, {KEEPS_TAGGED: "false"}, True), ({}, {KEEPS_TAGGED: "true"}, False),
-    ({KEEPS_TAGGED: "true"}, {}, False),
+    ({KEEPS_TAGGED: "true"}, {}, False), ({KEEPS_TAGGED: "true"}, {KEEPS_TAGGED: "false"}, True),
 ])  # fmt: skip
 def test_a_rest_catalogs_table_has_the_only_copy_if_it_or_the_catalog_says_that_tags_keep_files(
     monkeypatch, config, properties, is_refused

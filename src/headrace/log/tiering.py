@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from headrace.log.ledger_chain import OBJECT_KEPT_MS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SAME_AS_RETENTION = -2
 """The default of `local.retention.ms` and `local.retention.bytes`, as in Kafka."""
+UNPROTECTED = "the table's snapshot that has its records was expired meanwhile"
 
 
 # --- decisions -----------------------------------------------------------------------------------
@@ -187,15 +188,23 @@ async def drop_local(log: PartitionLog, store: LedgerStore, tier: Tier, now_ms: 
 
 
 async def borrow(
-    log: PartitionLog, segment: Segment, tier: Tier, files: Sequence[TableFile], now_ms: int
+    log: PartitionLog,
+    segment: Segment,
+    tier: Tier,
+    files: Sequence[TableFile],
+    now_ms: int,
+    is_protected: Callable[[], Awaitable[bool]],
 ) -> str | None:
     """Replace the object of a ledger by a recipe with the records of these files, and record it.
 
-    Returns why the object stays, if the files have too little of the ledger. Raises like `offload`.
+    Returns why the object stays, if the files have too little of the ledger, or are protected no
+    more once the recipe is written. Raises like `offload`, and what `is_protected` raises.
     """
     reason = await tier.write_recipe(segment.ledger, files)
     if reason is not None:
         return reason
+    if not await is_protected():
+        return UNPROTECTED
     noted: bool | None = None
 
     async def note() -> None:

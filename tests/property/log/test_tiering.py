@@ -64,6 +64,9 @@ class FileTables:
         file = TableFile(str(path), len(data), hashlib.sha256(data).hexdigest())
         return ProtectedFiles(1, [file])
 
+    async def is_protected(self, topic: str, ledger: int, snapshot: int) -> bool:
+        return (topic, ledger) in self.tags
+
     async def protected(self) -> list[tuple[str, int]]:
         return sorted(self.tags)
 

@@ -15,6 +15,7 @@ import pytest
 from tests.clocks import HandClock
 from tests.kit.broker import BrokerHarness
 from tests.kit.records import append, batch
+from tests.property.log.test_tiering import FileTables
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.housekeeping.ledger_garbage import LedgerGarbageCollector
@@ -23,6 +24,7 @@ from headrace.broker.housekeeping.tiering import PARTITION_REST_MS
 from headrace.broker.topics.topic_checks import check_tiering
 from headrace.errors import ConfigInvalid, DataCorrupt, RequestInvalid, StorageUnavailable
 from headrace.log.tiering import (
+    UNPROTECTED,
     first_pending_offset,
     last_offloaded_offset,
     local_start_offset,
@@ -31,7 +33,7 @@ from headrace.log.tiering import (
 from headrace.metadata.facts import LedgerLink, PartitionFact
 from headrace.metadata.store import ANY
 from headrace.records.batch import iterate_headers
-from headrace.records.codec import decode_batch
+from headrace.records.codec import Record, decode_batch
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
@@ -202,6 +204,20 @@ async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(t
             assert manifests == set(tmp_path.rglob("*.avro"))
 
 
+async def test_so_do_the_folders_of_files_whose_catalog_is_elsewhere(tmp_path):
+    pytest.importorskip("pyiceberg")
+    lake, catalog = tmp_path / "lake", tmp_path / "catalog"
+    lake.mkdir()
+    catalog.mkdir()
+    table_of(lake, 10, catalog)
+    disk = SyncedFiles()
+    tables = IcebergTables(TableCatalog(str(lake), str(catalog)), "c", disk)
+    assert await tables.protect(TablePlace("t", 0, LedgerId(1)), 0, 10) is not None
+    for file in [*lake.rglob("*.parquet"), *lake.rglob("*.avro")]:
+        assert {one for one in file.parents if one.is_relative_to(lake)} <= disk.synced
+    assert {catalog / "catalog.db", catalog} <= disk.synced
+
+
 async def test_a_tag_is_set_again_if_the_table_changed_meanwhile(tmp_path, monkeypatch):
     """Maintenance commits several times in a row; a failure would pause all of the topic."""
     pytest.importorskip("pyiceberg")
@@ -280,6 +296,43 @@ async def test_what_the_table_cannot_replace_is_tried_again_later_and_later_also
         assert b.node.tiering.tabling._kept.keys() == set(old[1:])
 
 
+class ExpiredTables(FileTables):
+    """A table whose tags go while a recipe is written, as its catalog removes their snapshots."""
+
+    is_lost = True
+
+    async def is_protected(self, topic: str, ledger: int, snapshot: int) -> bool:
+        if self.is_lost:
+            self.tags.clear()
+        return await super().is_protected(topic, ledger, snapshot)
+
+
+async def test_an_object_stays_if_its_records_lose_their_tag_while_the_recipe_is_written(tmp_path):
+    tables = ExpiredTables(tmp_path)
+    async with bench(
+        local_retention_bytes="0", tables=tables,
+        **{"headrace.table": "append", "headrace.table.replaces.objects": "true"},
+    ) as b:  # fmt: skip
+        for number in range(3):
+            value = b"%06d" % number * 80
+            tables.records.append(Record(number, b.clock.ms, None, value, []))
+            await b.append(value)
+            await b.log.lifecycle_host.roll_now()
+        for _ in range(3):
+            await b.node.tiering.round()
+        old = [one.ledger for one in b.log.closed[:-1]]
+        assert not any(one.is_tabled for one in b.log.closed)
+        assert b.node.tiering.tabling.why_kept(b.log.closed[0]) == UNPROTECTED
+        assert not b.store._to_delete
+        stored = [item async for item in b.store.list_objects()]
+        assert {one.ledger for one in stored if not one.is_recipe} >= set(old)
+        tables.is_lost = False
+        b.clock.ms += DAY_MS
+        await b.node.tiering.round()
+        assert [one.ledger for one in b.log.closed if one.is_tabled] == old
+        assert {ledger for _, ledger in tables.tags} == set(old)
+
+
 class SyncedFiles(SystemDisk):
     """Notes what was synced."""
 
@@ -296,12 +349,13 @@ class SyncedFiles(SystemDisk):
         super().sync_folder(path)
 
 
-def table_of(folder: Path, count: int) -> Any:
+def table_of(folder: Path, count: int, catalog_folder: Path | None = None) -> Any:
     """The table of the topic t, with records of its first partition."""
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
-    location = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    kept_in = catalog_folder or folder
+    location = {"uri": f"sqlite:///{kept_in}/catalog.db", "warehouse": f"file://{folder}"}
     catalog = SqlCatalog(CATALOG, **location)
     catalog.create_namespace(NAMESPACE)
     rows = pa.table(

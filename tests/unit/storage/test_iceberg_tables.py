@@ -108,6 +108,22 @@ async def test_a_release_after_a_pause_leaves_the_tag_that_another_broker_has_us
     assert await tables.protected() == []
 
 
+async def test_a_snapshot_that_went_with_its_tag_is_not_protected(lake, tables):
+    """A REST catalog removes both if an expiry began before the tag was set."""
+    lake.append(0, 10)
+    found = await tables.protect(place(7), 0, 10)
+    assert await tables.is_protected(TOPIC, LedgerId(7), found.snapshot)
+    assert not await tables.is_protected(TOPIC, LedgerId(8), found.snapshot)
+    (tag,) = lake.tags()
+    lake.append(10, 20)
+    lake.table.manage_snapshots().remove_tag(tag).commit()
+    lake.expire()
+    assert not await tables.is_protected(TOPIC, LedgerId(7), found.snapshot)
+    again = await tables.protect(place(7), 0, 10)
+    assert not await tables.is_protected(TOPIC, LedgerId(7), found.snapshot)
+    assert await tables.is_protected(TOPIC, LedgerId(7), again.snapshot)
+
+
 async def test_tags_of_people_and_of_other_clusters_are_left_alone(lake, tables, tmp_path):
     lake.append(0, 10)
     other = IcebergTables.open(str(tmp_path), "3yJHOxNlTAaW9L3ZbYcN_Q")

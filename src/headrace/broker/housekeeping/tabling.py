@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import HeadraceError, LedgerUnknown
@@ -136,7 +137,10 @@ class Tabling:
         now_ms = self._clock.now_ms()
         reason: str | None = NOT_THERE
         if found is not None:
-            reason = await borrow(due.log, segment, self._tier, found.files, now_ms)
+            is_protected = partial(
+                self._tables.is_protected, due.topic, segment.ledger, found.snapshot
+            )
+            reason = await borrow(due.log, segment, self._tier, found.files, now_ms, is_protected)
             if reason is not None:
                 await self._tables.release(due.topic, segment.ledger, found.snapshot)
         self._kept.pop(segment.ledger, None)

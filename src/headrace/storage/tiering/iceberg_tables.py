@@ -83,6 +83,10 @@ class IcebergTables:
         )
         return found
 
+    async def is_protected(self, topic: str, ledger: LedgerId, snapshot: int) -> bool:
+        """See TableFiles."""
+        return bool(await self._in_thread(self._is_protected, topic, ledger, snapshot))
+
     async def protected(self) -> Sequence[tuple[str, LedgerId]]:
         """See TableFiles."""
         found: Sequence[tuple[str, LedgerId]] = await self._in_thread(self._protected)
@@ -180,6 +184,14 @@ class IcebergTables:
                 found.add((task.file.file_path, task.file.file_size_in_bytes, last_of))
         return found
 
+    def _is_protected(self, topic: str, ledger: LedgerId, snapshot: int) -> bool:
+        table = self._table(topic)
+        return (
+            table is not None
+            and self._tag_of(table, ledger, snapshot) is not None
+            and table.snapshot_by_id(snapshot) is not None
+        )
+
     def _protected(self) -> Sequence[tuple[str, LedgerId]]:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
@@ -258,9 +270,10 @@ class IcebergTables:
         """
         if "://" in path.removeprefix("file://"):
             return
-        local, root = Path(path.removeprefix("file:")).resolve(), self._catalog.folder
-        is_within = root is not None and local.is_relative_to(root)
-        sync_file(local, root if root is not None and is_within else local.parent, self._disk)
+        local = Path(path.removeprefix("file:")).resolve()
+        roots = (self._catalog.files, self._catalog.folder)
+        tops = [one for one in roots if one is not None and local.is_relative_to(one)]
+        sync_file(local, tops[0] if tops else local.parent, self._disk)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         try:

@@ -69,6 +69,8 @@ class TableCatalog:
         self._tables = tables.rstrip("/") if self._is_in_s3 else tables
         self.folder: Path | None = None
         """Of the SQLite file."""
+        self.files: Path | None = None
+        """Of the tables, if they are in a directory."""
         if self._is_in_s3 and not catalog:
             raise RequestInvalid(
                 f"--tables {tables} needs the catalog that says which files are a table: give"
@@ -78,9 +80,9 @@ class TableCatalog:
         if not self.rest:
             self.folder = _directory(catalog, "--tables-catalog") if catalog else None
         if not self.rest and not self._is_in_s3:
-            files = _directory(tables, "--tables")
-            self.folder = self.folder or files
-            self._tables = f"{_FILE}{files}"
+            self.files = _directory(tables, "--tables")
+            self.folder = self.folder or self.files
+            self._tables = f"{_FILE}{self.files}"
         self._opened: Any = None
 
     @property
@@ -102,10 +104,9 @@ class TableCatalog:
         location = str(table.location())
         if not self.holds(location):
             return f"it is in {location}, which --tables and --tables-catalog do not name"
-        if self.rest and "true" not in {
-            str(properties.get(KEEPS_TAGGED, "")).lower()
-            for properties in (table.properties, self.opened().properties)
-        }:
+        own = table.properties.get(KEEPS_TAGGED)
+        said = self.opened().properties.get(KEEPS_TAGGED) if self.rest and own is None else own
+        if self.rest and str(said).lower() != "true":
             return (
                 f"its property {KEEPS_TAGGED} is not true: set it if all maintenance of the catalog"
                 f" {self.rest} keeps the files of snapshots that have tags"

@@ -51,6 +51,14 @@ class TableFiles(Protocol):
         """
         ...
 
+    async def is_protected(self, topic: str, ledger: LedgerId, snapshot: int) -> bool:
+        """Whether the protection of this snapshot is still there. A REST catalog compares nothing
+        when it removes snapshots: an expiry that began before `protect` ends it.
+
+        Raises StorageUnavailable.
+        """
+        ...
+
     async def protected(self) -> Sequence[tuple[str, LedgerId]]:
         """The tables, by topic, and ledgers with protection. Raises StorageUnavailable."""
         ...
