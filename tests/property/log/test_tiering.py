@@ -70,6 +70,9 @@ class FileTables:
     async def protected(self) -> list[tuple[str, int]]:
         return sorted(self.tags)
 
+    def close(self) -> None:
+        """Nothing."""
+
     async def release(self, topic: str, ledger: int, snapshot: int | None = None) -> None:
         self.tags.discard((topic, ledger))
 

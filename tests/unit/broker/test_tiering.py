@@ -261,6 +261,9 @@ class Tables:
     async def protected(self) -> list[tuple[str, LedgerId]]:
         return []
 
+    def close(self) -> None:
+        """Nothing."""
+
 
 async def test_what_the_table_cannot_replace_is_tried_again_later_and_later_also_after_a_restart():
     async with bench(

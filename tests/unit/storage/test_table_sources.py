@@ -162,3 +162,17 @@ def test_a_cursor_in_use_is_not_kept_once_its_file_was_forgotten(stored, server)
     assert rows.read(remote, 0, 5) == rows.read(local, 0, 5)
     assert server.requests["lake/a.parquet"] > before
     rows.close()
+
+
+def test_a_whole_file_is_read_no_further_once_the_broker_stops(stored, server):
+    """The process waits for its threads when it ends, and a file may be large."""
+    _, _, remote = stored
+    sources = TableSources(QUICK)
+    server.stalled.add("lake/a.parquet")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sources.digest, remote)
+        assert server.waiting.wait(60)
+        sources.close()
+        server.released.set()
+        with pytest.raises(StorageUnavailable, match="is stopping"):
+            waiting.result(60)

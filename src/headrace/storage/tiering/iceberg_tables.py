@@ -96,6 +96,10 @@ class IcebergTables:
         """See TableFiles."""
         await self._in_thread(self._release, topic, ledger, snapshot)
 
+    def close(self) -> None:
+        """See TableFiles."""
+        self._sources.close()
+
     # --- in a thread ---------------------------------------------------------------------------
 
     def _settled(self, topic: str) -> Mapping[int, int]:

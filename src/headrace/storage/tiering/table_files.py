@@ -68,3 +68,7 @@ class TableFiles(Protocol):
         another broker may have protected, and used, a later one since. Raises StorageUnavailable.
         """
         ...
+
+    def close(self) -> None:
+        """End what still runs soon; nothing is asked any more."""
+        ...

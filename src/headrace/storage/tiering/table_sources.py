@@ -59,6 +59,11 @@ class TableSources:
         self._limits = limits
         self._lock = threading.Lock()
         self._buckets: dict[str, BlockingBlobs] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End what reads whole files, which would hold up the end of the process."""
+        self._is_closed = True
 
     def open(self, file: TableFile, turns: Turns | None = None) -> Any:
         """The file for pyarrow; `turns`: what its readers take. Raises StorageUnavailable,
@@ -82,10 +87,13 @@ class TableSources:
         return system.open_input_file(path)
 
     def digest(self, file: TableFile) -> str:
-        """The SHA-256 of a file of this size. Raises StorageUnavailable, DataCorrupt."""
+        """The SHA-256 of a file of this size. Raises StorageUnavailable, also once closed, and
+        DataCorrupt."""
         digest = sha256()
         with translated(file), self.open(file) as source:
             while data := source.read(READ_BYTES):
+                if self._is_closed:
+                    raise InterruptedError("the broker is stopping")
                 digest.update(data)
         return digest.hexdigest()
 

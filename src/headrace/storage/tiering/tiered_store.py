@@ -122,6 +122,8 @@ class TieredLedgerStore:
 
     async def close(self) -> None:
         """End background tasks. The inner store is closed by its owner."""
+        if self.tables is not None:
+            self.tables.close()
         await self._tasks.close()
         await self._ahead.close()
         self._files.close()
