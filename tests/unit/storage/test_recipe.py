@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import subprocess
+import sys
 import tracemalloc
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -214,6 +216,34 @@ def test_a_file_that_was_deleted_or_replaced_is_an_error(tmp_path, harm):
 def decoded(encoded: bytes, size: int) -> Recipe:
     rest_size(encoded[-END_SIZE:], size, 77)
     return decode_recipe(encoded[:-END_SIZE], encoded[-END_SIZE:], 77)
+
+
+def test_a_damaged_footer_is_an_error_and_does_not_end_the_process(tmp_path):
+    """pyarrow aborts if it is asked for a column whose metadata contradicts the schema."""
+    file = table_file(tmp_path / "a.parquet", [r for _, batch in batches_of(2, 20) for r in batch])
+    code = f"""
+from pathlib import Path
+from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.storage.tiering.recipe_format import TableFile
+from headrace.storage.tiering.table_rows import TableRows
+file, path = TableFile(*{tuple(file)!r}), Path({str(tmp_path / "a.parquet")!r})
+data, failed = path.read_bytes(), 0
+footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+schemas = range(footer, footer + 60), range(len(data) - 250, len(data) - 150)  # Arrow's is last
+for places, bits in zip(schemas, (range(8), (1, 4))):
+    for at, bit in [(at, bit) for at in places for bit in bits]:
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+        rows = TableRows()
+        try:
+            rows.read(file, 0, 5)
+        except (DataCorrupt, StorageUnavailable):
+            failed += 1
+        rows.close()
+print(failed)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert int(done.stdout) > 60
 
 
 def test_a_recipe_is_decoded_as_it_was_and_damage_anywhere_is_found(tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from headrace.records.batch import NO_TIMESTAMP
 from headrace.records.codec import header_name
 from headrace.storage.tiering.table_sources import (
     READ_BYTES,
+    Ranges,
     TableSources,
     Turns,
     translated,
@@ -202,6 +204,7 @@ def _opened(file: TableFile, sources: TableSources, turns: Turns | None = None) 
     from pyarrow import parquet
 
     metadata = parquet.read_metadata(source := sources.open(file, turns))
+    _check_columns(metadata, file.size_bytes)
     # A value that is stored once for many rows stays so until the rows are asked for.
     once = {one.path_in_schema for one in _repeating(metadata)} & {"key", "value"}
     return parquet.ParquetFile(
@@ -210,10 +213,39 @@ def _opened(file: TableFile, sources: TableSources, turns: Turns | None = None) 
     )  # fmt: skip
 
 
-def _repeating(metadata: Any) -> Iterator[Any]:
-    """The column chunks that have some values once for many rows."""
+class _NoBytesError(Exception):
+    """What the metadata says of all columns was accepted."""
+
+
+def _no_bytes(_start: int, _count: int) -> bytes:
+    raise _NoBytesError
+
+
+def _check_columns(metadata: Any, size: int) -> None:
+    """Raise OSError for metadata of columns that is damaged.
+
+    pyarrow ends the process if it is asked for such a column (`metadata.row_group(0).column(0)`),
+    but raises an error where it prepares to decode one, before it reads.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    source = pa.PythonFile(Ranges(_no_bytes, size), mode="r")
+    file = parquet.ParquetFile(source, metadata=metadata, buffer_size=READ_BYTES, pre_buffer=False)
     for group in range(metadata.num_row_groups):
-        for column in range(metadata.num_columns):
+        with suppress(_NoBytesError, StopIteration):
+            next(file.iter_batches(1, [group], list(_COLUMNS), use_threads=False))
+
+
+def _repeating(metadata: Any) -> Iterator[Any]:
+    """The column chunks, of those that were checked, that have some values once for many rows."""
+    columns = [
+        column
+        for column in range(metadata.num_columns)
+        if metadata.schema.column(column).path.partition(".")[0] in _COLUMNS
+    ]
+    for group in range(metadata.num_row_groups):
+        for column in columns:
             chunk = metadata.row_group(group).column(column)
             if chunk.has_dictionary_page:
                 yield chunk

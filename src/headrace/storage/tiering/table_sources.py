@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from headrace.errors import DataCorrupt, RequestInvalid, StorageUnavailable
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.storage.tiering.blob_store import BlockingBlobs
     from headrace.storage.tiering.recipe_format import TableFile
@@ -73,7 +74,8 @@ class TableSources:
         if file.path.startswith(_S3):
             blobs, name = self._in_s3(file)
             _check_size(file, blobs.size(name))
-            return pa.PythonFile(_Ranges(blobs, name, file.size_bytes, turns), mode="r")
+            source = Ranges(partial(blobs.get, name), file.size_bytes, turns)
+            return pa.PythonFile(source, mode="r")
         from pyarrow import fs
 
         if "://" in file.path:
@@ -110,14 +112,15 @@ class TableSources:
             return self._buckets[bucket], name
 
 
-class _Ranges:
-    """A file in S3 as Python's files are: each read is a request."""
+class Ranges:
+    """A file as Python's files are, such as one in S3: each read calls `get` (start, size)."""
 
     closed = False
 
-    def __init__(self, blobs: BlockingBlobs, name: str, size: int, turns: Turns | None) -> None:
-        self._blobs = blobs
-        self._name = name
+    def __init__(
+        self, get: Callable[[int, int], bytes], size: int, turns: Turns | None = None
+    ) -> None:
+        self._get = get
         self._size = size
         self._turns = turns
         self._at = 0
@@ -141,10 +144,10 @@ class _Ranges:
         if count <= 0:
             return b""
         if self._turns is None:
-            found = self._blobs.get(self._name, self._at, count)
+            found = self._get(self._at, count)
         else:
             with self._turns.given_up():
-                found = self._blobs.get(self._name, self._at, count)
+                found = self._get(self._at, count)
         if len(found) != count:
             raise ValueError(f"it has {len(found)} bytes at {self._at} instead of {count}")
         self._at += count
@@ -180,7 +183,7 @@ def translated(file: TableFile) -> Iterator[None]:
             is_missing=is_missing,
             is_objects=True,
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise unreadable(file, str(error)) from error
 
 
