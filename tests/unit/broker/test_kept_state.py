@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.kit.broker import broker
 from tests.kit.records import append, batch
 from tests.waiting import until
 
+import headrace.broker.node as node_module
 from headrace.broker.broker_config import BrokerConfig
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
     from headrace.broker.node import Node
 
 NS_PER_S = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def _no_rounds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine takes longer than the interval between two rounds."""
+    monkeypatch.setattr(node_module, "PRODUCERS_INTERVAL_MS", 3_600_000)
 
 
 def config(**bounds: int) -> BrokerConfig:
