@@ -162,7 +162,7 @@ def refuse_keys(call: Call, why: str) -> None:
 def _rule(given: Json, view: TenantView) -> ScopeRule:
     kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
     name: str = given["name"]
-    if kind in OF_TENANTS and name != WILDCARD:
+    if (kind in OF_TENANTS or view.is_operator) and name != WILDCARD:
         name = view.key(name)
     pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])

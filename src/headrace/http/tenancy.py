@@ -20,7 +20,13 @@ from headrace.broker.security.access import How
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.http.problems import PROBLEM
 from headrace.records.tenant_names import OPEN, TENANT, USER
-from headrace.records.written_names import TEXTS, TOPICS_BY_NAME, with_written_names
+from headrace.records.written_names import (
+    CONTENTS,
+    TEXT,
+    TEXTS,
+    TOPICS_BY_NAME,
+    with_written_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +67,8 @@ _KEYS: Final = frozenset(
     }
 )
 _TEXTS: Final = TEXTS | {"principal"}
+_OF_TEXTS: Final = TEXTS | TOPICS_BY_NAME
+"""Fields that may be objects of texts, or of what is counted by topic."""
 
 
 def enter(view: TenantView, operation: str, access: Access, given: Json) -> None:
@@ -103,9 +111,12 @@ def leave(view: TenantView, value: Any, field: str = "") -> Any:
             return view.text(value)
         return view.name(value) if field in _KEYS else value
     if isinstance(value, dict):
-        if field in {"evidence", *TOPICS_BY_NAME}:
-            return {view.text(name): leave(view, item, "evidence") for name, item in value.items()}
-        found = {name: leave(view, item, name) for name, item in value.items()}
+        if field in _OF_TEXTS:
+            return {view.text(name): leave(view, item, TEXT) for name, item in value.items()}
+        found = {
+            name: item if name in CONTENTS else leave(view, item, name)
+            for name, item in value.items()
+        }
         if value.get("name") == DEAD_LETTER_TOPIC:
             found |= {one: leave(view, value.get(one), "name") for one in ("value", "default")}
         return found

@@ -68,11 +68,11 @@ class UserOperations:
 
     async def _list(self, call: Call) -> Json:
         prefix = call.view.prefix
-        found: list[Json] = [
-            {"user": one.removeprefix(prefix), "mechanisms": dict(self._users.described(one))}
-            for one in self._users.names(prefix)
-        ]
-        return page(found, "user", call, "users")
+        names = ({"user": one.removeprefix(prefix)} for one in self._users.names(prefix))
+        answer = page([*names], "user", call, "users")
+        for one in answer["users"]:
+            one["mechanisms"] = dict(self._users.described(prefix + one["user"]))
+        return answer
 
     async def _create(self, call: Call) -> Response:
         name, new = call.body["user"], _new(call.body)

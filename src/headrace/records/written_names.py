@@ -21,15 +21,19 @@ _NAMES: Final = _TOPICS | {
     *("group", "groups", "group_id", "transactional_id", "transactional_ids"),
     *("user", "principal", "principals", "owner"),
 }
+TEXT: Final = "detail"
 TEXTS: Final = frozenset(
-    {"detail", "error", "evidence", "next_step", "note", "reason", "sentence", "unknown"}
+    {
+        *(TEXT, "cause", "error", "evidence", "next_step", "note", "reason", "sentence"),
+        *("unknown", "values", "what"),
+    }
 )
-"""Fields with texts for people, which may name keys."""
+"""Fields with texts for people, or what is in the gaps of such texts, which may name keys."""
 _SETTING: Final = "topic.name"
 """The end of names of settings that name a topic."""
 TOPICS_BY_NAME: Final = frozenset({"sent", "origin_unverified"})
 """Fields that count by topic: the topics are the names in them."""
-_CONTENTS: Final = frozenset({"key", "headers", "decoded", "properties", "attributes"})
+CONTENTS: Final = frozenset({"key", "headers", "decoded", "properties", "attributes"})
 _OF_TOPIC: Final = frozenset({"partitions", "deleted"})
 """A document with one of these and a name is about the topic of that name."""
 
@@ -49,6 +53,8 @@ def with_written_names(value: Any, field: str = "", write: Callable[[str], str] 
         return value
     if field in TOPICS_BY_NAME:
         return {written_topic(topic): count for topic, count in value.items()}
+    if field in TEXTS:
+        return {part: with_written_names(item, TEXT) for part, item in value.items()}
     name = value.get("name")
     is_setting = isinstance(name, str) and name.endswith(_SETTING)
     is_named = field == "topics" or value.keys() & _OF_TOPIC
@@ -57,7 +63,7 @@ def with_written_names(value: Any, field: str = "", write: Callable[[str], str] 
     fields: dict[str, str] = {"name": of_name, "value": of_value, "default": of_value}
     return {
         part: item
-        if part in _CONTENTS or (part == "value" and not is_setting)
+        if part in CONTENTS or (part == "value" and not is_setting)
         else with_written_names(item, fields.get(part) or part, write)
         for part, item in value.items()
     }

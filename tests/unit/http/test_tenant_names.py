@@ -369,6 +369,25 @@ def marked(value: Any, field: str = "") -> set[str]:
     return {field} if isinstance(value, str) and "«" in value else set()
 
 
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [(TenantView(KEY), "orders-0"), (TenantView(is_operator=True), "acme/orders-0")],
+)
+def test_what_texts_are_made_of_is_written_as_the_texts_are(view, shown):
+    """Of findings, problems and reasons; the contents of a message are no texts."""
+    place = f"{KEY}orders-0"
+    finding = {"sentence": f"{place} has it", "next_step": "", "kind": "hot_partition"}
+    finding |= {"evidence": {"partition": place, "partitions": [place]}}
+    problem = {"code": "damaged", "what": place, "cause": f"{place} is damaged"}
+    values = {"partition": place, "count": 1}
+    message = {"value": place, "decoded": {"topic": place, "what": place, "values": {"x": place}}}
+    for asked in (finding, problem):
+        written = leave(view, {"found": [asked | {"values": values}]})
+        assert "«" not in json.dumps(written, ensure_ascii=False)
+        assert written["found"][0]["values"] == {"partition": shown, "count": 1}
+    assert leave(view, {"messages": [message]}) == {"messages": [message]}
+
+
 async def test_operators_get_names_as_they_write_them_in_every_answer(monkeypatch):
     """All but contents: a record's value stays as it was sent."""
     async with filled(monkeypatch, tenants=TENANTS) as web:
@@ -582,6 +601,14 @@ async def test_the_scope_of_a_key_has_the_tenants_names(monkeypatch):
         key = web.node.services.issuers.keys.get(made["id"])
         assert key is not None
         assert [one.pattern.name for one in key.scope.rules] == [KEY + TOPIC, "*"]
+        web.principal = "root"
+        names = {"topic": f"acme/{TOPIC}", "group": "acme/g", "user": "User:acme/bob"}
+        rules = [rule | {"resource": kind, "name": name} for kind, name in names.items()]
+        status, made = await web.ask("POST", "/v1/keys", {"name": "o", "scope": rules})
+        assert (status, made["scope"]) == (201, rules)
+        key = web.node.services.issuers.keys.get(made["id"])
+        stored = [one.pattern.name for one in key.scope.rules]
+        assert stored == [KEY + TOPIC, f"{KEY}g", f"User:{KEY}bob"]
 
 
 async def test_check_backs_of_producer_groups_of_one_name_stay_apart(monkeypatch):

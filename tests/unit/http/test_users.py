@@ -175,3 +175,24 @@ async def test_a_key_that_is_refused_is_in_the_audit_log_with_the_tenants_user(c
             assert (await call(address, method, path, body, who))[0] == 403
     lines = [json.loads(one.getMessage()) for one in caplog.records if one.name == "headrace.audit"]
     assert [(one["resources"], one["failed"]) for one in lines] == [(["acme/bob"], 1)] * 3
+
+
+async def test_a_page_of_users_describes_no_others(monkeypatch):
+    """There may be 100,000, and each page is asked for by itself."""
+    async with served(**ADMIN) as address:
+        for name in ("bob", "carol", "dave"):
+            assert (await call(address, "POST", "/v1/users", {"user": name}))[0] == 201
+        users, described = address.node.services.users, []
+        describe = users.described
+
+        def counted(user: str, prefix: str = "") -> Any:
+            described.append(user)
+            return describe(user, prefix)
+
+        monkeypatch.setattr(users, "described", counted)
+        _, first = await call(address, "GET", "/v1/users?limit=2")
+        token = first["next_page_token"]
+        _, rest = await call(address, "GET", f"/v1/users?limit=2&page_token={token}")
+        found = [*first["users"], *rest["users"]]
+        assert [one["user"] for one in found] == described == ["alice", "bob", "carol", "dave"]
+        assert all(one["mechanisms"] for one in found)
