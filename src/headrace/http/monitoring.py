@@ -20,6 +20,7 @@ from headrace.http.operations import session_of
 from headrace.http.problems import PathRoute
 from headrace.http.request_figures import HttpFigures
 from headrace.metadata.health_facts import PROBLEMS_MAX
+from headrace.records.written_names import with_written_names
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -118,6 +119,8 @@ class Monitoring:
         if found:
             answer["problems"] = [one._asdict() for one in found[:PROBLEMS_MAX]]
             answer["damaged_partitions"] = services.health.damaged_partitions()
+        if services.authorizer.has_tenants:
+            answer = with_written_names(answer)
         return JSONResponse(answer, 200 if is_ready else 503)
 
     def _may_monitor(self, request: Request) -> bool:

@@ -25,7 +25,7 @@ TEXT: Final = "detail"
 TEXTS: Final = frozenset(
     {
         *(TEXT, "cause", "error", "evidence", "next_step", "note", "reason", "sentence"),
-        *("unknown", "values", "what"),
+        *("damaged_partitions", "unknown", "values", "what"),
     }
 )
 """Fields with texts for people, or what is in the gaps of such texts, which may name keys."""

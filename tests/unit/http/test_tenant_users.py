@@ -221,3 +221,13 @@ async def test_what_a_tenants_users_have_leaves_room_for_the_operators(monkeypat
 )
 def test_a_limit_says_whose_it_is(tenant, counts, excess):
     assert TenantShares("users", 100).excess(tenant, counts) == excess
+
+
+async def test_problems_name_what_tenants_have_as_operators_write_it():
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(**config) as address:
+        await prepare(address)
+        address.node.topics.damaged_facts["/topics/«acme»x"] = "«acme»x is damaged: restore it"
+        _status, answer = await get(address, "/readyz", basic("root", "of root"))
+        problem = {"what": "/topics/acme/x", "reason": "acme/x is damaged: restore it"}
+        assert body_of(answer)["problems"] == [problem | {"is_passing": False}]

@@ -199,3 +199,15 @@ async def test_what_is_counted_keeps_no_more_than_a_line_has(lines):
     assert line["further"] == len(names) - audit.RESOURCES_MAX
     ((kept, _count),) = log._repeats.items()
     assert len(str(kept)) < 10_000
+
+
+async def test_a_flood_of_tokens_that_do_not_exist_is_one_line(lines):
+    """It needs no right: it must not use up what other changes have."""
+    async with guarded() as rig:
+        lines.begin()
+        client = NamedClient(rig, ROOT)
+        for number in range(100):
+            request = {"hmac": b"%064d" % number, "expiry_time_period_ms": -1}
+            await client.ask(apis.EXPIRE_DELEGATION_TOKEN, 2, request)
+        (line,) = lines()
+    assert (line["request"], line["resources"], line["failed"]) == ("ExpireDelegationToken", [], 1)

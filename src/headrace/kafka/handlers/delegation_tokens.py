@@ -114,7 +114,9 @@ async def _expiry(node: Node, context: Context, hmac: bytes, change: Callable[..
     except HeadraceError as error:
         failure = error
     request = apis.APIS[context.api_key].name
-    node.services.audit.changed(context.session, request, named, int(failure is not None))
+    audit = node.services.audit
+    note = audit.changed if named else audit.changed_frequently  # any client names what is not
+    note(context.session, request, named, int(failure is not None))
     return {
         "error_code": code_of(failure),
         "expiry_timestamp_ms": expires_ms,
