@@ -86,6 +86,11 @@ class AnswerRoom:
         """See loop_turns.SLOW_NS."""
         return self._connection is not None and self._connection.is_slow
 
+    @property
+    def is_of_no_use(self) -> bool:
+        """Whether the client has left."""
+        return self._connection is not None and self._connection.is_over
+
     async def grant(self) -> int:
         """See Room."""
         self.rest()

@@ -91,7 +91,8 @@ class HttpConnection(HttpToolsProtocol):
         """See loop_turns.SLOW_NS."""
         self._is_behind = False
         """Whether the next request, which is parsed, waits until the client reads."""
-        self._is_over = False
+        self.is_over = False
+        """Whether its client has left."""
         self._memory: ResponseMemory | None = None
         """Of answers, once it was asked for something."""
         self._unsent_bytes = 0
@@ -144,7 +145,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def hold(self, memory: ResponseMemory, change: int) -> bool:
         """Count so much more, or less, for an answer; returns whether it is still of use."""
-        if self._is_over:
+        if self.is_over:
             return False
         if change > 0:
             self._memory = memory
@@ -161,7 +162,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _release_sent(self) -> None:
         size, self._unsent_bytes = self._unsent_bytes, 0
-        if size and self._memory is not None and not self._is_over:
+        if size and self._memory is not None and not self.is_over:
             self._memory.release(self, size)
 
     def resume_writing(self) -> None:
@@ -180,7 +181,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def unsent_bytes(self) -> int:
         """See Holder."""
-        return 0 if self._is_over else self.transport.get_write_buffer_size()
+        return 0 if self.is_over else self.transport.get_write_buffer_size()
 
     def missing_bytes(self) -> int:
         """See Holder: bodies have a memory of their own."""
@@ -196,7 +197,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _forget_answers(self) -> None:
-        self._is_over = True
+        self.is_over = True
         if self._memory is not None:
             self._memory.forget(self)
 

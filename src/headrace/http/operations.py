@@ -520,7 +520,7 @@ class _Resource:
             if room.held_bytes:
                 room.sent()
         except ClientDisconnect:
-            pass  # before it had sent its request
+            pass  # before it had sent its request, or a read has begun
         finally:
             if room.held_bytes:
                 room.rest()
@@ -557,6 +557,8 @@ class _Resource:
         self, request: Request, session: ClientSession, held: Body, room: AnswerRoom
     ) -> Response:
         operation = self._operation(request)
+        if operation.is_reading and room.is_of_no_use:  # it may have waited for its turn
+            raise ClientDisconnect
         is_closed = not self._is_local and not operation.is_public
         if is_closed and session.principal == ANONYMOUS:
             return problem(

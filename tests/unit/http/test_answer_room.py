@@ -172,3 +172,41 @@ async def test_operations_begin_in_turns(web: Web) -> None:
     of_turns = Counter(begun)
     assert len(begun) == 3 * BEGUN_MAX
     assert max(of_turns.values()) <= BEGUN_MAX
+
+
+@on_the_web
+async def test_nothing_is_read_for_a_client_that_left_before_its_turn(web: Web) -> None:
+    """It would keep others waiting, and connections that are closed have no limit."""
+    turns, read = web.node.services.turns, list[str]()
+    look_up = web.node.services.topics.look_up
+
+    async def noted(name: str) -> Any:
+        read.append(name)
+        return await look_up(name)
+
+    web.node.services.topics.look_up = noted  # type: ignore[method-assign]
+    connections: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        connections.append(scope["state"][CONNECTION])
+        await web.app(scope, receive, send)
+
+    def ask(name: bytes) -> bytes:
+        return b"GET /v1/topics/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % name
+
+    async with served(app) as address, client(address) as one, client(address) as other:
+        turns.end_turn_soon = lambda: None  # type: ignore[method-assign]
+        turns.may_begin = False
+        one.send(ask(b"left"))
+        other.send(ask(b"here"))
+        async with asyncio.timeout(60):
+            while len(connections) < 2:
+                await asyncio.sleep(0.001)
+            one.close()
+            while not any(each.is_over for each in connections):
+                await asyncio.sleep(0.001)
+        del turns.end_turn_soon
+        turns.end_turn_soon()
+        assert (await other.response())[0] == 404
+        assert turns.is_empty
+        assert read == ["here"]
