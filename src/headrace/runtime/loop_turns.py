@@ -275,8 +275,9 @@ class Paced(Generic[T]):
                 except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
                     error = raised
                 del waited_for  # it may have the error, too
-        finally:
-            coroutine.close()  # if this one is closed
+        except GeneratorExit:  # this one is closed: nothing has a turn any more
+            coroutine.close()
+            raise
 
     def _count(self, spent_ns: int) -> None:
         self.spent_ns += spent_ns
