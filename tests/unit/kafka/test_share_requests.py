@@ -164,6 +164,11 @@ async def test_all_share_sessions_together_have_a_bounded_number_of_partitions(m
         ):
             answer = await client.ask(SHARE_FETCH, 2, opening(member, count))
             assert answer.error_code == code
+        count = len(client.asked)
+        client.send(SHARE_FETCH, 2, opening("b", 5) | {"max_wait": 60_000})
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(client.answers()) == count, "who has too many may not ask again at once"
         client.transport.abort()
         while len(rig.node.share_groups.sessions):
             await asyncio.sleep(0)

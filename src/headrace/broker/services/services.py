@@ -119,7 +119,7 @@ class Services:
     fair_shares: FairShares
     """Of tenants."""
     turns: LoopTurns
-    """Of the requests of all protocols."""
+    """Of requests over Kafka's protocol, but Produce and Fetch, and over HTTP."""
     reassignments: Reassignments
     telemetry: ClientTelemetry
     """Metrics that clients push."""

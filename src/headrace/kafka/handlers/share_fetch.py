@@ -267,15 +267,9 @@ def _check_renewal(request: Any) -> None:
 
 
 async def _open(node: Node, request: Any, context: Context) -> ShareSession:
-    """A new session. Raises ShareSessionLimitReached, but not before the request's time is over."""
+    """A new session. Raises ShareSessionLimitReached."""
     groups = node.services.share_members
-    try:
-        session, former = groups.sessions.open(
-            request.group_id, request.member_id, context.connection
-        )
-    except ShareSessionLimitReached:
-        await asyncio.sleep(_wait_s(request))  # the client would retry at once
-        raise
+    session, former = groups.sessions.open(request.group_id, request.member_id, context.connection)
     if former is not None:
         await groups.release(former)
     return session
@@ -362,6 +356,9 @@ async def share_fetch(node: Node, request: Any, context: Context) -> Answer:
     """ShareFetch."""
     try:
         outcomes = await _share_fetch(node, request, context)
+    except ShareSessionLimitReached as error:
+        await asyncio.sleep(_wait_s(request))  # the client would retry at once
+        return _refused(error)
     except HeadraceError as error:
         return _refused(error)
     hints = {key: _hint(node, context, key, outcome.error) for key, outcome in outcomes.items()}
