@@ -100,7 +100,7 @@ class _Line:
         self.unanswered_max = UNANSWERED_MIN
         self.waiting: tuple[Place, Callable[[], None]] | None = None
         self.path: Path = ()
-        """While its request waits."""
+        """Of all its requests that wait or are not answered: they keep their order."""
         self.is_slow = False
         """See loop_turns.SLOW_NS."""
 
@@ -140,11 +140,11 @@ class RequestTurns:
         if line is None:
             line = self._lines[asker] = _Line(self, asker)
         assert line.waiting is None, "a connection is not read while its request waits"
+        self._choose_path(asker, line)
         if self._turns.may_begin and self._may_begin(asker, line, place):
             self._begin(line, begin)
             return
         line.waiting = place, begin
-        line.path = self.path(asker)
         asker.hold_input()
         self._queue(line)
 
@@ -162,15 +162,22 @@ class RequestTurns:
         line.unanswered_max = 1 if is_large else min(2 * line.unanswered_max, UNANSWERED_MAX)
         line.unanswered_count -= 1
         if line.waiting is not None:
+            self._choose_path(asker, line)
             self._queue(line)
         elif not line.unanswered_count:
             del self._lines[asker]
 
     def path(self, asker: Asker) -> Path:
-        """To whom its requests belong."""
-        line = self._lines.get(asker)
-        share = None if asker.line is None else asker.line.share
-        return *path_of(asker.session, share), line is not None and line.is_slow
+        """To whom its requests that have begun belong."""
+        return self._lines[asker].path
+
+    def _choose_path(self, asker: Asker, line: _Line) -> None:
+        if not line.unanswered_count:
+            share = None if asker.line is None else asker.line.share
+            path = *path_of(asker.session, share), line.is_slow
+            if path != line.path:
+                self._turns.forget(line.path, line)
+                line.path = path
 
     def drop(self, asker: Asker, api_keys: Container[int]) -> None:
         """A connection has ended: if its request that waits is of these APIs, it is not handled."""
@@ -201,6 +208,8 @@ class RequestTurns:
             asker.on_room = partial(self._queue, line)
 
     def _may_begin(self, asker: Asker, line: _Line, place: Place) -> bool:
+        if line.unanswered_count and line.is_slow != line.path[-1]:
+            return False  # it could overtake those before it elsewhere
         if asker.is_write_paused or place.is_next:
             return not asker.is_write_paused
         waiting_bytes = self._answers.held_by(asker)

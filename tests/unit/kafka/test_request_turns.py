@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
-from tests.kit.broker import on_a_broker
+import pytest
+from tests.kit.broker import broker, on_a_broker
 
 from headrace.kafka.request_turns import UNANSWERED_MIN, WAITING_BYTES_MAX
 from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS
@@ -170,8 +172,53 @@ async def test_offsets_are_committed_in_order_although_others_took_their_turn(
         rig.client().send(METADATA, 4, ALL)
     one = rig.client()
     for offset in range(4):
-        part = {"partition_index": 0, "committed_offset": offset}
-        topics = [{"name": "t", "partitions": [part]}]
-        one.send(COMMIT, 2, {"group_id": "g", "generation_id": -1, "topics": topics})
+        one.send(COMMIT, 2, commit("g", offset))
     await answers(one, 4)
     assert committed == [*range(4)]
+
+
+def commit(group: str, offset: int) -> dict[str, Any]:
+    part = {"partition_index": 0, "committed_offset": offset}
+    topics = [{"name": "t", "partitions": [part]}]
+    return {"group_id": group, "generation_id": -1, "topics": topics}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_offsets_are_committed_in_order_among_requests_of_any_length(seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def scenario() -> None:
+        async with broker() as rig:
+            handle, now_ns = rig.face._handle, rig.face.now_ns
+            spent_ns = 0
+            rig.face.now_ns = lambda: now_ns() + spent_ns
+            committed: dict[str, list[int]] = {}
+
+            async def drawn(api: Any, request: Any, context: Any) -> Any:
+                nonlocal spent_ns
+                if api.key == COMMIT:
+                    found = committed.setdefault(request.group_id, [])
+                    found.append(request.topics[0].partitions[0].committed_offset)
+                spent_ns += draw.choice([0, 0, 0, TURN_NS // 5, TURN_NS // 2, 2 * TURN_NS])
+                if draw.random() < 0.5:
+                    await asyncio.sleep(0)
+                return await handle(api, request, context)
+
+            rig.face._handle = drawn  # type: ignore[method-assign]
+            clients = [rig.client() for _ in range(draw.choice([3, 10, 30]))]
+            sent = [0] * len(clients)
+            for _ in range(200):
+                number = draw.randrange(len(clients))
+                for _ in range(draw.choice([1, 1, 2, 5])):
+                    if draw.random() < 0.3:
+                        clients[number].send(METADATA, 4, ALL)
+                    else:
+                        clients[number].send(COMMIT, 2, commit(str(number), sent[number]))
+                        sent[number] += 1
+                await turns(draw.choice([0, 0, 1, 2, 5]))
+            for client in clients:
+                if client.asked:
+                    await answers(client, len(client.asked))
+            assert committed == {str(n): [*range(count)] for n, count in enumerate(sent) if count}
+
+    asyncio.run(scenario())
