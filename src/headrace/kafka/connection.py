@@ -182,6 +182,7 @@ class KafkaConnection:
         "api_key",
         "certified",
         "frames",
+        "is_slow",
         "is_write_paused",
         "last_request_ns",
         "line",
@@ -228,8 +229,7 @@ class KafkaConnection:
         self._is_half_closed = False
         self._holds = 0
         """See hold_input. While there are any, no further request is handled."""
-        self._is_flushing = False
-        self._is_paused = False
+        self._is_flushing = self._is_paused = False
         self._is_starved = False
         """Whether a large request waits for memory."""
         self.on_room: Callable[[], None] | None = None
@@ -238,7 +238,7 @@ class KafkaConnection:
         """Counted for the large request that is being received."""
         self.line: TenantLine | None = None
         """Among the connections of the client's tenant."""
-        self.is_write_paused = False
+        self.is_write_paused = self.is_slow = False
         self.last_request_ns = 0
         self.api_key = 0
         self.settles_ns = 0

@@ -44,6 +44,8 @@ class Asker(Protocol):
     on_room: Callable[[], None] | None
     """To be called when less of its answers may wait."""
 
+    is_slow: bool
+    """See loop_turns.SLOW_NS."""
     session: ClientSession
     line: TenantLine | None
     """Among the connections of the client's tenant."""
@@ -86,7 +88,6 @@ class _Line:
     __slots__ = (
         "_asker",
         "_turns",
-        "is_slow",
         "path",
         "unanswered_count",
         "unanswered_max",
@@ -101,8 +102,6 @@ class _Line:
         self.waiting: tuple[Place, Callable[[], None]] | None = None
         self.path: Path = ()
         """Of all its requests that wait or are not answered: they keep their order."""
-        self.is_slow = False
-        """See loop_turns.SLOW_NS."""
 
     def take_turn(self) -> None:
         """See Waiter."""
@@ -157,7 +156,7 @@ class RequestTurns:
         """A request that has begun has an answer of this size, or failed: it took the loop for this
         long."""
         line = self._lines[asker]
-        line.is_slow = spent_ns > SLOW_NS
+        asker.is_slow = spent_ns > SLOW_NS
         is_large = size >= LARGE_BYTES
         line.unanswered_max = 1 if is_large else min(2 * line.unanswered_max, UNANSWERED_MAX)
         line.unanswered_count -= 1
@@ -174,7 +173,7 @@ class RequestTurns:
     def _choose_path(self, asker: Asker, line: _Line) -> None:
         if not line.unanswered_count:
             share = None if asker.line is None else asker.line.share
-            path = *path_of(asker.session, share), line.is_slow
+            path = *path_of(asker.session, share), asker.is_slow
             if path != line.path:
                 self._turns.forget(line.path, line)
                 line.path = path
@@ -208,7 +207,7 @@ class RequestTurns:
             asker.on_room = partial(self._queue, line)
 
     def _may_begin(self, asker: Asker, line: _Line, place: Place) -> bool:
-        if line.unanswered_count and line.is_slow != line.path[-1]:
+        if line.unanswered_count and asker.is_slow != line.path[-1]:
             return False  # it could overtake those before it elsewhere
         if asker.is_write_paused or place.is_next:
             return not asker.is_write_paused

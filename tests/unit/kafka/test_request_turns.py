@@ -93,6 +93,35 @@ async def test_who_asks_once_waits_for_few_that_take_long(rig: BrokerHarness) ->
 
 
 @on_a_broker(lambda rig: rig)
+async def test_who_asks_once_waits_for_few_of_those_whose_last_request_took_long(
+    rig: BrokerHarness,
+) -> None:
+    """Also if they wait for each answer before they ask again."""
+    handle, now_ns = rig.face._handle, rig.face.now_ns
+    spent: list[int] = []
+    rig.face.now_ns = lambda: now_ns() + len(spent) * 2 * TURN_NS
+
+    async def slow(api: Any, request: Any, context: Any) -> Any:
+        if api.key == DESCRIBE:
+            spent.append(api.key)
+        return await handle(api, request, context)
+
+    rig.face._handle = slow  # type: ignore[method-assign]
+    many, one = [rig.client() for _ in range(COUNT)], rig.client()
+    for count in (1, 2):
+        for client in many:
+            client.send(DESCRIBE, 4, LARGE)
+        if count == 1:
+            for client in many:
+                await answers(client, count)
+    spent.clear()
+    await one.ask(METADATA, 4, ALL)
+    assert len(spent) <= 5
+    for client in many:
+        await answers(client, 2)
+
+
+@on_a_broker(lambda rig: rig)
 async def test_few_answers_are_made_that_an_earlier_one_holds_back(rig: BrokerHarness) -> None:
     await member(rig.client(), "large", LARGE_BYTES)
     first = await member(rig.client(), "held")
