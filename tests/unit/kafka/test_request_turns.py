@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kit.broker import broker, on_a_broker
 
+from headrace.kafka import dispatch
 from headrace.kafka.request_turns import UNANSWERED_MIN, WAITING_BYTES_MAX
 from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
     from tests.kit.broker import BrokerHarness
     from tests.kit.kafka_client import Client
 
@@ -53,6 +56,29 @@ async def answers(client: Client, count: int) -> Any:
     return client.answers()[-1]
 
 
+HANDLERS = dict(dispatch._HANDLERS)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    yield
+    dispatch._HANDLERS.update(HANDLERS)
+
+
+def note_requests(note: Callable[[int, Any], Awaitable[None]]) -> None:
+    """Await `note` before each request is handled: its API and it. A face may be compiled, which
+    takes no other methods."""
+
+    def noted(handler: Any) -> Any:
+        async def handle(node: Any, request: Any, context: Any) -> Any:
+            await note(context.api_key, request)
+            return await handler(node, request, context)
+
+        return handle
+
+    dispatch._HANDLERS.update((key, noted(handler)) for key, handler in HANDLERS.items())
+
+
 async def turns(count: int = 50) -> None:
     """So many of the loop."""
     for _ in range(count):
@@ -72,17 +98,16 @@ async def test_who_asks_once_waits_for_few_of_anothers_requests(rig: BrokerHarne
 @on_a_broker(lambda rig: rig)
 async def test_who_asks_once_waits_for_few_that_take_long(rig: BrokerHarness) -> None:
     """Also if it is not known yet that they do."""
-    handle, now_ns = rig.face._handle, rig.face.now_ns
+    now_ns = rig.face.now_ns
     spent: list[int] = []
     rig.face.now_ns = lambda: now_ns() + len(spent) * 2 * TURN_NS
 
-    async def slow(api: Any, request: Any, context: Any) -> Any:
-        if api.key == DESCRIBE:
+    async def slow(api_key: int, request: Any) -> None:
+        if api_key == DESCRIBE:
             await asyncio.sleep(0)  # it has waited for something
-            spent.append(api.key)
-        return await handle(api, request, context)
+            spent.append(api_key)
 
-    rig.face._handle = slow  # type: ignore[method-assign]
+    note_requests(slow)
     many, one = [rig.client() for _ in range(COUNT)], rig.client()
     for client in many:
         client.send(DESCRIBE, 4, LARGE)
@@ -97,16 +122,15 @@ async def test_who_asks_once_waits_for_few_of_those_whose_last_request_took_long
     rig: BrokerHarness,
 ) -> None:
     """Also if they wait for each answer before they ask again."""
-    handle, now_ns = rig.face._handle, rig.face.now_ns
+    now_ns = rig.face.now_ns
     spent: list[int] = []
     rig.face.now_ns = lambda: now_ns() + len(spent) * 2 * TURN_NS
 
-    async def slow(api: Any, request: Any, context: Any) -> Any:
-        if api.key == DESCRIBE:
-            spent.append(api.key)
-        return await handle(api, request, context)
+    async def slow(api_key: int, request: Any) -> None:
+        if api_key == DESCRIBE:
+            spent.append(api_key)
 
-    rig.face._handle = slow  # type: ignore[method-assign]
+    note_requests(slow)
     many, one = [rig.client() for _ in range(COUNT)], rig.client()
     for count in (1, 2):
         for client in many:
@@ -155,14 +179,12 @@ async def test_a_request_with_an_effect_is_handled_although_its_client_has_left(
     rig: BrokerHarness,
 ) -> None:
     first = await member(rig.client(), "left")
-    handle = rig.face._handle
     handled: list[int] = []
 
-    async def noted(api: Any, request: Any, context: Any) -> Any:
-        handled.append(api.key)
-        return await handle(api, request, context)
+    async def noted(api_key: int, request: Any) -> None:
+        handled.append(api_key)
 
-    rig.face._handle = noted  # type: ignore[method-assign]
+    note_requests(noted)
     many, one = rig.client(), rig.client()
     for _ in range(COUNT):
         many.send(METADATA, 4, ALL)
@@ -183,19 +205,18 @@ async def test_offsets_are_committed_in_order_although_others_took_their_turn(
     rig: BrokerHarness,
 ) -> None:
     """A consumer that does not wait for answers commits the last one last."""
-    handle, now_ns = rig.face._handle, rig.face.now_ns
+    now_ns = rig.face.now_ns
     spent: list[int] = []
     rig.face.now_ns = lambda: now_ns() + len(spent) * 2 * TURN_NS
     committed: list[int] = []
 
-    async def noted(api: Any, request: Any, context: Any) -> Any:
-        if api.key == COMMIT:
+    async def noted(api_key: int, request: Any) -> None:
+        if api_key == COMMIT:
             committed.append(request.topics[0].partitions[0].committed_offset)
-        elif api.key == DESCRIBE:
-            spent.append(api.key)
-        return await handle(api, request, context)
+        elif api_key == DESCRIBE:
+            spent.append(api_key)
 
-    rig.face._handle = noted  # type: ignore[method-assign]
+    note_requests(noted)
     rig.client().send(DESCRIBE, 4, LARGE)
     for _ in range(BEGUN_MAX - 2):
         rig.client().send(METADATA, 4, ALL)
@@ -218,22 +239,21 @@ def test_offsets_are_committed_in_order_among_requests_of_any_length(seed: int) 
 
     async def scenario() -> None:
         async with broker() as rig:
-            handle, now_ns = rig.face._handle, rig.face.now_ns
+            now_ns = rig.face.now_ns
             spent_ns = 0
             rig.face.now_ns = lambda: now_ns() + spent_ns
             committed: dict[str, list[int]] = {}
 
-            async def drawn(api: Any, request: Any, context: Any) -> Any:
+            async def drawn(api_key: int, request: Any) -> None:
                 nonlocal spent_ns
-                if api.key == COMMIT:
+                if api_key == COMMIT:
                     found = committed.setdefault(request.group_id, [])
                     found.append(request.topics[0].partitions[0].committed_offset)
                 spent_ns += draw.choice([0, 0, 0, TURN_NS // 5, TURN_NS // 2, 2 * TURN_NS])
                 if draw.random() < 0.5:
                     await asyncio.sleep(0)
-                return await handle(api, request, context)
 
-            rig.face._handle = drawn  # type: ignore[method-assign]
+            note_requests(drawn)
             clients = [rig.client() for _ in range(draw.choice([3, 10, 30]))]
             sent = [0] * len(clients)
             for _ in range(200):
