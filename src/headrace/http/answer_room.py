@@ -27,17 +27,32 @@ WAIT_S: Final = 1.0
 """For room. Clients that have stood still for about as long are disconnected meanwhile."""
 
 
-class AnswerMemory(ResponseMemory):
+class AnswerMemory:
     """See the module. That of all HTTP connections of a broker."""
 
     def __init__(self, bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(bytes_max, loop)
+        self._memory = ResponseMemory(bytes_max, loop)  # compiled: it has no subclass here
+        self._loop = loop
         self._waiting = FairQueue()
+
+    @property
+    def held_bytes(self) -> int:
+        """What all answers hold."""
+        return self._memory.held_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether requests for records wait."""
-        return self.held_bytes > self.bytes_max - self.bytes_max // FULL
+        bytes_max = self._memory.bytes_max
+        return self._memory.held_bytes > bytes_max - bytes_max // FULL
+
+    def grant(self, wanted: int) -> int:
+        """See ResponseMemory."""
+        return self._memory.grant(wanted)
+
+    def hold(self, holder: Holder, size: int) -> None:
+        """See ConnectionMemory."""
+        self._memory.hold(holder, size)
 
     async def wait_for_room(self, path: Path) -> None:
         """Wait while it is full. The caller holds what it takes at once."""
@@ -51,12 +66,12 @@ class AnswerMemory(ResponseMemory):
 
     def release(self, holder: Holder, size: int) -> None:
         """See ConnectionMemory."""
-        super().release(holder, size)
+        self._memory.release(holder, size)
         self._serve()
 
     def forget(self, holder: Holder) -> None:
         """See ConnectionMemory."""
-        super().forget(holder)
+        self._memory.forget(holder)
         self._serve()
 
     def _serve(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.connection_limits import ConnectionLimits
     from headrace.broker.security.listener import ListenerSecurity
-    from headrace.broker.services.connection_memory import ResponseMemory
+    from headrace.http.answer_room import AnswerMemory
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class HttpConnection(HttpToolsProtocol):
         """Whether the next request, which is parsed, waits until the client reads."""
         self.is_over = False
         """Whether its client has left."""
-        self._memory: ResponseMemory | None = None
+        self._memory: AnswerMemory | None = None
         """Of answers, once it was asked for something."""
         self._unsent_bytes = 0
         """Counted there for what was passed to the transport."""
@@ -143,7 +143,7 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- answers: connection_memory.Holder ---------------------------------------------------
 
-    def hold(self, memory: ResponseMemory, change: int) -> bool:
+    def hold(self, memory: AnswerMemory, change: int) -> bool:
         """Count so much more, or less, for an answer; returns whether it is still of use."""
         if self.is_over:
             return False

@@ -105,7 +105,7 @@ def test_what_is_granted_is_less_while_others_have_much() -> None:
             one.close()
             other.close()
             await app.until_held(0)
-            assert not app.memory._holders
+            assert not app.memory._memory._holders
 
     asyncio.run(scenario())
 
@@ -124,7 +124,7 @@ def test_a_request_waits_for_room_until_what_is_not_read_is_given_up(monkeypatch
             await app.until_answered(1)
             other.send(REQUEST)
             await app.until_answered(2)
-            assert app.memory.closed_count >= 1
+            assert app.memory._memory.closed_count >= 1
             one.close()
             other.close()
             await app.until_held(0)
@@ -149,7 +149,7 @@ def test_clients_that_read_slowly_keep_nobody_waiting_for_room(monkeypatch: Any)
             other.send(REQUEST)
             await app.until_answered(2)
             assert app.granted[1] == connection_memory.RESPONSE_BYTES_MIN
-            assert app.memory.closed_count == 0
+            assert app.memory._memory.closed_count == 0
             one.close()
             other.close()
             await app.until_held(0)
