@@ -158,6 +158,15 @@ def keyboard_faults(page: Any) -> list[str]:
     return list(faults)
 
 
+def assert_usable(page: Any, scheme: str) -> None:
+    """That people with any eyes, hands and windows can use a page; the keyboard in one scheme."""
+    assert accessibility_violations(page) == [], scheme
+    if scheme == "light":
+        assert keyboard_faults(page) == []
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert overflow_px(page) <= 0
+
+
 def overflow_px(page: Any) -> int:
     """By how much the page is wider than its window."""
     root = "document.documentElement"

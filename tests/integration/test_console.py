@@ -15,8 +15,8 @@ from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
     accessibility_violations,
+    assert_usable,
     browser_of,
-    keyboard_faults,
     overflow_px,
 )
 from tests.integration.clients import Confluent, Rec, create_topic
@@ -143,11 +143,7 @@ def test_pages_are_accessible_in_light_and_dark_and_fit_a_small_screen(browser, 
     with browser.page(path, color_scheme=scheme) as page:
         page.wait_for_load_state("load")
         page.wait_for_selector("main :is(table, .note, form)")
-        assert accessibility_violations(page) == []
-        if scheme == "light":
-            assert keyboard_faults(page) == []
-        page.set_viewport_size({"width": 360, "height": 740})
-        assert overflow_px(page) <= 0
+        assert_usable(page, scheme)
 
 
 def test_a_page_that_cannot_be_loaded_is_asked_for_again_and_then_said(browser):

@@ -9,10 +9,8 @@ import pytest
 from tests.integration.broker import Broker
 from tests.integration.browser import (
     NEEDS_CHROMIUM,
-    accessibility_violations,
+    assert_usable,
     browser_of,
-    keyboard_faults,
-    overflow_px,
 )
 from tests.integration.clients import create_topic
 from tests.integration.test_console import HOSTILE, ask, run
@@ -140,11 +138,7 @@ def test_pages_are_accessible_fit_a_small_screen_and_speak_chinese(browser, path
     for scheme in ("light", "dark"):
         with browser.page(path, color_scheme=scheme) as page:
             page.wait_for_selector("main :is(table, .note, form)")
-            assert accessibility_violations(page) == [], scheme
-            if scheme == "light":
-                assert keyboard_faults(page) == []
-            page.set_viewport_size({"width": 360, "height": 740})
-            assert overflow_px(page) <= 0
+            assert_usable(page, scheme)
             assert page.title() != "owned"
     with browser.page(path, locale="zh-CN") as page:
         page.wait_for_selector("main :is(table, .note, form)")

@@ -76,25 +76,31 @@ class UserOperations:
 
     async def _create(self, call: Call) -> Response:
         name, new = call.body["user"], _new(call.body)
-        call.body["user"] = user = call.view.prefix + name  # also for the audit log
-        refuse_keys(call, "a key makes no users")
+        user = _user(call, call.body, "a key makes no users")
         made = await self._users.create(user, new, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200 if call.is_dry_run else int(CREATED))
 
     async def _set_password(self, call: Call) -> Response:
         name, new = call.path["user"], _new(call.body)
-        call.path["user"] = user = call.view.prefix + name
-        refuse_keys(call, "a key changes no passwords")
+        user = _user(call, call.path, "a key changes no passwords")
         prefix = call.view.prefix
         made = await self._users.set_password(user, new, prefix=prefix, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200)
 
     async def _delete(self, call: Call) -> Json:
         name = call.path["user"]
-        call.path["user"] = user = call.view.prefix + name
-        refuse_keys(call, "a key removes no users")
+        user = _user(call, call.path, "a key removes no users")
         await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
         return {"user": name, "dry_run": call.is_dry_run}
+
+
+def _user(call: Call, given: Json, refusal: str) -> str:
+    """The key of the user that `given` names, for the audit log, too. Raises what `refuse_keys`
+    raises."""
+    user: str = call.view.prefix + given["user"]
+    given["user"] = user
+    refuse_keys(call, refusal)
+    return user
 
 
 def _new(body: Json) -> NewPassword:

@@ -96,7 +96,9 @@ def replace_rows(
                 for file in files:
                     again.appendFile(file)
                 again.commit()
-            if _set_current(spark, table, branch, since_snapshot_id):
+            operations = java_table(spark, table).operations()
+            staged_id = operations.current().ref(branch).snapshotId()
+            if _set_current(spark, operations, staged_id, since_snapshot_id):
                 return
     raise TableMoved(
         f"{name}: other writers changed the table each of {REPLACEMENTS_MAX} times that its rows"
@@ -126,26 +128,28 @@ def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
 
 
 def _set_current(
-    spark: Any, table: TableName, staged: str | int, since_snapshot_id: int | None
+    spark: Any, operations: Any, staged_id: int, since_snapshot_id: int | None
 ) -> bool:
-    """Make a staged snapshot (a branch's end, or its id) the current one in the place of
-    `since_snapshot_id`, which the commit itself compares: of the metadata that it was seen in there
-    is one successor. False if the table has changed."""
-    operations = java_table(spark, table).operations()
+    """Make a staged snapshot the current one in the place of `since_snapshot_id`, which the commit
+    itself compares: of the metadata that `operations` have loaded there is one successor. False if
+    the table has changed."""
     seen = operations.current()
     current = seen.currentSnapshot()
     if (current and current.snapshotId()) != since_snapshot_id:
         return False
-    snapshot_id = seen.ref(staged).snapshotId() if isinstance(staged, str) else staged
     metadata = spark._jvm.org.apache.iceberg.TableMetadata  # noqa: SLF001 - pyspark has no public way
-    changed = metadata.buildFrom(seen).setBranchSnapshot(snapshot_id, "main")
+    changed = metadata.buildFrom(seen).setBranchSnapshot(staged_id, "main")
     try:
         operations.commit(seen, changed.build())
     except Exception as error:
-        if any(phrase in str(error) for phrase in _CONFLICTS):
+        if _is_conflict(error):
             return False
         raise
     return True
+
+
+def _is_conflict(error: Exception) -> bool:
+    return any(phrase in str(error) for phrase in _CONFLICTS)
 
 
 class Publisher:
@@ -223,18 +227,16 @@ class Publisher:
         try:
             yield
         except Exception as error:
-            if any(phrase in str(error) for phrase in _CONFLICTS):
+            if _is_conflict(error):
                 raise self._overtaken() from error
             raise
 
     def _advance(self, staged_id: int, since_snapshot_id: int | None) -> None:
-        """Make the staged snapshot the current one in the place of `since_snapshot_id`, which the
-        commit itself compares: of the metadata that it was seen in there is one successor."""
-        seen = java_table(self._spark, self._table)
-        staged = seen.snapshot(staged_id)
-        if staged is None or staged.parentId() != since_snapshot_id:
-            raise self._overtaken()
-        if not _set_current(self._spark, self._table, staged_id, since_snapshot_id):
+        """Make the staged snapshot, which follows `since_snapshot_id`, the current one."""
+        operations = java_table(self._spark, self._table).operations()
+        staged = operations.current().snapshot(staged_id)
+        follows = staged is not None and staged.parentId() == since_snapshot_id
+        if not follows or not _set_current(self._spark, operations, staged_id, since_snapshot_id):
             raise self._overtaken()
 
     @property

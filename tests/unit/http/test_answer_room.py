@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.unit.http.http_rig import Web
+    from tests.unit.http.served_rig import Client
 
 SIZE = 16 * 1024 * 1024
 """More than sockets take of a client that does not read."""
@@ -64,6 +65,21 @@ async def answering(bytes_max: int) -> AsyncIterator[tuple[Answering, tuple[str,
         yield app, address
 
 
+@asynccontextmanager
+async def two_clients(bytes_max: int) -> AsyncIterator[tuple[Answering, Client, Client]]:
+    """Nothing is held once both have left."""
+    async with (
+        answering(bytes_max) as (app, address),
+        client(address) as one,
+        client(address) as other,
+    ):
+        yield app, one, other
+        one.close()
+        other.close()
+        await app.until_held(0)
+        assert not app.memory._memory._holders
+
+
 async def loop_turns(count: int = 200) -> None:
     """So many of the loop."""
     for _ in range(count):
@@ -91,21 +107,13 @@ def test_nothing_is_answered_beside_an_answer_that_is_not_read(second: bytes) ->
 
 def test_what_is_granted_is_less_while_others_have_much() -> None:
     async def scenario() -> None:
-        async with (
-            answering(2 * SIZE) as (app, address),
-            client(address) as one,
-            client(address) as other,
-        ):
+        async with two_clients(2 * SIZE) as (app, one, other):
             one.send(REQUEST)
             await app.until_answered(1)
             await app.until_held(SIZE)
             other.send(REQUEST)
             await app.until_answered(2)
             assert app.granted[1] < app.granted[0]
-            one.close()
-            other.close()
-            await app.until_held(0)
-            assert not app.memory._memory._holders
 
     asyncio.run(scenario())
 
@@ -115,19 +123,12 @@ def test_a_request_waits_for_room_until_what_is_not_read_is_given_up(monkeypatch
     monkeypatch.setattr(connection_memory, "CHECK_S", 0.01)
 
     async def scenario() -> None:
-        async with (
-            answering(SIZE) as (app, address),
-            client(address) as one,
-            client(address) as other,
-        ):
+        async with two_clients(SIZE) as (app, one, other):
             one.send(REQUEST)  # and reads nothing
             await app.until_answered(1)
             other.send(REQUEST)
             await app.until_answered(2)
             assert app.memory._memory.closed_count >= 1
-            one.close()
-            other.close()
-            await app.until_held(0)
 
     asyncio.run(scenario())
 
@@ -138,11 +139,7 @@ def test_clients_that_read_slowly_keep_nobody_waiting_for_room(monkeypatch: Any)
     monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
 
     async def scenario() -> None:
-        async with (
-            answering(SIZE) as (app, address),
-            client(address) as one,
-            client(address) as other,
-        ):
+        async with two_clients(SIZE) as (app, one, other):
             one.send(REQUEST)
             await app.until_answered(1)
             await app.until_held(SIZE)
@@ -150,9 +147,6 @@ def test_clients_that_read_slowly_keep_nobody_waiting_for_room(monkeypatch: Any)
             await app.until_answered(2)
             assert app.granted[1] == connection_memory.RESPONSE_BYTES_MIN
             assert app.memory._memory.closed_count == 0
-            one.close()
-            other.close()
-            await app.until_held(0)
 
     asyncio.run(scenario())
 
