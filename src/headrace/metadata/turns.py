@@ -11,6 +11,8 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.runtime.fair_locks import unpaced
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
@@ -47,13 +49,14 @@ class Turns:
     @asynccontextmanager
     async def of(self, key: str) -> AsyncIterator[None]:
         """Wait until the key is free, and take it."""
-        while key in self._taken:
-            await self._freed.wait()
-        self.take([key])
-        try:
-            yield
-        finally:
-            self.free([key])
+        with unpaced():
+            while key in self._taken:
+                await self._freed.wait()
+            self.take([key])
+            try:
+                yield
+            finally:
+                self.free([key])
 
     @contextmanager
     def overlapping(self) -> Iterator[set[str]]:

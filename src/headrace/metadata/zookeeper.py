@@ -33,6 +33,7 @@ from headrace.metadata.zookeeper_keys import (
     path_of_key,
 )
 from headrace.metadata.zookeeper_plan import Found, plan_changes, recreate_node
+from headrace.runtime.fair_locks import FairLock
 from headrace.runtime.session import SessionState
 from headrace.runtime.tasks import Tasks
 from headrace.zookeeper.client import Create, Delete, Put
@@ -69,7 +70,7 @@ class ZooKeeperMetadataStore:
         self._ephemeral: dict[str, bytes] = {}  # ephemeral keys and their values
         self._known: set[str] = set()  # all keys, to detect deletions after a gap
         self._written: dict[str, int] = {}  # versions that no later one may be older than
-        self._ephemeral_lock = asyncio.Lock()
+        self._ephemeral_lock = FairLock()
         self._pending_changes: (
             list[tuple[str, bool]] | None
         ) = []  # changes seen while the tree is read

@@ -7,13 +7,13 @@ the topic, so that no message is missed. The settings are the group's own, to be
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC, LITE
 from headrace.broker.services.configurations import SET, ConfigChange, VersionMismatch
 from headrace.rocketmq.names import default_dead_letter_topic
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ class RocketGroups:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._creating = asyncio.Lock()
+        self._creating = FairLock()
 
     async def ensure(self, group_id: str, *, is_lite: bool = False) -> None:
         """Give a new group RocketMQ's defaults; `is_lite`: it consumes lite topics.

@@ -12,6 +12,7 @@ import asyncio
 from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Hashable
+from threading import local
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -46,12 +47,15 @@ class FairQueue:
     def __bool__(self) -> bool:
         return bool(self._tree)
 
-    def add(self, path: Path, waiter: object) -> None:
-        """Have it wait; once, however often it is added."""
+    def add(self, path: Path, waiter: object, *, is_first: bool = False) -> None:
+        """Have it wait; once, however often it is added. `is_first`: it has the next turn of all
+        that wait with the same path."""
         tree = self._tree
         for part in path:
             tree = tree.setdefault(part, OrderedDict())
         tree[waiter] = None
+        if is_first:
+            tree.move_to_end(waiter, last=False)
 
     def add_first(self, path: Path, waiter: object) -> None:
         """Have it wait as the first, and each part of its path."""
@@ -172,9 +176,9 @@ class LoopTurns:
             self.may_begin = False
             self.end_turn_soon()
 
-    def wait(self, path: Path, waiter: Waiter) -> None:
+    def wait(self, path: Path, waiter: Waiter, *, is_first: bool = False) -> None:
         """Have `waiter` called when it is its turn; once, however often it is told so."""
-        self._ready.add(path, waiter)
+        self._ready.add(path, waiter, is_first=is_first)
         self.may_begin = False
         self.end_turn_soon()
 
@@ -182,13 +186,13 @@ class LoopTurns:
         """It does not wait any more."""
         self._ready.remove(path, waiter)
 
-    async def enter(self, path: Path) -> None:
-        """Begin in this turn, or when it is the task's turn."""
+    async def enter(self, path: Path, *, is_first: bool = False) -> None:
+        """Begin in this turn, or when it is the task's turn. `is_first`: see FairQueue."""
         if self.may_begin:
             self.begun()
             return
         call = _Call(self)
-        self.wait(path, call)
+        self.wait(path, call, is_first=is_first)
         await self._until_admitted(path, call)
 
     async def enter_first(self, path: Path) -> None:
@@ -228,11 +232,34 @@ class LoopTurns:
         self.may_begin = self._begun_count < self._begun_max and not self._ready
 
 
+class _Here(local):
+    """Of each thread."""
+
+    paced: Paced[Any] | None = None
+
+
+_here: Final = _Here()
+
+
+def paced_here() -> Paced[Any] | None:
+    """What runs, if it is paced. To ask for the task instead would take half a microsecond."""
+    return _here.paced
+
+
 class Paced(Generic[T]):
     """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
     what has waited with others may go on at the same moment, for any length of time."""
 
-    __slots__ = ("_coroutine", "_now_ns", "_turns", "has_begun", "path", "spent_ns")
+    __slots__ = (
+        "_coroutine",
+        "_now_ns",
+        "_turns",
+        "first_count",
+        "has_begun",
+        "path",
+        "spent_ns",
+        "unpaced_count",
+    )
 
     def __init__(
         self, turns: LoopTurns, path: Path, coroutine: Coroutine[Any, Any, T], now_ns: Clock
@@ -244,6 +271,8 @@ class Paced(Generic[T]):
         self.has_begun = False
         """Whether the next step has its turn already."""
         self.spent_ns = 0
+        self.unpaced_count = self.first_count = 0
+        """What it holds that others wait for: see `fair_locks`."""
 
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine, now_ns, turns = self._coroutine, self._now_ns, self._turns
@@ -253,21 +282,24 @@ class Paced(Generic[T]):
                 try:
                     if self.has_begun:
                         self.has_begun = False
-                    elif turns.may_begin:
+                    elif turns.may_begin or self.unpaced_count:
                         turns.begun()
                     else:
-                        yield from turns.enter(self.path).__await__()
-                    while turns.is_long:  # what began before it in this turn
+                        is_first = self.first_count > 0
+                        yield from turns.enter(self.path, is_first=is_first).__await__()
+                    while turns.is_long and not self.unpaced_count:  # by what began before it
                         yield from turns.enter_first(self.path).__await__()
                 except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
                     error = raised
                 begun_ns = now_ns()
+                before, _here.paced = _here.paced, self
                 try:
                     waited_for = coroutine.send(None) if error is None else coroutine.throw(error)
                 except StopIteration as done:
                     result: T = done.value
                     return result
                 finally:
+                    _here.paced = before
                     error = None  # no cycle: its traceback refers to this frame
                     self._count(now_ns() - begun_ns)
                 try:
@@ -276,7 +308,11 @@ class Paced(Generic[T]):
                     error = raised
                 del waited_for  # it may have the error, too
         except GeneratorExit:  # this one is closed: nothing has a turn any more
-            coroutine.close()
+            before, _here.paced = _here.paced, self
+            try:
+                coroutine.close()
+            finally:
+                _here.paced = before
             raise
 
     def _count(self, spent_ns: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.settings.kinds import ADMIN_LISTENER
 from headrace.metadata.endpoints import HTTP, KAFKA, ROCKETMQ
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,7 +35,7 @@ class Broker:
         """The bound listeners."""
         self.certificates = certificates
         self._closers: list[Callable[[], Awaitable[None]]] = [close_store]
-        self._stop = asyncio.Lock()
+        self._stop = FairLock()
 
     def addresses(self, face: str) -> list[tuple[str, int]]:
         """The addresses on which a face listens, first listener first."""

@@ -21,6 +21,7 @@ from headrace.errors import RequestInvalid
 from headrace.metadata.endpoints import ROCKETMQ
 from headrace.records.tenant_names import TENANT
 from headrace.runtime.access import CA, CERTIFICATE, KEY, KEY_PASSWORD, PROTOCOL
+from headrace.runtime.fair_locks import FairLock
 from headrace.runtime.figures import Figures
 from headrace.runtime.security_protocols import SASL_SSL, SSL
 from headrace.runtime.tasks import Tasks
@@ -254,7 +255,7 @@ class Certificates:
         self._settings = settings
         self._clock = clock
         self._reported_ms: dict[str, int] = {}
-        self._reading = asyncio.Lock()
+        self._reading = FairLock()
         self._tasks = Tasks()
         self.tls: dict[str, ListenerTls] = {
             one.listener: ListenerTls(settings, one.listener)

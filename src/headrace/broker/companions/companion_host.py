@@ -7,12 +7,12 @@ when the partition was loaded again. What is no longer served is replaced at the
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headrace.broker.companions.companion_log import open_companion
 from headrace.errors import HeadraceError, NotOwner, TopicUnknown
 from headrace.metadata.facts import companion_number
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -71,7 +71,7 @@ class CompanionHost(Generic[Hosted]):
         self._begin = begin
         self._is_standalone = is_standalone
         self._hosted: dict[tuple[UUID, int], Hosted] = {}
-        self._opening: dict[tuple[UUID, int], asyncio.Lock] = {}
+        self._opening: dict[tuple[UUID, int], FairLock] = {}
 
     def __iter__(self) -> Iterator[Hosted]:
         """All tenures."""
@@ -96,7 +96,7 @@ class CompanionHost(Generic[Hosted]):
         if hosted is not None and hosted.serves(data) and hosted.is_open:
             return hosted
         self.check_owned(topic, number)
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        async with self._opening.setdefault(key, FairLock()):
             hosted = self._hosted.get(key)
             if hosted is None or not hosted.serves(data):
                 self.resign(topic, number)

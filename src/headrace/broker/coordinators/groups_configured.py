@@ -37,6 +37,7 @@ from headrace.metadata.decoding import decode_fact
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import name_in, tenant_of
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -81,7 +82,7 @@ class ConfiguredGroups:
         self.lost_facts: dict[str, str] = {}
         """The keys of settings that vanished while this broker knew them, with the next step."""
         self._default = share_config({})
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self._check_new = check_new
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:

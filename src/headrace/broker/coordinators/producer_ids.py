@@ -9,10 +9,10 @@ the broker's clock is set back to before that time as well.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.metadata.facts import allocate_producer_ids
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
@@ -33,7 +33,7 @@ class ProducerIds:
         self._metadata = metadata
         self._clock = clock
         self._block = range(0)
-        self._lock = asyncio.Lock()
+        self._lock = FairLock()
 
     async def take(self) -> int:
         """A new producer id. Raises MetadataUnavailable."""

@@ -8,7 +8,6 @@ gets an audit of its own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -26,6 +25,7 @@ from headrace.metadata.facts import (
     topic_of_key,
 )
 from headrace.records.batch import HEADER_SIZE, read_header
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -135,7 +135,7 @@ class LedgerEvidence:
         self._store = store
         self._metadata = metadata
         self._clock = clock
-        self._lock = asyncio.Lock()
+        self._lock = FairLock()
         self._first: Audit | None = None
         self._last: Audit | None = None
         self._last_ns = 0

@@ -112,12 +112,12 @@ class HandOvers:
         self._announced: dict[PartitionKey, str] = {}
         """The incarnation of the next owner that is preparing or ready. An owner fact may also
         describe an incarnation that has ended, whose ledger may have been deleted."""
-        self._cold = asyncio.Semaphore(HAND_OVERS_AT_ONCE)
+        self._cold = asyncio.Semaphore(HAND_OVERS_AT_ONCE)  # noqa: TID251  # of tasks
         self._limit(WARM_AT_ONCE)
 
     def _limit(self, at_once: int) -> None:
-        self._in_motion = asyncio.Semaphore(at_once)
-        self._getting_ready = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)
+        self._in_motion = asyncio.Semaphore(at_once)  # noqa: TID251  # of tasks
+        self._getting_ready = asyncio.Semaphore(at_once + GETTING_READY_AT_ONCE)  # noqa: TID251  # of tasks
 
     def expedite(self) -> None:
         """This broker is stopping: allow enough concurrent hand-overs to finish in time."""

@@ -61,7 +61,7 @@ class MetadataCache:
         self._known: set[str] = set()
         self._dirty: dict[str, None] = {}
         self._turns = turns or Turns()
-        self._places = asyncio.Semaphore(BUNDLES_AT_ONCE)
+        self._places = asyncio.Semaphore(BUNDLES_AT_ONCE)  # noqa: TID251  # of tasks
         self._changed_event = asyncio.Event()
         self._turns.on_free = self._changed_event.set  # keys that failed, or have changed since
         self._is_started = False

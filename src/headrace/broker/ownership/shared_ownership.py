@@ -114,7 +114,7 @@ class SharedOwnership:
         self._moves_at = 0.0
         """When partitions may move between live brokers: some time after the last membership
         change, so that a restarted broker keeps most of its partitions."""
-        self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)
+        self._claims = asyncio.Semaphore(CHANGES_AT_ONCE)  # noqa: TID251  # of tasks
         self._is_leaving = False
         self._leaving: asyncio.Timeout | None = None  # while partitions are handed over
         self.guard: SessionGuard | None

@@ -68,7 +68,7 @@ class Tenures:
         self._on_suspended = events.suspended
         self._changed = changed
         self._tasks = tasks
-        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)  # noqa: TID251  # of tasks
 
     def __iter__(self) -> Iterator[tuple[Topic, int, PartitionLog]]:
         """Those of topics that exist; changes meanwhile do no harm."""

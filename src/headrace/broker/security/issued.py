@@ -8,7 +8,6 @@ still exists ...) is the kind's own, which `has_ended` says.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from contextlib import suppress
@@ -25,6 +24,7 @@ from headrace.metadata.decoding import decode_fact
 from headrace.metadata.issued_facts import IssuedFact
 from headrace.metadata.store import ABSENT, ANY, MetadataEntry
 from headrace.records.tenant_names import DEFAULT
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class IssuedCredentials:
         self._revoked: dict[str, None] = {}
         self._ended: dict[str, None] = {}
         """Those of them that are still stored."""
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self._listeners: list[Callable[[str, IssuedFact | None], None]] = []
 
     def __len__(self) -> int:

@@ -7,7 +7,6 @@ only. A fact that cannot be read denies everything on its resources until it is 
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +45,7 @@ from headrace.metadata.acl_facts import ACLS, AclFact, AclRule, acl_key, pattern
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import FollowedFacts
 from headrace.records.tenant_names import DEFAULT
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +124,7 @@ class AccessControl:
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
         self.facts = FollowedFacts(metadata, ACLS, "an access control list", self.apply)
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self.version = 0
 
     # --- stored state ------------------------------------------------------------------------

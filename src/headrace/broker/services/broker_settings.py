@@ -9,7 +9,6 @@ code that reads it on each use sees changes at once; other code subscribes with 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import suppress
 from enum import IntEnum
@@ -24,6 +23,7 @@ from headrace.errors import ConfigInvalid, MetadataUnavailable, RequestInvalid, 
 from headrace.metadata.config_facts import BROKER_CONFIGS, BrokerConfigFact, broker_config_key
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.store import ABSENT
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -90,7 +90,7 @@ class BrokerSettings:
         self.current = config
         """Read by every use: dynamic changes are made in place."""
         self._metadata = metadata
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self._listeners: list[Callable[[str, Any], None]] = []
         self._facts: dict[str, tuple[Mapping[str, str], int]] = {}
         """By broker id in decimal, ALL_BROKERS for all: (overrides, version)."""

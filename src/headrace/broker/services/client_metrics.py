@@ -7,7 +7,6 @@ RE2 matches it, against the whole of a client's property.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,6 +28,7 @@ from headrace.metadata.client_metrics_facts import (
 )
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import FollowedFacts
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +164,7 @@ class ClientMetrics:
     """See the module."""
 
     def __init__(self, metadata: MetadataStore) -> None:
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self._facts: dict[str, SubscriptionFact] = {}
         self._stored: dict[str, _Stored] = {}
         self.facts = FollowedFacts(metadata, CLIENT_METRICS, "a subscription", self.apply)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics.topic import Topic
     from headrace.log.reading import LogReader
     from headrace.records.codec import Record
+    from headrace.runtime.fair_locks import FairLock
 
 RECORDS_MAX: Final = 10_000
 READ_BYTES: Final = 256 * 1024
@@ -69,7 +70,7 @@ class Window(NamedTuple):
 class HotKeys:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls, running: asyncio.Semaphore) -> None:
+    def __init__(self, calls: OwnerCalls, running: FairLock) -> None:
         """`running` is held while records are read."""
         self._calls = calls
         self._running = running

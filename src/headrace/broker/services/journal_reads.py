@@ -12,19 +12,16 @@ from headrace.broker.services.owner_calls import checked
 from headrace.broker.shares.journal_pages import CHANGES_MAX, Change, JournalPage, read_page
 
 if TYPE_CHECKING:
-    import asyncio
-
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.topics.topic import Topic
+    from headrace.runtime.fair_locks import FairLock
 
 
 class JournalReads:
     """See the module."""
 
-    def __init__(
-        self, calls: OwnerCalls, shares: SharePartitions, running: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, calls: OwnerCalls, shares: SharePartitions, running: FairLock) -> None:
         """`running` is held while a page is read."""
         self._running = running
         self._calls = calls

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.log.reading import LogReader
     from headrace.records.batch import BatchHeader, Buffer
+    from headrace.runtime.fair_locks import FairLock
 
 READ_BYTES: Final = 128 * 1024
 """Per slice: about 1,000 commits, which are taken in a millisecond or two."""
@@ -47,7 +48,7 @@ class PastGroupOffsets:
         calls: OwnerCalls,
         topics: Topics,
         groups: GroupAdministration,
-        running: asyncio.Semaphore,
+        running: FairLock,
         transaction_ms_max: int,
     ) -> None:
         """`running` is held while records are read; `transaction_ms_max`: how long a transaction

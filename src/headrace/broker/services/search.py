@@ -34,6 +34,7 @@ from headrace.records.letters import SHARE_FORMAT
 from headrace.records.matching import TIME_MAX, Condition
 from headrace.records.record_filter import Candidate, RecordFilter
 from headrace.records.tenant_names import name_in, tenant_of
+from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +145,7 @@ class Search:
         self._shares = shares
         self._timers = timers
         self._dead_letter_topics = dead_letter_topics
-        self.running = asyncio.Semaphore(RUNNING_MAX)
+        self.running = FairLock(RUNNING_MAX, Hold.LONG)
         """Held by each read on behalf of a search, a trace, or a page of a journal."""
 
     async def page(

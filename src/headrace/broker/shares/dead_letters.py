@@ -171,7 +171,7 @@ class DeadLetters:
         self._append_copies = append
         self._environment = environment
         self._topics = topics
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)  # noqa: TID251  # of tasks
         self._jobs: dict[tuple[UUID, int, str, int, int], _Job] = {}
         self._warned_ns: dict[tuple[str, str], int] = {}
         self.copied_total = 0

@@ -7,15 +7,16 @@ arrives is looked at once for all of them, and costs those nothing that do not s
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from headrace.broker.shares.lite_room import LiteRoom
 from headrace.log.visibility import READ_COMMITTED
 from headrace.log.waiters import Waiters
+from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from headrace.log.partition_log import PartitionLog
@@ -39,7 +40,7 @@ class LiteWaits:
         self._data = data
         self._learn = learn
         self.room = LiteRoom(data.name)
-        self.catching_up = asyncio.Lock()
+        self.catching_up = FairLock(1, Hold.LONG)
         """Of the receive that reads on for all."""
         self.restored: object = None
         """The machine in which clients have been subscribed again."""

@@ -193,7 +193,7 @@ class Deletions:
     async def _shut_out_all(self, ending: _Ending) -> None:
         """Fence all writers of the topic. Raises the error that prevents it, after retrying for a
         minute."""
-        at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+        at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE)  # noqa: TID251  # of tasks
 
         async def persist(number: int) -> None:
             for left in reversed(range(TRIES_MAX)):

@@ -8,7 +8,6 @@ the same name has a new id, new partitions and new ledgers, so old data never re
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,6 +43,7 @@ from headrace.metadata.facts import (
 )
 from headrace.metadata.store import MultiOperation
 from headrace.records.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -95,7 +95,7 @@ class Topics:
         self.by_name: dict[str, Topic] = {}
         self.room = TenantRoom(environment.metadata, limits_of, self.by_name)
         self.randomness = randomness
-        self._changing = asyncio.Lock()
+        self._changing = FairLock()
         self.deletions = Deletions(environment, self.logs)
         self.by_id: dict[UUID, Topic] = {}
         self.arrivals = TopicArrivals(self.by_id)

@@ -19,6 +19,7 @@ from headrace.kafka.error_codes import error_of
 from headrace.kafka.wire.primitives import FrameInvalid
 from headrace.kafka.wire.schema import read_response, write_request
 from headrace.runtime.access import OPEN, Access
+from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +123,7 @@ class PeerConnections:
         self._target = target
         self._count_max = count_max
         self._answer_bytes_max = answer_bytes_max
-        self._turn = asyncio.Semaphore(count_max)
+        self._turn = FairLock(count_max)
         self._idle: dict[PeerConnection, float] = {}
         """With when each was used, by the loop's clock; the first is the one that waits longest."""
         self._trimmer: asyncio.TimerHandle | None = None

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import LedgerUnknown, MetadataUnavailable, StorageUnavailable, VersionConflict
+from headrace.runtime.fair_locks import FairLock
 from headrace.storage.bookkeeper.ledger_metadata import Ensemble, LedgerMetadata, LedgerState
 from headrace.storage.bookkeeper.quorum import Quorum
 from headrace.storage.bookkeeper.wire import (
@@ -64,7 +65,7 @@ class IdMark:
         """The last entry known to be on each bookie."""
         self._covered = -1
         """The last entry on an ack quorum."""
-        self._lock = asyncio.Lock()
+        self._lock = FairLock()
 
     async def newest_block(self) -> range:
         """The newest ids that are recorded: ids before these were allocated, and at least one of

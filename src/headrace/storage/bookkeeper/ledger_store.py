@@ -122,7 +122,7 @@ class BookKeeperLedgerStore:
             clock,
             randomness or SystemRandomness(),
             settings,
-            asyncio.Semaphore(LOOKS_AT_ONCE),
+            asyncio.Semaphore(LOOKS_AT_ONCE),  # noqa: TID251  # of tasks
         )
         self._id_mark = IdMark(self._cluster)
         self._reader = EntryReader(

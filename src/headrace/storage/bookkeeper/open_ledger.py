@@ -69,7 +69,7 @@ class StoreState(NamedTuple):
     clock: Clock
     randomness: Randomness
     settings: BookKeeperSettings
-    looks: asyncio.Semaphore
+    looks: asyncio.Semaphore  # noqa: TID251  # of tasks
     """Held while a writer rereads its ledger's metadata."""
 
     def choose_spare(

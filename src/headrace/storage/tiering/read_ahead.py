@@ -83,7 +83,7 @@ class ReadAhead:
         self._by_block: dict[BlockId, _BlockRun] = {}
         self._coming: dict[BlockId, asyncio.Task[_BlockRun | HeadraceError]] = {}
         self._requests = 0
-        self._free = asyncio.Semaphore(REQUESTS_MAX)
+        self._free = asyncio.Semaphore(REQUESTS_MAX)  # noqa: TID251  # of tasks
         self._tasks = Tasks()
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.errors import DataCorrupt, StorageUnavailable
+from headrace.runtime.fair_locks import FairLock
 from headrace.storage.tiering.object_format import first_bad_block
 from headrace.storage.tiering.recipe import rebuild_run
 from headrace.storage.tiering.recipe_format import (
@@ -126,7 +127,7 @@ class RecipeLedger:
         self._runs = runs
         self._recipe: Recipe | None = None
         self._block_bytes = 0
-        self._turn = asyncio.Lock()
+        self._turn = FairLock()
         """Requests that overlap would otherwise alternate between two places of a file, and each
         would decode its rows from the start again."""
 
