@@ -581,7 +581,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
         access=node.access,
         audit=node.audit,
         authentication=node.authentication,
-        users=UserAdministration(node.authentication.logins, node.access, node.randomness),
+        users=_users_of(node),
         connections=_connection_limits(node),
         issuers=node.issuers,
         helper_access=partial(helper_access, machine.helper_listener, node.authentication),
@@ -591,6 +591,11 @@ def _services_of(node: Node, machine: Machine) -> Services:
         randomness=node.randomness,
         decoded_values=machine.decoded_values,
     )
+
+
+def _users_of(node: Node) -> UserAdministration:
+    logins = node.authentication.logins
+    return UserAdministration(logins, node.access, node.audit, node.randomness)
 
 
 def _connection_limits(node: Node) -> ConnectionLimits:

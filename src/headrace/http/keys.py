@@ -109,7 +109,7 @@ class KeyOperations:
         owner = client
         if "user" in given and given["user"] != call.view.name(client.name):
             owner = Principal(call.view.key(given["user"]))
-        self._require(call, owner)
+        self._require(call, owner, "createKey")
         rules = None
         if "scope" in given:
             rules = [_rule(one, call.view) for one in given["scope"]]
@@ -126,7 +126,7 @@ class KeyOperations:
         key = keys.get(call.path["id"])
         if key is None or not self._may(call, key.principal, Right.DESCRIBE_TOKENS):
             raise CredentialUnknown("the key does not exist")
-        self._require(call, key.principal)
+        self._require(call, key.principal, "revokeKey")
         await keys.revoke(key.id)
         name = str(key.principal), f" {key.name}"
         self._services.audit.changed(call.session, "revokeKey", [name], 0)
@@ -146,9 +146,11 @@ class KeyOperations:
             return True
         return client != ANONYMOUS and call.rights.may(right, ResourceType.USER, str(owner))
 
-    def _require(self, call: Call, owner: Principal) -> None:
-        if not self._may(call, owner, Right.CREATE_TOKENS):
-            call.rights.require(Right.CREATE_TOKENS, ResourceType.USER, str(owner))
+    def _require(self, call: Call, owner: Principal, request: str) -> None:
+        right = Right.CREATE_TOKENS
+        if not self._may(call, owner, right):
+            call.rights.require(right, ResourceType.USER, str(owner))
+        self._services.users.super_users.require(call.session, str(owner), right, request)
 
 
 def refuse_keys(call: Call, why: str) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse
 
+from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
+from headrace.broker.security.principal import USER
 from headrace.broker.security.users import NAME_BYTES_MAX
 from headrace.broker.services.user_administration import NewPassword
 from headrace.http.keys import refuse_keys
@@ -44,6 +46,10 @@ _NEW: Final[dict[str, Schema]] = {
     | {"description": "By which the user can log in. Default: all; PLAIN and HTTP Basic need any."},
     "iterations": integer(ITERATIONS_MIN, ITERATIONS_MAX, default=ITERATIONS),
 }
+_FORCE: Final[Schema] = {
+    "type": "boolean",
+    "description": "Remove it although no other super user has a password.",
+}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -52,6 +58,7 @@ class UserOperations:
 
     def __init__(self, services: Services) -> None:
         self._users = services.users
+        self._super_users = services.users.super_users
         users, named = "/v1/users", {"user": _NAME, "dry_run": DRY_RUN}
         self.operations = [
             Operation("GET", users, "listUsers", "List the users that have passwords.",
@@ -63,7 +70,8 @@ class UserOperations:
                       "Give a user another password, which closes its connections.",
                       self._set_password, named, fields((), **_NEW), is_body_required=False),
             Operation("DELETE", f"{users}/{{user}}", "deleteUser",
-                      "Remove a user, and close its connections.", self._delete, named),
+                      "Remove a user, and close its connections.", self._delete,
+                      named | {"force": _FORCE}),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -76,31 +84,33 @@ class UserOperations:
 
     async def _create(self, call: Call) -> Response:
         name, new = call.body["user"], _new(call.body)
-        user = _user(call, call.body, "a key makes no users")
+        user = self._user(call, call.body, "createUser", "a key makes no users")
         made = await self._users.create(user, new, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200 if call.is_dry_run else int(CREATED))
 
     async def _set_password(self, call: Call) -> Response:
         name, new = call.path["user"], _new(call.body)
-        user = _user(call, call.path, "a key changes no passwords")
+        user = self._user(call, call.path, "setPassword", "a key changes no passwords")
         prefix = call.view.prefix
         made = await self._users.set_password(user, new, prefix=prefix, is_dry_run=call.is_dry_run)
         return _answer(name, call, new, made, 200)
 
     async def _delete(self, call: Call) -> Json:
         name = call.path["user"]
-        user = _user(call, call.path, "a key removes no users")
+        user = self._user(call, call.path, "deleteUser", "a key removes no users")
+        if not call.query.get("force"):
+            self._super_users.check_remains(call.session, user, "repeat it with force=true")
         await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
         return {"user": name, "dry_run": call.is_dry_run}
 
-
-def _user(call: Call, given: Json, refusal: str) -> str:
-    """The key of the user that `given` names, for the audit log, too. Raises what `refuse_keys`
-    raises."""
-    user: str = call.view.prefix + given["user"]
-    given["user"] = user
-    refuse_keys(call, refusal)
-    return user
+    def _user(self, call: Call, given: Json, request: str, refusal: str) -> str:
+        """The key of the user that `given` names, for the audit log, too. Raises Unauthorized for
+        keys, and for credentials of super users."""
+        user: str = call.view.prefix + given["user"]
+        given["user"] = user
+        refuse_keys(call, refusal)
+        self._super_users.require(call.session, f"{USER}:{user}", Right.ALTER, request)
+        return user
 
 
 def _new(body: Json) -> NewPassword:

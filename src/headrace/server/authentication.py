@@ -11,33 +11,62 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.security.oauthbearer import OAUTHBEARER
 from headrace.broker.security.plain import PLAIN
+from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.settings.table import SETTINGS
 from headrace.errors import ConfigInvalid
 from headrace.metadata.endpoints import ROCKETMQ
-from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL
+from headrace.runtime.security_protocols import SASL_PLAINTEXT, SASL_SSL, SSL
+from headrace.runtime.tls import REQUESTED, REQUIRED
 from headrace.server.settings import is_authenticated, is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from headrace.broker.node import Node
     from headrace.broker.security.tokens import Tokens
+    from headrace.metadata.endpoints import Endpoint
     from headrace.server.settings import Settings
 
 log = logging.getLogger(__name__)
+
+_SASL = frozenset({SASL_PLAINTEXT, SASL_SSL})
 
 _JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 _ISSUER = "sasl.oauthbearer.expected.issuer"
 _AUDIENCE = "sasl.oauthbearer.expected.audience"
 
 
+def warn_of_lockout(
+    settings: Settings, super_users: Collection[str], *, has_password: bool
+) -> None:
+    """Log that no super user can log in, where that is certain: a cluster with access control lists
+    can then not be administered. `has_password`: whether a super user has one in the metadata."""
+
+    def may_admit(one: Endpoint) -> bool:
+        if one.security in _SASL:
+            mechanisms = _of(settings, one.listener, "sasl.enabled.mechanisms")
+            return has_password or (one.face != ROCKETMQ and OAUTHBEARER in mechanisms)
+        if not is_authenticated(settings, one) and str(ANONYMOUS) in super_users:
+            return True
+        client_auth = settings.of_listener(one.listener, "ssl.client.auth")
+        return one.security == SSL and client_auth in {REQUESTED, REQUIRED}
+
+    if not super_users or not any(map(may_admit, settings.endpoints)):
+        log.warning(
+            "no super user can log in (super.users=%s), so that only principals whom rules allow it"
+            " administer this cluster: restart the broker with --super-users, or give a super user"
+            " a password (headrace user add NAME --generate, with --data-dir while the broker is"
+            " stopped, or --zookeeper)",
+            ";".join(sorted(super_users)),
+        )
+
+
 async def set_up_authentication(node: Node, settings: Settings) -> None:
     """Make the node authenticate clients. Raises ConfigInvalid, MetadataUnavailable."""
-    sasl = [
-        one
-        for one in settings.endpoints
-        if one.security in {SASL_PLAINTEXT, SASL_SSL} and one.face != ROCKETMQ
-    ]
+    sasl = [one for one in settings.endpoints if one.security in _SASL and one.face != ROCKETMQ]
+    if node.access is not None:
+        has_password = bool(node.services.users.super_users.with_password())
+        warn_of_lockout(settings, node.access.super_users, has_password=has_password)
     is_required = any(is_authenticated(settings, one) for one in settings.endpoints)
     if not is_required:
         return

@@ -117,7 +117,7 @@ class AccessControl:
     ) -> None:
         """`is_open_without_acl`: resources without any rule are open to
         everybody (Kafka's `allow.everyone.if.no.acl.found`)."""
-        self._super_users = super_users
+        self.super_users = super_users
         self.tenants = tenants or Tenants(metadata, super_users)
         self.tenants.on_change(self._tenants_changed)
         self.has_tenants = self.tenants.has_any
@@ -169,7 +169,7 @@ class AccessControl:
         return explain(
             self._index,
             asked,
-            self._super_users,
+            self.super_users,
             self.tenants,
             is_open_without_acl=self._is_open_without_acl,
         )
@@ -282,9 +282,11 @@ class AccessControl:
     def sees_all(self, session: ClientSession) -> bool:
         """See Authorizer."""
         principal = session.principal
-        return principal is not None and (
-            principal.is_broker or str(principal) in self._super_users
-        )
+        return principal is not None and (principal.is_broker or str(principal) in self.super_users)
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal, as text, may do everything by `super.users`."""
+        return principal in self.super_users
 
     def renew(self, session: ClientSession) -> None:
         """Forget what the session remembers: rules, or its principal, have changed."""
@@ -303,7 +305,7 @@ class AccessControl:
 
     def _bits(self, session: ClientSession, known: Principal, kind: ResourceType, name: str) -> int:
         principal = str(known)
-        if known.is_broker or principal in self._super_users:
+        if known.is_broker or principal in self.super_users:
             return ALL_OPERATIONS
         own = self.tenants.at(principal, session.place)
         if own == NOBODY:

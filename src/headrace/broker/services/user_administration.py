@@ -12,8 +12,16 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.security.authorizer import Operation
+from headrace.broker.security.principal import USER
 from headrace.broker.security.users import check_name
-from headrace.errors import CredentialDuplicate, CredentialInvalid, CredentialUnknown
+from headrace.broker.services.super_users import SuperUsers
+from headrace.errors import (
+    CredentialDuplicate,
+    CredentialInvalid,
+    CredentialUnknown,
+    HeadraceError,
+)
 from headrace.records.tenant_names import has_marks, name_in, tenant_of
 from headrace.runtime.scram import HASHES, ITERATIONS, new_credential, salt_text
 
@@ -21,10 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.broker.security.logins import Logins
+    from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.security.users import CredentialChange
     from headrace.broker.services.access_control import AccessControl
+    from headrace.broker.services.audit import Audit
     from headrace.runtime.randomness import Randomness
     from headrace.runtime.scram import ScramCredential
 
+_AS_OPERATOR: Final = (
+    "remove this one all the same over HTTP (DELETE /v1/users/{0}?force=true), or in the metadata"
+    " itself (headrace user remove {0} --data-dir FOLDER, or --zookeeper)"
+)
 _GENERATED_BYTES: Final = 18
 """Of chance in a password that is made here: 24 characters."""
 
@@ -42,9 +57,14 @@ class UserAdministration:
     """See the module."""
 
     def __init__(
-        self, logins: Logins, access: AccessControl | None, randomness: Randomness
+        self,
+        logins: Logins,
+        access: AccessControl | None,
+        audit: Audit,
+        randomness: Randomness,
     ) -> None:
         self._users = logins.users
+        self.super_users = SuperUsers(access, self._users, audit)
         self._threads = logins.threads
         self._access = access
         self._randomness = randomness
@@ -64,6 +84,33 @@ class UserAdministration:
         tenant = tenant_of(user)
         if tenant and self._access is not None and not self._access.tenants.exists(tenant):
             raise CredentialInvalid(f"there is no tenant {tenant!r}: create it first")
+
+    async def change(
+        self, session: ClientSession, request: str, changes: Sequence[CredentialChange]
+    ) -> dict[str, HeadraceError | None]:
+        """Change users in their credentials, each in all or not at all; returns the result by user.
+        The client's own come last: its connections are closed soon after. `request`: its name in
+        the audit log."""
+        principal = session.principal
+        by_user: dict[str, list[CredentialChange]] = {}
+        for one in sorted(
+            changes, key=lambda it: principal is not None and it.user == principal[0]
+        ):
+            by_user.setdefault(one.user, []).append(one)
+        results: dict[str, HeadraceError | None] = {}
+        for user, of_user in by_user.items():
+            kept = {*self._users.described(user)}
+            for _user, mechanism, credential in of_user:
+                (kept.discard if credential is None else kept.add)(mechanism)
+            try:
+                self.super_users.require(session, f"{USER}:{user}", Operation.ALTER, request)
+                if not kept:
+                    self.super_users.check_remains(session, user, _AS_OPERATOR.format(user))
+            except HeadraceError as error:
+                results[user] = error
+            else:
+                results |= await self._users.change(of_user)
+        return results
 
     async def create(self, user: str, new: NewPassword, *, is_dry_run: bool = False) -> str | None:
         """Add a user; returns the password if it was made here.

@@ -52,8 +52,11 @@ def _tokens(node: Node) -> DelegationTokens:
 
 
 def _may(node: Node, context: Context, operation: Operation, owner: Principal) -> bool:
-    kind = ResourceType.USER
-    return node.services.authorizer.allows(context.session, operation, kind, str(owner))
+    kind, session, name = ResourceType.USER, context.session, str(owner)
+    services = node.services
+    return services.authorizer.allows(session, operation, kind, name) and (
+        services.users.super_users.may_change(session, name)
+    )
 
 
 async def create_delegation_token(
@@ -68,6 +71,9 @@ async def create_delegation_token(
         if name:
             owner = Principal(name, request.owner_principal_type or USER)
         if owner[:2] != requester[:2] and not _may(node, context, Operation.CREATE_TOKENS, owner):
+            audit, kind = node.services.audit, ResourceType.USER
+            request_name = apis.APIS[context.api_key].name
+            audit.denied(context.session, Operation.CREATE_TOKENS, kind, str(owner), request_name)
             raise DelegationTokenUnauthorized(f"{requester} may not create tokens of {owner}")
         renewers = [Principal(one.principal_name, one.principal_type) for one in request.renewers]
         if any(one.type != USER for one in (owner, *renewers)):
@@ -172,10 +178,10 @@ async def describe_delegation_token(
 def _may_see(node: Node, context: Context, client: Principal, token: DelegationToken) -> bool:
     if token.is_known_to(client):
         return True
-    kind = ResourceType.DELEGATION_TOKEN
+    kind, session = ResourceType.DELEGATION_TOKEN, context.session
     describe = Operation.DESCRIBE
-    if node.services.authorizer.allows(context.session, describe, kind, token.id):
-        return True
+    if node.services.authorizer.allows(session, describe, kind, token.id):
+        return node.services.users.super_users.may_change(session, str(token.owner))
     return _may(node, context, Operation.DESCRIBE_TOKENS, token.owner)
 
 

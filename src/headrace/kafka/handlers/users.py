@@ -100,10 +100,8 @@ async def alter_user_scram_credentials(
         except HeadraceError as error:
             results[item.name] = error
     accepted = [one for one in changes.values() if results[one.user] is None]
-    principal = context.session.principal
-    if principal is not None:  # its connections are closed soon after its own change
-        accepted.sort(key=lambda one: one.user == principal.name)
-    results.update(await node.services.authentication.users.change(accepted))
+    request_name = apis.APIS[context.api_key].name
+    results.update(await node.services.users.change(context.session, request_name, accepted))
     return {
         "throttle_time_ms": 0,
         "results": [
