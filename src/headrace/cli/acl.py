@@ -13,7 +13,7 @@ import click
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import PRINCIPAL_NAME, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -338,9 +338,9 @@ def explain(
     if as_json:
         print_json(found)
         return
-    click.echo(f"{'allowed' if found['allowed'] else 'denied'}: {found['reason']}")
+    tell(f"{'allowed' if found['allowed'] else 'denied'}: {found['reason']}")
     for rule in found["rules"]:
-        click.echo(f"  {rule}")
+        tell(f"  {rule}")
 
 
 def _rule_text(rule: dict[str, str]) -> str:

@@ -21,7 +21,7 @@ from headrace.cli.group_reset import refuse_active
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import committed_offsets, first_unread
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, print_json, say
+from headrace.cli.output import AS_JSON, print_json, say, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.progress import counting
@@ -101,9 +101,7 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
         print_json({"group": group, "to": target, "dry_run": options["dry_run"], "records": moved})
         return
     would = "would be" if options["dry_run"] else "were"
-    click.echo(
-        f"{moved:,} records {would} moved from {written_topic(topic)} to {written_topic(target)}"
-    )
+    tell(f"{moved:,} records {would} moved from {written_topic(topic)} to {written_topic(target)}")
 
 
 # --- consumer groups -------------------------------------------------------------------------

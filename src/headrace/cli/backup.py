@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.failures import CommandFailed
-from headrace.cli.output import AS_JSON, counted, print_json, size_text
+from headrace.cli.output import AS_JSON, counted, print_json, size_text, tell
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 
@@ -120,7 +120,7 @@ def _report(done: Done, verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json(done._asdict())
         return
-    click.echo(
+    tell(
         f"{verb} {done.folder}: {counted(done.records, 'record')} in {counted(done.logs, 'log')},"
         f" {counted(done.files, 'file')}, {size_text(done.size_bytes)}; checked, no damage"
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.cli.output import say
+from headrace.cli.output import say, tell
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.new_certificates import Authority, Certified, Pem
 
@@ -64,7 +64,7 @@ def dev(
     write_new(folder, new_files(name, hosts, days, client, keeps_key=not discard_ca_key))
     ca, server = (shlex.quote(str(folder / name)) for name in ("ca.pem", "broker.pem"))
     cert_file, key_file = (shlex.quote(str(folder / name)) for name in ("client.pem", "client.key"))
-    click.echo(
+    tell(
         f"""\
 Start a broker that clients reach over mutual TLS:
 
@@ -164,7 +164,7 @@ def issue(
     )
     write_new(target, files, is_replacing=replace)
     for file in files:
-        click.echo(target / file)
+        tell(str(target / file))
     said = f"CN={name}" if before is None else before.subject.rfc4514_string()
     say(f"certified: {', '.join([said, *all_hosts])}")
 

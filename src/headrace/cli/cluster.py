@@ -21,7 +21,7 @@ from headrace.cli.cluster_history import history
 from headrace.cli.cluster_looks import brokers, lacking, moves
 from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
-from headrace.cli.output import print_json, say
+from headrace.cli.output import print_json, say, tell
 
 _WATCH_S = 1.0
 _FAILURES_MAX = 30
@@ -112,8 +112,8 @@ def dev(
         if as_json:
             print_json({"ready": True, "zookeeper": zookeepers, "bookies": bookies})
         else:
-            click.echo(f"ZooKeeper: {zookeepers}\nbookies:   {', '.join(bookies)}")
-            click.echo(
+            tell(f"ZooKeeper: {zookeepers}\nbookies:   {', '.join(bookies)}")
+            tell(
                 "\nTo start a broker (each needs its own id and ports):\n"
                 f"  headrace serve --zookeeper {zookeepers} --broker-id 1"
                 " --kafka 127.0.0.1:9092\n\nCtrl-C stops everything."
@@ -123,7 +123,7 @@ def dev(
             ended = running.revive()
             failures = failures + 1 if ended else 0
             for server in ended:
-                click.echo(f"{server.name} exited and is being restarted: {server.log}", err=True)
+                tell(f"{server.name} exited and is being restarted: {server.log}", err=True)
             if failures > _FAILURES_MAX:
                 raise CommandFailed(
                     f"{ended[0].name} keeps exiting", f"See its log, {ended[0].log}"

@@ -23,7 +23,7 @@ from headrace.cli.cluster_options import (
 from headrace.cli.config_file import config_option
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say, size_text, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.progress import counting
 from headrace.cli.setting_options import setting_option
@@ -187,7 +187,8 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
                 "under_replicated": [one._asdict() for one in lacking],
                 "copies_missing": sum(one.copies_missing for one in lacking),
                 "unwritable": unwritable,
-            }
+            },
+            has_contents=False,
         )
         _fail_if_unwell(snapshot, unserved, lacking, unwritable)
         return
@@ -196,16 +197,16 @@ def status(settings: ClusterSettings, as_json: bool) -> None:
     if snapshot.moves:
         say(f"partitions moved by load: {len(snapshot.moves)}")
     for problem in _lost(snapshot):
-        click.echo(f"{problem}; it is not served. See `headrace cluster verify`")
+        tell(f"{problem}; it is not served. See `headrace cluster verify`")
     for problem in snapshot.problems:
-        click.echo(problem)
+        tell(problem)
     say(f"writable bookies: {', '.join(snapshot.bookies) or 'none'}")
     if snapshot.read_only_bookies:
         say(f"read-only bookies: {', '.join(snapshot.read_only_bookies)}")
     if snapshot.lost_bookies:
         say(f"unregistered bookies: {', '.join(snapshot.lost_bookies)}")
     for one in lacking[:SHOWN_MAX]:
-        click.echo(one.text)
+        tell(one.text)
     _fail_if_unwell(snapshot, unserved, lacking, unwritable)
 
 
@@ -384,7 +385,8 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
                 "under_replicated": [one._asdict() for one in found.under_replicated],
                 "copies_missing": sum(one.copies_missing for one in found.under_replicated),
                 "problems": found.problems,
-            }
+            },
+            has_contents=False,
         )
     else:
         say(
@@ -397,7 +399,7 @@ def verify(settings: ClusterSettings, as_json: bool) -> None:
             maker = f"{one_line(partition)}, epoch {one_line(epoch)}" if partition else "unknown"
             say(f"  ledger {ledger}: of {maker}, created {iso_time(created_ms)}")
         for problem in found.problems:
-            click.echo(problem)
+            tell(problem)
     if found.problems:
         raise CommandFailed(f"{len(found.problems)} problems found", exit_code=FAILED)
     if not as_json:

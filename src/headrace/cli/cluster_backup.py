@@ -17,7 +17,7 @@ import click
 from headrace.cli.backup import OWNER_ONLY_UMASK, is_url, opened_place
 from headrace.cli.cluster_admin import where
 from headrace.cli.failures import CommandFailed
-from headrace.cli.output import AS_JSON, print_json, size_text
+from headrace.cli.output import AS_JSON, print_json, size_text, tell
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
 
@@ -95,7 +95,7 @@ def _report(done: Done, verb: str, where_from: str, *, as_json: bool) -> None:
     if as_json:
         print_json(done._asdict())
         return
-    click.echo(
+    tell(
         f"{verb} cluster {done.cluster_id} {where_from} {done.place}: {done.facts:,} facts,"
         f" {done.ledger_nodes:,} nodes of BookKeeper, {size_text(done.size_bytes)}; compared"
     )

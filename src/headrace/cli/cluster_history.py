@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli.cluster_looks import say_failed
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, tell
 from headrace.cli.web import HTTP, Web
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def history(session: CliSession, /, here: bool, as_json: bool) -> None:
     titles = ["figure", "least", "most", "now", f"last {_minutes(points)} min"]
     print_table(titles, rows, empty="no figures yet: brokers take the first ones after 10 s")
     if points:
-        click.echo(f"from {iso_time(points[0]['at_ms'])} to {iso_time(points[-1]['at_ms'])}")
+        tell(f"from {iso_time(points[0]['at_ms'])} to {iso_time(points[-1]['at_ms'])}")
     say_failed(answer)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.output import AS_JSON, Cell, print_json, print_table
+from headrace.cli.output import AS_JSON, Cell, print_json, print_table, tell
 from headrace.cli.web import HTTP, Web
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def lacking(session: CliSession, /, as_json: bool) -> None:
     rows = [[one[name] for name in names] for one in answer["ledgers"]]
     print_table(names, rows, empty="no copies are missing")
     if answer["count"] > len(rows):
-        click.echo(f"{answer['count']:,} ledgers in all", err=True)
+        tell(f"{answer['count']:,} ledgers in all", err=True)
     say_failed(answer)
 
 
 def say_failed(answer: dict[str, Any]) -> None:
     """Name the brokers that an answer lacks."""
     for one in answer.get("failed", []):
-        click.echo(f"broker {one['broker']}: {one['error']['detail']}", err=True)
+        tell(f"broker {one['broker']}: {one['error']['detail']}", err=True)

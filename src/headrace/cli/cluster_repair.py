@@ -12,7 +12,7 @@ import click
 from headrace.cli.cluster_admin import SHOWN_MAX, ask, where
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import AS_JSON, print_json, say, size_text
+from headrace.cli.output import AS_JSON, print_json, say, size_text, tell
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def repair(settings: ClusterSettings, yes: bool, accept_loss: bool, as_json: boo
 def _show_repairs(found: Repairs, *, is_done: bool) -> None:
     would = "" if is_done else "would be "
     if found.ids_ahead:
-        click.echo(
+        tell(
             f"{found.ids_ahead}: it is older than they are; restore a newer backup, or give them"
             " up with --accept-loss --yes: their ids are skipped then, and what was written to"
             " them is lost"
         )
     for topic in found.topics:
         name = one_line(topic.fact.name) or topic.fact.id.hex
-        click.echo(
+        tell(
             f"topic {name}: {topic.problem}"
             if topic.problem
             else f"topic {name}: {would}restored with {topic.fact.partition_count} partitions and"
@@ -98,31 +98,31 @@ def _show_repairs(found: Repairs, *, is_done: bool) -> None:
         )
     for chain in found.chains:
         if chain.problem:
-            click.echo(f"{chain.name}: {chain.problem}")
+            tell(f"{chain.name}: {chain.problem}")
             continue
         for link in chain.lost_ledgers:
-            click.echo(
+            tell(
                 f"{chain.name}: ledger {link.ledger} does not exist; {would}given up: offsets"
                 f" {link.base_offset} to {(link.end_offset or 0) - 1}"
             )
         if chain.lost_ledgers:
             continue
         more = f", and {len(chain.open_ledgers)} open ones" if chain.open_ledgers else ""
-        click.echo(
+        tell(
             f"{chain.name}: {would}rebuilt of {len(chain.fact.ledgers)} ledgers{more}, offsets"
             f" {chain.fact.log_start_offset} to {chain.end_offset}{' or more' if more else ''}"
         )
         for link in chain.fact.ledgers[:SHOWN_MAX]:
-            click.echo(
+            tell(
                 f"  ledger {link.ledger}: epoch {link.leader_epoch}, offsets {link.base_offset} to"
                 f" {link.end_offset}, {size_text(link.size_bytes or 0)}"
             )
         for ledger in chain.open_ledgers:
-            click.echo(f"  ledger {ledger}: open; --yes closes it and determines its end")
+            tell(f"  ledger {ledger}: open; --yes closes it and determines its end")
         if chain.lost_records:
-            click.echo(f"  {chain.lost_records} records between its ledgers are permanently lost")
+            tell(f"  {chain.lost_records} records between its ledgers are permanently lost")
     for key in found.removed:
-        click.echo(f"{key}: cannot be decoded; {would}deleted, and is written again by a broker")
+        tell(f"{key}: cannot be decoded; {would}deleted, and is written again by a broker")
     if not any((found.topics, found.chains, found.removed, found.ids_ahead)):
         say("nothing to repair")
     elif not is_done:

@@ -18,7 +18,16 @@ from headrace.cli.client import kafka
 from headrace.cli.failures import CONFLICT, USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, as_written, confirm, counted, print_json, print_table, say
+from headrace.cli.output import (
+    AS_JSON,
+    as_written,
+    confirm,
+    counted,
+    print_json,
+    print_table,
+    say,
+    tell,
+)
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
@@ -284,7 +293,7 @@ def edit(
         print_json(answer)
         return
     would = "would change" if dry_run else "changed"
-    click.echo(f"{would} {', '.join(answer['changed'])} of the letter at {place[0]}:{place[1]}")
+    tell(f"{would} {', '.join(answer['changed'])} of the letter at {place[0]}:{place[1]}")
 
 
 # --- redrive ---------------------------------------------------------------------------------
@@ -398,7 +407,7 @@ def _print_outcome(outcome: Outcome, *, is_dry_run: bool) -> None:
     if outcome.failed:
         print_table(["dead letter", "error"], [[*one.values()] for one in outcome.failed])
     edited = f", {outcome.edited:,} of them edited" if outcome.edited else ""
-    click.echo(f"{counted(total, 'dead letter')} {would} sent back{edited}, {outcome.kept:,} kept")
+    tell(f"{counted(total, 'dead letter')} {would} sent back{edited}, {outcome.kept:,} kept")
     if outcome.unsure:
         say(unverified(outcome.unsure))
 
@@ -491,4 +500,4 @@ def purge(session: CliSession, /, topic: str, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"topic": topic, "partitions": numbers})
     else:
-        click.echo(f"purged {written_topic(topic)}")
+        tell(f"purged {written_topic(topic)}")

@@ -25,7 +25,7 @@ from headrace.cli.config_requests import BROKER, Resource, broker_addresses, des
 from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.group_listing import list_groups
 from headrace.cli.info import gather
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.secrets_out import without_secrets
 from headrace.cli.variables import PREFIX
 from headrace.cli.web import HTTP, Web
@@ -105,7 +105,7 @@ def doctor(session: CliSession, /, output: Path | None, as_json: bool, **options
         print_json({"bundle": str(path.absolute()), "files": rows})
         return
     print_table(["file", "bytes", "problem"], [[*row.values()] for row in rows])
-    click.echo(f"wrote {path}: look through it before you send it")
+    tell(f"wrote {path}: look through it before you send it")
 
 
 def _parts(session: CliSession, options: dict[str, Any]) -> Iterator[Part]:

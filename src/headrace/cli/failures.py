@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from headrace.records.tenant_names import with_written_keys
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -44,8 +46,8 @@ class CommandFailed(click.ClickException):
     """A failed command: `message` for people, `exit_code` for scripts."""
 
     def __init__(self, message: str, next_step: str = "", exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.next_step = next_step
+        super().__init__(with_written_keys(message))
+        self.next_step = with_written_keys(next_step)
         self.exit_code = exit_code  # type: ignore[misc]  # click: a class variable by default
         self.is_refusal = False
         """Whether it is certain that nothing was changed."""

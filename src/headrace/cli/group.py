@@ -30,7 +30,7 @@ from headrace.cli.lag import (
     state_of,
 )
 from headrace.cli.names import GROUP_NAME, written_name
-from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say
+from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say, tell
 from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
 
@@ -218,7 +218,7 @@ def _members(description: Any) -> list[dict[str, Any]]:
 
 def _show(document: dict[str, Any], lags: list[PartitionLag]) -> None:
     members = counted(len(document["members"]), "member")
-    click.echo(
+    tell(
         f"{written_name(document['group'])}: {document['state']}, {members}, "
         f"{counted(document['lag'], 'message')} behind ({document['lag_s']:,.1f} s)"
     )
@@ -255,4 +255,4 @@ def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> Non
         print_json([{"group": name, "deleted": True} for name in names])
         return
     for name in names:
-        click.echo(f"deleted {written_name(name)}")
+        tell(f"deleted {written_name(name)}")

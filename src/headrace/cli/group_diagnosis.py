@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.duration import Duration
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, iso_time, print_json, print_table
+from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, tell
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def diagnose(session: CliSession, /, group: str, span_s: float, as_json: bool) -
         print_json(found)
         return
     for one in found["findings"]:
-        click.echo(one["sentence"])
+        tell(one["sentence"])
         evidence = ", ".join(f"{name} {value}" for name, value in one["evidence"].items())
-        click.echo(f"  evidence: {evidence}")
-        click.echo(f"  next: {one['next_step']}")
+        tell(f"  evidence: {evidence}")
+        tell(f"  next: {one['next_step']}")
 
 
 @click.command()
@@ -65,9 +65,9 @@ def history(session: CliSession, /, group: str, as_json: bool) -> None:
     print_table(["time", "lag", "lag in time"], rows, empty=empty)
     if found["trend"] is not None:
         rate, span_s = found["trend"]["records_per_s"], found["trend"]["span_ms"] // 1_000
-        click.echo(f"{rate:+,.1f} records a second over the last {span_s} s")
+        tell(f"{rate:+,.1f} records a second over the last {span_s} s")
     for one in found.get("failed", []):
-        click.echo(f"broker {one['broker']}: {one['error']['detail']}", err=True)
+        tell(f"broker {one['broker']}: {one['error']['detail']}", err=True)
 
 
 def _row(one: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from headrace.cli.group_listing import SHARE, STREAMS, type_of
 from headrace.cli.group_past import WHY, past_offsets
 from headrace.cli.lag import describe_groups, first_unread, progress, state_of
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
+from headrace.cli.output import AS_JSON, counted, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
@@ -185,7 +185,7 @@ def apply_moves(
     again = -sum(m.delta for m in moves if m.delta < 0)
     skipped = sum(m.delta for m in moves if m.delta > 0)
     would = "would be" if is_dry else "is" if again == 1 else "are"
-    click.echo(
+    tell(
         f"{name}: {counted(again, 'record')} {would} read again, {skipped:,} skipped"
         + (" (dry run: nothing was changed)" if is_dry else "")
     )

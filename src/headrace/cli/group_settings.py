@@ -13,7 +13,7 @@ import click
 from headrace.cli.config_requests import GROUP, SET, Resource, alter
 from headrace.cli.duration import Duration
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, print_json
+from headrace.cli.output import AS_JSON, print_json, tell
 from headrace.cli.parameters import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -100,4 +100,4 @@ def set_(session: CliSession, /, name: str, **options: Any) -> None:
         return
     for setting, value in changes.items():
         done = "valid" if options["dry_run"] else "changed"
-        click.echo(f"{done} for group {name}: {setting}={value}")
+        tell(f"{done} for group {name}: {setting}={value}")

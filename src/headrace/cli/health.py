@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from headrace.cli.failures import FAILED, UNREACHABLE, CommandFailed
-from headrace.cli.output import AS_JSON, print_json
+from headrace.cli.output import AS_JSON, print_json, tell
 from headrace.cli.web import HTTP as HTTP_OPTION
 from headrace.cli.web import Web, http_address, is_on_loopback, nearest, web_address
 from headrace.metadata.endpoints import HTTP
@@ -61,7 +61,7 @@ def health(session: CliSession, live: bool, is_cluster: bool, as_json: bool) -> 
     else:
         for one in found:
             for line in _lines(one):
-                click.echo(line)
+                tell(line)
     if not is_well:
         is_silent = all(not one["alive"] for one in found)
         failed = sum(not one["ok"] for one in found)

@@ -14,7 +14,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import UNREACHABLE, CommandFailed
-from headrace.cli.output import AS_JSON, counted, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table, tell
 from headrace.cli.raw_request import ask
 from headrace.cli.topic_names import is_internal
 
@@ -75,12 +75,12 @@ def info(session: CliSession, /, apis: bool, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    click.echo(f"cluster     {facts['cluster_id']}")
-    click.echo(f"controller  {facts['controller_id']}")
-    click.echo(f"topics      {facts['topics']:,} with {counted(facts['partitions'], 'partition')}")
-    click.echo(f"speaks      {len(facts['apis'])} Kafka APIs")
+    tell(f"cluster     {facts['cluster_id']}")
+    tell(f"controller  {facts['controller_id']}")
+    tell(f"topics      {facts['topics']:,} with {counted(facts['partitions'], 'partition')}")
+    tell(f"speaks      {len(facts['apis'])} Kafka APIs")
     versions = ", ".join(f"{name} {value}" for name, value in facts["versions"].items())
-    click.echo(f"client      {versions}")
+    tell(f"client      {versions}")
     print_table(
         ["broker", "host", "port", "rack"],
         [[str(b["id"]), b["host"], str(b["port"]), b["rack"]] for b in facts["brokers"]],

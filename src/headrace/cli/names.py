@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.cli.failures import CommandFailed
+from headrace.cli.failures import UNREACHABLE, CommandFailed
 from headrace.cli.session import CliSession
-from headrace.records.tenant_names import key_of, written
+from headrace.records.tenant_names import USER, key_of, name_in, tenant_of, written
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -38,19 +38,37 @@ def written_name(key: str) -> str:
 def key_in(session: CliSession, text: str) -> str:
     """The key of a name that the session's client wrote."""
     key = key_of(text)
-    return key if key != text and is_operator(session) else text
+    if key == text:
+        return text
+    if is_operator(session):
+        return key
+    tenant = tenant_of(key.removeprefix(USER))
+    if session.is_operator_unknown and tenant:
+        own = name_in(key.removeprefix(USER))
+        kind = USER if text.startswith(USER) else ""
+        other = f"{kind}/{text.removeprefix(kind)}"
+        raise CommandFailed(
+            f"{text!r} may be {own!r} of the tenant {tenant!r}, or a name that looks so, and no"
+            f" broker said which by HTTP ({session.is_operator_unknown}); nothing was done",
+            f"Name a broker's HTTP address with --http URL, or write {other} for the name that is"
+            " no tenant's, the key for the other one (docs/TENANTS.md)",
+            UNREACHABLE,
+        )
+    return key if session.is_operator_unknown else text
 
 
 def is_operator(session: CliSession) -> bool:
     """Whether its client sees the names of all tenants, of which there are some. False if no broker
-    answers over HTTP: names are shown and read as they are stored then."""
+    answers over HTTP (`is_operator_unknown`): names are shown as they are stored then, and read as
+    operators write them."""
     if session.is_operator is None:
         from headrace.cli.web import Web
 
         try:
             answer = Web(session).ask("GET", _SESSION)
-        except CommandFailed:
+        except CommandFailed as error:
             answer = {}
+            session.is_operator_unknown = error.message
         session.is_operator = bool(answer.get("is_operator"))
     return session.is_operator
 

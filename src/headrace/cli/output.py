@@ -15,8 +15,8 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import written_name
-from headrace.records.tenant_names import written_topic
-from headrace.records.written_names import with_written_names
+from headrace.records.tenant_names import with_written_keys, written_topic
+from headrace.records.written_names import with_written_names, with_written_texts
 from headrace.runtime.log_text import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _OF_TOPICS = frozenset({"topic", "origin", "dead letter", "sent to"})
 """Columns of which each cell begins with the name of a topic."""
 _OF_NAMES = frozenset({"group", "principal", "transactional id"})
 """Columns of which each cell is another name of a tenant or of none."""
+_OF_CONTENTS = frozenset({"key", "keys", "value", "headers", "properties", "attributes"})
+"""Columns with parts of records."""
 GAP = 2
 """Columns of the terminal between two of a table."""
 LAST_COLUMN_MIN = 20
@@ -34,10 +36,13 @@ LAST_COLUMN_MIN = 20
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def print_json(value: Any, *, is_written: bool = False) -> None:
+def print_json(value: Any, *, is_written: bool = False, has_contents: bool = True) -> None:
     """Print one JSON document on stdout, with names of tenants as operators write them.
-    `is_written`: they are already."""
-    shown = value if is_written else as_written(value)
+    `is_written`: they are already. `has_contents`: whether it may have parts of records; otherwise
+    every text in it is one for people."""
+    if not has_contents:
+        value = with_written_texts(value)
+    shown = value if is_written or not has_contents else as_written(value)
     click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
@@ -59,7 +64,7 @@ def confirm(question: str, *, is_sure: bool) -> None:
             "To confirm, use --yes",
             USAGE,
         )
-    click.confirm(question, abort=True, err=True)
+    click.confirm(with_written_keys(question), abort=True, err=True)
 
 
 def print_table(
@@ -69,7 +74,7 @@ def print_table(
     are no rows, and how there would be some."""
     rows = [list(row) for row in rows]
     if empty and not rows:
-        click.echo(empty, err=True)
+        say(empty)
         return
     numeric = [
         bool(rows) and all(isinstance(row[index], (int, float, type(None))) for row in rows)
@@ -82,6 +87,8 @@ def print_table(
             else written_name(text)
             if name in _OF_NAMES
             else text
+            if name in _OF_CONTENTS
+            else with_written_keys(text)
             for name, text in zip(columns, map(cell_text, row), strict=True)
         ]
         for row in rows
@@ -156,9 +163,15 @@ def cell_text(cell: Cell) -> str:
     return one_line(cell)
 
 
+def tell(text: str, *, err: bool = False) -> None:
+    """Print a text for people, on stdout. Keys of tenants' names in it are written as operators
+    write them; contents of records and documents are printed by `click.echo`."""
+    click.echo(with_written_keys(text), err=err)
+
+
 def say(message: str) -> None:
     """Print a message on stderr."""
-    click.echo(message, err=True)
+    tell(message, err=True)
 
 
 def say_dry_run(*, dry_run: bool) -> None:

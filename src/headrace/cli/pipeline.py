@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.failures import CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import print_json, say
+from headrace.cli.output import print_json, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_copy import dead, replay
 from headrace.cli.pipeline_looks import backlog, page, trace
@@ -182,7 +182,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         )
     if not as_json:
         for result in results:
-            click.echo(str(result))
+            tell(str(result))
         return
     found = [
         {
@@ -254,12 +254,12 @@ def reconcile(
             }
         )
     else:
-        click.echo(
+        tell(
             f"{report.stored_count:,} records stored, {report.archived_count:,} archived"
             f" (compared: {', '.join(report.covers)})"
         )
         for line in report.not_covered:
-            click.echo(f"not compared: {line}")
+            tell(f"not compared: {line}")
     if not report.is_exact:
         raise CommandFailed(
             f"{table} does not match {topic}: {'; '.join(report.problems[:5])}",
@@ -323,7 +323,7 @@ def maintain(
     )
     report = job.run_maintain(config)
     if not as_json:
-        click.echo(f"{table}: {report}")
+        tell(f"{table}: {report}")
         return
     print_json(
         {

@@ -14,7 +14,7 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.output import Cell, iso_time, print_json, print_table, say, tell
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_session import (
@@ -166,7 +166,7 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
         rows: list[list[Cell]] = [[*item] for item in sorted(result["by_topic"].items())]
         print_table(["topic", "records"], rows)
         state = "done" if result["done"] else "stopped; the same command continues"
-        click.echo(
+        tell(
             f"{result['written']:,} records written in {result['seconds']:.1f} s,"
             f" {result['chunks']} chunks ({result['job']}: {state})"
         )
@@ -201,9 +201,9 @@ def _show_plan(plan: dict[str, Any]) -> None:
         if plan["origin_unverified"]:
             say(unverified(plan["origin_unverified"]))
         return
-    click.echo(f"{plan['read']:,} records would be read, {plan['written']:,} written")
+    tell(f"{plan['read']:,} records would be read, {plan['written']:,} written")
     if plan["seconds_at_speed"] is not None:
-        click.echo(f"it would take {plan['seconds_at_speed']:,.0f} s at this speed")
+        tell(f"it would take {plan['seconds_at_speed']:,.0f} s at this speed")
 
 
 @click.group()

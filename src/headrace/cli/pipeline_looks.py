@@ -16,7 +16,7 @@ from headrace.cli.failures import FAILED, CommandFailed, no_group
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say
+from headrace.cli.output import Cell, iso_time, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
 from headrace.cli.pipeline_session import (
@@ -168,14 +168,14 @@ def _show_backlog(found: dict[str, Any]) -> None:
     )
     forecast = found["forecast"]
     if forecast["arrival_per_s"] is not None:
-        click.echo(
+        tell(
             f"{forecast['arrival_per_s']:,.1f} records/s arrive,"
             f" {forecast['drain_per_s']:,.1f}/s are processed"
         )
     if forecast["empty_at_ms"] is not None and found["lag"]:
-        click.echo(f"empty at {iso_time(forecast['empty_at_ms'])}")
+        tell(f"empty at {iso_time(forecast['empty_at_ms'])}")
     else:
-        click.echo(forecast["verdict"])
+        tell(forecast["verdict"])
     for line in found["advice"]:
         say(f"advice: {line}")
 
@@ -315,4 +315,4 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
         out, f"Topic {topic}", proof=proof, backlogs=backlogs, trace=traced
     )
     for path in made:
-        click.echo(str(path))
+        tell(str(path))

@@ -22,7 +22,7 @@ from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import Cell, print_json, print_table, say
+from headrace.cli.output import Cell, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME, Command
 from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
@@ -269,7 +269,7 @@ def _show(found: dict[str, Any]) -> None:
     if (by_id := found.get("idempotent")) is not None:
         runs = [[run[name] for name in _RUN_COLUMNS] for run in by_id["runs"][:SHOWN_MAX]]
         print_table([name.replace("_", " ") for name in _RUN_COLUMNS], runs)
-    click.echo(f"{found['verdict']}: {equation(found)}")
+    tell(f"{found['verdict']}: {equation(found)}")
 
 
 def equation(found: dict[str, Any]) -> str:
@@ -348,7 +348,7 @@ def verify(certificate: Path, key_file: Path | None, *, as_json: bool) -> None:
             "Do not rely on it; make it again: headrace pipeline proof",
         )
     if not as_json:
-        click.echo(
+        tell(
             f"intact; {document['topic']} of cluster {document['cluster_id']} at"
             f" {document['made_at']}: {document['verdict']}: {equation(document)}"
         )
@@ -405,7 +405,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         print_json(report.document())
     else:
         print_table(["expectation", "violations"], sorted(report.counts.items()))
-        click.echo(f"{report.checked:,} records checked")
+        tell(f"{report.checked:,} records checked")
     if not report.is_met:
         first = next(name for name, count in report.counts.items() if count)
         shown = report.samples[first][0]
@@ -483,14 +483,14 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     if as_json:
         print_json(result)
     elif result.get("finished") or (result.get("resumed") and not result.get("chunks", 1)):
-        click.echo(
+        tell(
             f"the job {result['job']} was finished earlier: nothing was compared or sent;"
             " --job NAME compares again"
         )
     elif options["dry_run"]:
-        click.echo(f"{result['missing']:,} records would be sent to {topic} ({result['job']})")
+        tell(f"{result['missing']:,} records would be sent to {topic} ({result['job']})")
     else:
-        click.echo(
+        tell(
             f"{result['written']:,} records were sent to {topic} in {result['seconds']:.1f} s"
             f" ({result['job']})"
         )

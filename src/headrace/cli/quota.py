@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.pairs import setting
 
 if TYPE_CHECKING:
@@ -206,4 +206,4 @@ def _alter(
         return
     for key, value in changes.items():
         change = f"{key} deleted" if value is None else f"{key}={value:.15g}"
-        click.echo(f"{'valid' if dry_run else 'changed'} for {_text(entity)}: {change}")
+        tell(f"{'valid' if dry_run else 'changed'} for {_text(entity)}: {change}")

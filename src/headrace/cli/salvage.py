@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.client import kafka
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
-from headrace.cli.output import AS_JSON, counted, print_json, print_table
+from headrace.cli.output import AS_JSON, counted, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.salvage_fit import misfits
@@ -178,12 +178,12 @@ def salvage(session: CliSession, /, folder: Path, name: str, **options: Any) -> 
         )
         return
     for warning in log.warnings:
-        click.echo(f"warning: {warning}: later records may be missing", err=True)
+        tell(f"warning: {warning}: later records may be missing", err=True)
     if gaps:
         rows = [[str(gap.first), _last(gap), gap.cause] for gap in gaps[:GAPS_SHOWN_MAX]]
         print_table(["first", "last", "cause"], rows)
     done = "can be salvaged (dry run: nothing was sent)" if is_dry else f"salvaged to {topic}"
-    click.echo(f"{counted(count, 'record')} of {name} {done}; {counted(len(gaps), 'gap')}")
+    tell(f"{counted(count, 'record')} of {name} {done}; {counted(len(gaps), 'gap')}")
 
 
 def _last(gap: Lost) -> str:

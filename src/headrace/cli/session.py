@@ -71,6 +71,8 @@ class CliSession:
     """Whether `bootstrap` was not given."""
     is_operator: bool | None = None
     """Once known: see `names`."""
+    is_operator_unknown: str = ""
+    """Why no broker said, if that was so."""
     _admin: Client | None = None
     _config: dict[str, str] | None = None
     _access: Access | None = None

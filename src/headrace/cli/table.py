@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka_admin
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import MODE, WAREHOUSE, job_module
 from headrace.records.tenant_names import written_topic
@@ -72,7 +72,7 @@ def enable(session: CliSession, topic: str, mode: str, value: str) -> None:
     """Keep a topic as a table, from its first record on."""
     session.describe_topics([topic])
     _alter(session, topic, dict(zip(_ALL, (mode, value), strict=True)))
-    click.echo(f"{written_topic(topic)} is kept as a table while `headrace pipeline tables` runs")
+    tell(f"{written_topic(topic)} is kept as a table while `headrace pipeline tables` runs")
 
 
 @table.command()
@@ -82,7 +82,7 @@ def disable(session: CliSession, topic: str) -> None:
     """Stop keeping a topic as a table. The table stays, and is continued when enabled again."""
     session.describe_topics([topic])
     _alter(session, topic, dict.fromkeys(_ALL))
-    click.echo(f"{written_topic(topic)} is no longer kept as a table")
+    tell(f"{written_topic(topic)} is no longer kept as a table")
 
 
 @table.command()

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table, tell
 from headrace.cli.pairs import setting
 from headrace.cli.parameters import PRINCIPAL_NAME
 from headrace.cli.web import HTTP, Web, path_of
@@ -72,7 +72,7 @@ def create(
         print_json(made)
     else:
         done = "valid" if dry_run else "exists" if made["existed"] else "created"
-        click.echo(f"{done}: tenant {name}")
+        tell(f"{done}: tenant {name}")
 
 
 @tenant.command("list")
@@ -109,12 +109,12 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    click.echo(f"tenant {name}: {found['topics']} topics, {found['groups']} groups")
+    tell(f"tenant {name}: {found['topics']} topics, {found['groups']} groups")
     for one in found["principals"]:
-        click.echo(f"  {one}")
+        tell(f"  {one}")
     for name, value in found["limits"].items():
         full = f"; when full: {found['when_full']}" if name == "stored_bytes" else ""
-        click.echo(f"  at most {value} {name} ({found['used'][name]} used{full})")
+        tell(f"  at most {value} {name} ({found['used'][name]} used{full})")
 
 
 @tenant.command("set")
@@ -186,7 +186,7 @@ def set_(
         return
     principals = ", ".join(changed["tenant"]["principals"])
     done = "valid" if dry_run else "changed"
-    click.echo(f"{done}: tenant {name} has {principals or 'no principals'}")
+    tell(f"{done}: tenant {name} has {principals or 'no principals'}")
 
 
 @tenant.command()
@@ -211,4 +211,4 @@ def delete(
     if as_json:
         print_json(gone)
     else:
-        click.echo(f"{'valid' if dry_run else 'deleted'}: tenant {name}")
+        tell(f"{'valid' if dry_run else 'deleted'}: tenant {name}")

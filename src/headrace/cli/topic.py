@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.client import kafka_admin
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
-from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, tell
 from headrace.cli.pairs import setting
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import Partition, log_bounds
@@ -114,7 +114,7 @@ def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> No
         return
     for row in outcome:
         done = "created" if row["created"] else "already exists:"
-        click.echo(f"{done} {written_topic(str(row['topic']))}")
+        tell(f"{done} {written_topic(str(row['topic']))}")
 
 
 @topic.command("list")
@@ -206,7 +206,7 @@ def _list_figures(
     )
     failed = sorted({one["broker"] for answer in pages for one in answer.get("failed", [])})
     if failed:
-        click.echo(f"without the figures of brokers {failed}, which do not answer", err=True)
+        tell(f"without the figures of brokers {failed}, which do not answer", err=True)
 
 
 def _at_least(is_partial: bool, figure: float) -> Any:
@@ -274,7 +274,7 @@ def describe(
         return
     for fact in facts:
         records = sum(p["records"] for p in fact["partitions"])
-        click.echo(
+        tell(
             f"{fact['topic']}: {counted(len(fact['partitions']), 'partition')},"
             f" {counted(records, 'record')}, id {fact['topic_id'] or 'unknown'}"
         )
@@ -288,7 +288,7 @@ def describe(
         )
         for entry in fact["config"]:
             note = "" if not entry["default"] else "  (default)"
-            click.echo(f"  {entry['name']} = {entry['value']}{note}")
+            tell(f"  {entry['name']} = {entry['value']}{note}")
 
 
 @topic.command()
@@ -319,7 +319,7 @@ def alter(session: CliSession, /, name: str, **options: Any) -> None:
     changes = [f"{key}={value}" for key, value in config.items()]
     changes += [f"{key} reset to default" for key in unset]
     changes += [f"{partitions} partitions"] if partitions else []
-    click.echo(f"altered {written_topic(name)}: {', '.join(changes)}")
+    tell(f"altered {written_topic(name)}: {', '.join(changes)}")
 
 
 def _alter_config(
@@ -367,6 +367,6 @@ def delete(
     else:
         for row in outcome:
             if row["deleted"]:
-                click.echo(f"deleted {written_topic(str(row['topic']))}")
+                tell(f"deleted {written_topic(str(row['topic']))}")
     if missing:
         raise session.no_topic(missing)

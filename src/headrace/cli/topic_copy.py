@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.lag import committed_offsets
-from headrace.cli.output import AS_JSON, counted, print_json
+from headrace.cli.output import AS_JSON, counted, print_json, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
@@ -83,7 +83,7 @@ def copy(session: CliSession, /, source: str, target: str, **options: Any) -> No
         return
     done = "would be copied (dry run: nothing was changed)" if options["dry_run"] else "copied"
     after = ", after an earlier copy that was interrupted" if is_continued else ""
-    click.echo(f"{counted(count, 'record')} of {source} {done} to {target}{after}")
+    tell(f"{counted(count, 'record')} of {source} {done} to {target}{after}")
 
 
 def _copy(

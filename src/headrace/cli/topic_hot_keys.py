@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -67,7 +67,7 @@ def hot_keys(
         for one in found["keys"]
     ]
     print_table(["key", "records", "share", "bytes"], rows, empty="no records")
-    click.echo(
+    tell(
         f"{found['records']:,} records with {found['distinct_keys']:,} keys,"
         f" from offset {found['first_offset']:,} to {found['end_offset']:,}"
         + ("" if found["is_whole"] else ": the time or bytes of one call ended there")

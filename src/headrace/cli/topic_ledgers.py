@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -50,7 +50,7 @@ def ledgers(session: CliSession, /, topic: str, partition: int | None, as_json: 
     print_table(titles, rows, empty="no ledgers of partitions that their brokers have loaded")
     _print_tabled([one for part in answer["partitions"] for one in part["ledgers"]])
     for part in answer.get("failed", []):
-        click.echo(f"partition {part['partition']}: {part['error']['detail']}", err=True)
+        tell(f"partition {part['partition']}: {part['error']['detail']}", err=True)
 
 
 def _row(part: dict[str, Any], one: dict[str, Any]) -> list[Any]:
@@ -72,7 +72,7 @@ def _print_tabled(ledgers: list[dict[str, Any]]) -> None:
     if tabled or kept:
         reasons = [f"{count} as objects ({reason})" for reason, count in sorted(kept.items())]
         places = ", ".join([f"{tabled} ledgers in the topic's table", *reasons])
-        click.echo(f"old records: {places}")
+        tell(f"old records: {places}")
 
 
 def _tiers(one: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.positions import (
     POSITION_WORDS,
@@ -76,7 +76,7 @@ def trim(session: CliSession, /, name: str, **options: Any) -> None:
                     "partitions": rows})  # fmt: skip
         return
     would = "would be deleted (dry run: nothing was changed)" if options["dry_run"] else "deleted"
-    click.echo(f"{written_topic(name)}: {counted(count, 'record')} {would}")
+    tell(f"{written_topic(name)}: {counted(count, 'record')} {would}")
 
 
 def delete_before(session: CliSession, ends: dict[Partition, int]) -> None:

@@ -13,7 +13,7 @@ import click
 from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.names import NAME, written_name
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def describe(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> N
         print_json(described)
         return
     for document in described:
-        click.echo(
+        tell(
             f"{written_name(document['transactional_id'])}: {document['state']}, producer"
             f" {document['producer_id']} epoch {document['producer_epoch']}, timeout"
             f" {document['timeout_ms']} ms, coordinator broker {document['coordinator']}"
@@ -172,7 +172,7 @@ def abort_hanging(session: CliSession, /, topic: str, partition: int, start_offs
             "A newer transaction may be open: check the partition again",
             FAILED,
         )
-    click.echo(f"aborted the transaction of producer {producer.producer_id}")
+    tell(f"aborted the transaction of producer {producer.producer_id}")
 
 
 def _leader(session: CliSession, topic: str, partition: int) -> str:

@@ -20,7 +20,7 @@ from headrace.broker.security.tenant_ownership import TENANT_NAME
 from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, print_json, print_table, tell
 from headrace.cli.parameters import number_option
 from headrace.cli.user_places import BrokerUsers, StoredUsers, of_client, of_tenant
 from headrace.errors import CredentialInvalid
@@ -245,15 +245,15 @@ def _set(
         except CommandFailed as error:
             # The change may have been stored although no answer came.
             if generate and not error.is_refusal:
-                click.echo(f"password, if it was set all the same: {password}", err=True)
+                tell(f"password, if it was set all the same: {password}", err=True)
             raise
     if as_json:
         shown = {"password": password} if generate else {}
         print_json({"user": name, "mechanisms": chosen, "iterations": iterations, **shown})
         return
-    click.echo(f"user {name} {done} ({', '.join(chosen)})")
+    tell(f"user {name} {done} ({', '.join(chosen)})")
     if generate:
-        click.echo(f"password: {password}")
+        tell(f"password: {password}")
 
 
 @user.command("list")
@@ -293,4 +293,4 @@ def remove(place: UserPlace, /, name: str, yes: bool) -> None:
         raise CommandFailed(f"no user {name!r}; nothing was changed", _LIST, NOT_FOUND)
     confirm(f"Remove user {name}?", is_sure=yes)
     place.delete(name, sorted(found))
-    click.echo(f"user {name} removed")
+    tell(f"user {name} removed")

@@ -38,6 +38,17 @@ _OF_TOPIC: Final = frozenset({"partitions", "deleted"})
 """A document with one of these and a name is about the topic of that name."""
 
 
+def with_written_texts(value: Any) -> Any:
+    """A JSON document for operators that has no contents of messages: all of its texts."""
+    if isinstance(value, str):
+        return with_written_keys(value)
+    if isinstance(value, list | tuple):
+        return [with_written_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {with_written_texts(name): with_written_texts(item) for name, item in value.items()}
+    return value
+
+
 def with_written_names(value: Any, field: str = "", write: Callable[[str], str] = written) -> Any:
     """A JSON document for operators. `field`: where it is in another one; `write`: how they write a
     key that need not be a topic's."""
