@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.s3_server import BUCKET, SECRET_KEY, Proxy, S3Server
-from tests.unit.storage.test_iceberg_tables import OWNER, SCHEMA, TOPIC, Lake, place
+from tests.unit.storage.test_iceberg_tables import OWNER, SCHEMA, TOPIC, Lake, place, protected
 
 from headrace.errors import StorageUnavailable
 from headrace.storage.ledger import LedgerId
@@ -76,7 +76,7 @@ async def test_a_ledgers_files_in_s3_are_tagged_and_outlive_expiry(lake, tables,
     stored = server.root / file.path.removeprefix("s3://")
     assert stored.stat().st_size == file.size_bytes
     await tables.release(TOPIC, LedgerId(7))
-    assert await tables.protected() == []
+    assert await protected(tables) == []
 
 
 async def test_a_file_that_cannot_be_had_protects_nothing(lake, tables, server):
@@ -190,9 +190,9 @@ async def test_an_expired_login_is_renewed(monkeypatch):
     catalog = RestCatalog({})
     with served(catalog, monkeypatch) as url:
         tables = IcebergTables.open("lake", OWNER, url)
-        assert await tables.protected() == []
+        assert await protected(tables) == []
         before, catalog.valid = catalog.logins, 0
-        assert await tables.protected() == []
+        assert await protected(tables) == []
         assert catalog.logins > before
 
 

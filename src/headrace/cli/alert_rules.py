@@ -84,6 +84,8 @@ RULES: Final = (
          "Object storage fails for {{ $labels.instance }}."),
     Rule("HeadraceTableFilesMissing", "headrace_tier_table_missing > 0", "5m", "critical",
          "{{ $value }} ledgers lack files or tags of their topics' tables."),
+    Rule("HeadraceTablesUnread", "headrace_tier_table_unread > 0", "5m", "warning",
+         "{{ $value }} tables that have the only copy of records cannot be read."),
 )  # fmt: skip
 
 

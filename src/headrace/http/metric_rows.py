@@ -385,6 +385,11 @@ SECTIONS: Final[Mapping[str, Sequence[Row]]] = {
             "Ledgers whose records are in a topic's table alone, and for which the last daily audit"
             " missed a file or a tag of the table.",
         ),
+        _gauge(
+            "tier_table_unread",
+            "Topics whose records are in their table alone, and whose table's tags the last daily"
+            " audit could not read.",
+        ),
         _gauge("tier_pending_ledgers", "Ledgers that wait to be offloaded."),
         _gauge("tier_pending_bytes", "Bytes of ledgers that wait to be offloaded."),
         _counter("tier_offloads", "Ledgers offloaded."),

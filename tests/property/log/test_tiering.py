@@ -28,7 +28,7 @@ from headrace.records.codec import Record, decode_batch
 from headrace.storage.memory import MemoryLedgerStore
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 from headrace.storage.tiering.recipe_format import TableFile
-from headrace.storage.tiering.table_files import ProtectedFiles
+from headrace.storage.tiering.table_files import ProtectedFiles, Protection
 from headrace.storage.tiering.tiered_store import TieredLedgerStore
 
 CONFIGS = {
@@ -67,8 +67,8 @@ class FileTables:
     async def is_protected(self, topic: str, ledger: int, snapshot: int) -> bool:
         return (topic, ledger) in self.tags
 
-    async def protected(self) -> list[tuple[str, int]]:
-        return sorted(self.tags)
+    async def protected(self) -> Protection:
+        return Protection(frozenset(self.tags))
 
     def close(self) -> None:
         """Nothing."""

@@ -30,7 +30,7 @@ from headrace.log.tiering import (
     local_start_offset,
     to_drop,
 )
-from headrace.metadata.facts import LedgerLink, PartitionFact
+from headrace.metadata.facts import PARTITIONS, LedgerLink, PartitionFact
 from headrace.metadata.store import ANY
 from headrace.records.batch import iterate_headers
 from headrace.records.codec import Record, decode_batch
@@ -39,8 +39,8 @@ from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
 from headrace.storage.tiering.iceberg_tables import NAMESPACE, IcebergTables
 from headrace.storage.tiering.table_catalog import CATALOG, TableCatalog
-from headrace.storage.tiering.table_files import TablePlace
-from headrace.storage.tiering.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.table_files import ProtectedFiles, Protection, TablePlace
+from headrace.storage.tiering.tiered_store import OTHER_FILES, TieredLedgerStore
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -258,8 +258,8 @@ class Tables:
     async def protect(self, place: TablePlace, base_offset: int, end_offset: int) -> None:
         self.asked.append(place.ledger)
 
-    async def protected(self) -> list[tuple[str, LedgerId]]:
-        return []
+    async def protected(self) -> Protection:
+        return Protection(frozenset())
 
     def close(self) -> None:
         """Nothing."""
@@ -316,13 +316,7 @@ async def test_an_object_stays_if_its_records_lose_their_tag_while_the_recipe_is
         local_retention_bytes="0", tables=tables,
         **{"headrace.table": "append", "headrace.table.replaces.objects": "true"},
     ) as b:  # fmt: skip
-        for number in range(3):
-            value = b"%06d" % number * 80
-            tables.records.append(Record(number, b.clock.ms, None, value, []))
-            await b.append(value)
-            await b.log.lifecycle_host.roll_now()
-        for _ in range(3):
-            await b.node.tiering.round()
+        await three_ledgers(b)
         old = [one.ledger for one in b.log.closed[:-1]]
         assert not any(one.is_tabled for one in b.log.closed)
         assert b.node.tiering.tabling.why_kept(b.log.closed[0]) == UNPROTECTED
@@ -334,6 +328,112 @@ async def test_an_object_stays_if_its_records_lose_their_tag_while_the_recipe_is
         await b.node.tiering.round()
         assert [one.ledger for one in b.log.closed if one.is_tabled] == old
         assert {ledger for _, ledger in tables.tags} == set(old)
+
+
+class AlteredTables(FileTables):
+    """A table that others may have compacted since, or that cannot be read."""
+
+    is_rewritten = is_unread = False
+
+    async def protect(self, place: Any, base_offset: int, end_offset: int) -> ProtectedFiles:
+        found = await super().protect(place, base_offset, end_offset)
+        if not self.is_rewritten:
+            return found
+        copies = [Path(f"{one.path}.rewritten") for one in found.files]
+        for one, copy in zip(found.files, copies, strict=True):
+            copy.write_bytes(Path(one.path).read_bytes())
+        pairs = zip(found.files, copies, strict=True)
+        return found._replace(files=[one._replace(path=str(copy)) for one, copy in pairs])
+
+    async def protected(self) -> Protection:
+        found = await super().protected()
+        return Protection(frozenset(), {"t": "damaged"}) if self.is_unread else found
+
+
+async def three_ledgers(b: TieredBroker) -> None:
+    """Of records that the table has, too; the first two are to be replaced."""
+    for number in range(3):
+        value = b"%06d" % number * 80
+        b.tables.records.append(Record(number, b.clock.ms, None, value, []))
+        await b.append(value)
+        await b.log.lifecycle_host.roll_now()
+    for _ in range(3):
+        await b.node.tiering.round()
+
+
+@asynccontextmanager
+async def replaced(tables: FileTables):
+    """A broker with two ledgers whose records are in the table alone, and a newer one."""
+    async with bench(
+        local_retention_bytes="0", tables=tables,
+        **{"headrace.table": "append", "headrace.table.replaces.objects": "true"},
+    ) as b:  # fmt: skip
+        await three_ledgers(b)
+        assert [one.is_tabled for one in b.log.closed] == [True, True, False]
+        yield b
+
+
+async def test_a_recipe_is_not_recorded_again_if_other_files_are_tagged_than_it_names(tmp_path):
+    """After a loss of the metadata and of the tags: nothing would keep the recipe's files."""
+    tables = AlteredTables(tmp_path)
+    async with replaced(tables) as b:
+        await b.objects()  # once those that were replaced are deleted
+        (entry,) = await b.metadata.list(PARTITIONS)
+        await b.kill()
+        fact = PartitionFact.decode(entry.value)
+        links = [replace(one, tabled_ms=None) for one in fact.ledgers]
+        await b.metadata.put(entry.key, replace(fact, ledgers=links).encode(), ANY)
+        tables.tags.clear()
+        tables.is_rewritten = True
+        await b.start()
+        b.log = b.node.topics.by_name["t"].partitions[0]
+        await b.log.wait_loaded()
+        for _ in range(2):
+            await b.node.tiering.round()
+        tabling = b.node.tiering.tabling
+        assert not any(one.is_tabled for one in b.log.closed)
+        assert tabling.why_kept(b.log.closed[0]) == OTHER_FILES
+        assert not tables.tags
+        await b.node.tiering.delete_orphans()
+        assert tabling.missing == 2
+        b.clock.ms += DAY_MS
+        await b.node.tiering.delete_orphans()
+        recipes = [one.ledger async for one in b.store.list_objects() if one.is_recipe]
+        assert len(recipes) == 2
+        assert await values(b) == [one.value for one in tables.records]
+        tables.is_rewritten = False  # a snapshot with its files was tagged
+        await b.node.tiering.round()
+        assert [one.is_tabled for one in b.log.closed] == [True, True, False]
+        await b.node.tiering.delete_orphans()
+        assert tabling.missing == 0
+
+
+async def test_a_table_that_cannot_be_read_is_reported_and_its_tags_are_not_called_missing(
+    tmp_path, caplog
+):
+    tables = AlteredTables(tmp_path)
+    async with replaced(tables) as b:
+        tabling = b.node.tiering.tabling
+        await b.node.tiering.delete_orphans()
+        assert (tabling.missing, tabling.unread) == (0, 0)
+        tables.is_unread = True
+        await b.node.tiering.delete_orphans()
+        assert (tabling.missing, tabling.unread) == (0, 1)
+        assert "t: its table cannot be read (damaged)" in caplog.text
+        for path in tmp_path.glob("*.parquet"):
+            path.unlink()
+        await b.node.tiering.delete_orphans()
+        assert (tabling.missing, tabling.unread) == (2, 1), "files are looked for all the same"
+        assert len(tables.tags) == 2
+
+
+async def values(b: TieredBroker) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < b.log.high_watermark:
+        data = bytes(await b.log.reader.read(len(found), 1))
+        for at, _ in iterate_headers(data):
+            found += [record.value for record in decode_batch(data, at)]
+    return found
 
 
 class SyncedFiles(SystemDisk):

@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import StorageUnavailable
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.iceberg_tables import IcebergTables
-from headrace.storage.tiering.table_files import TablePlace
+from headrace.storage.tiering.table_files import Protection, TablePlace
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyiceberg")
@@ -70,6 +70,12 @@ def tables(lake, tmp_path):
     return IcebergTables.open(str(tmp_path), OWNER)
 
 
+async def protected(tables: IcebergTables) -> list[tuple[str, int]]:
+    found = await tables.protected()
+    assert not found.unread
+    return sorted(found.ledgers)
+
+
 def place(ledger: int, partition: int = 0) -> TablePlace:
     return TablePlace(TOPIC, partition, LedgerId(ledger))
 
@@ -81,7 +87,7 @@ async def test_a_ledgers_files_are_those_with_its_offsets_and_outlive_expiry(lak
     found = await tables.protect(place(7), 12, 20)
     (file,) = found.files
     assert [f"headrace-{OWNER}-0-20-0000000000000007"] == lake.tags()
-    assert await tables.protected() == [(TOPIC, 7)]
+    assert await protected(tables) == [(TOPIC, 7)]
     # The records move to another file: the tag keeps the first one.
     lake.table.delete("partition = 0")
     lake.append(0, 20)
@@ -103,9 +109,9 @@ async def test_a_release_after_a_pause_leaves_the_tag_that_another_broker_has_us
     lake.append(10, 20)
     used = await tables.protect(place(7), 0, 10)
     await tables.release(TOPIC, LedgerId(7), slow.snapshot)
-    assert await tables.protected() == [(TOPIC, 7)]
+    assert await protected(tables) == [(TOPIC, 7)]
     await tables.release(TOPIC, LedgerId(7), used.snapshot)
-    assert await tables.protected() == []
+    assert await protected(tables) == []
 
 
 async def test_a_snapshot_that_went_with_its_tag_is_not_protected(lake, tables):
@@ -131,7 +137,7 @@ async def test_tags_of_people_and_of_other_clusters_are_left_alone(lake, tables,
     lake.table.manage_snapshots().create_tag(
         lake.table.current_snapshot().snapshot_id, "headrace-release"
     ).commit()
-    assert await tables.protected() == []
+    assert await protected(tables) == []
     before = lake.tags()
     await tables.release(TOPIC, LedgerId(7))
     assert lake.tags() == before
@@ -148,18 +154,18 @@ async def test_a_table_rolled_back_keeps_the_files_of_tags_and_lends_no_rows_tha
     lake.expire()
     assert await tables.protect(place(7), 10, 20) == found
     assert await tables.protect(place(8), 10, 20) is None
-    assert await tables.protected() == [(TOPIC, 7)]
+    assert await protected(tables) == [(TOPIC, 7)]
 
 
 async def test_a_table_replaced_by_another_of_its_name_has_no_tag(lake, tables):
     lake.append(0, 10)
     await tables.protect(place(7), 0, 10)
     lake.catalog.drop_table(("headrace", TOPIC))
-    assert await tables.protected() == []
+    assert await protected(tables) == []
     assert await tables.settled(TOPIC) == {}
     assert await tables.protect(place(7), 0, 10) is None
     lake.create()
-    assert await tables.protected() == []
+    assert await protected(tables) == []
     assert await tables.protect(place(7), 0, 10) is None
 
 
@@ -170,6 +176,18 @@ async def test_only_what_maintenance_said_is_settled(lake, tables):
     for damaged in ("{", "[]", '{"orders": [1]}', '{"orders": {"0": null}}'):
         lake.set("headrace.offsets", damaged)
         assert await tables.settled(TOPIC) == {}
+
+
+async def test_a_table_that_cannot_be_loaded_hides_no_tags_of_others(lake, tables):
+    lake.append(0, 10)
+    await tables.protect(place(7), 0, 10)
+    for name in ("a", "z"):  # before and after the sound one
+        lake.catalog.create_table(("headrace", name), SCHEMA)
+        damaged = lake.catalog.load_table(("headrace", name)).metadata_location
+        Path(damaged.removeprefix("file://")).unlink()
+    found = await tables.protected()
+    assert found.ledgers == {(TOPIC, 7)}
+    assert found.unread.keys() == {"a", "z"}
 
 
 async def test_what_was_settled_is_not_after_a_rollback(lake, tables):
@@ -195,7 +213,8 @@ async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalo
     data = metadata.read_bytes()
     for damaged in (b"{}", b"", data[:-9]):
         metadata.write_bytes(damaged)
-        for call in (tables.protected(), tables.settled(TOPIC), tables.protect(place(7), 0, 10)):
+        assert (await tables.protected()).unread.keys() == {TOPIC}
+        for call in (tables.settled(TOPIC), tables.protect(place(7), 0, 10)):
             with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
                 await call
     metadata.write_bytes(data)
@@ -206,9 +225,11 @@ async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalo
         with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
             await tables.protect(place(7), 0, 10)
     metadata.unlink()
+    assert (await tables.protected()).unread.keys() == {TOPIC}
+    (tmp_path / "catalog.db").write_bytes(b"no database")
     with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
-        await tables.protected()
+        await IcebergTables.open(str(tmp_path), OWNER).protected()
     (tmp_path / "catalog.db").rename(tmp_path / "away")
-    assert not await tables.protected()
+    assert await tables.protected() == Protection(frozenset())
     assert await tables.settled(TOPIC) == {}
     assert await tables.protect(place(7), 0, 10) is None

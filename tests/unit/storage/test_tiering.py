@@ -14,6 +14,8 @@ import obstore
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.object_server import BUCKET as OBJECTS
+from tests.object_server import ObjectServer
 from tests.s3_server import S3Server
 from tests.unit.storage.test_recipe import table_file
 
@@ -29,9 +31,10 @@ from headrace.storage.tiering.object_format import (
     ledger_of_name,
     object_name,
 )
+from headrace.storage.tiering.read_ahead import REQUESTS_MAX
 from headrace.storage.tiering.recipe_format import recipe_name
 from headrace.storage.tiering.recipe_writing import RUNS_MORE
-from headrace.storage.tiering.tiered_store import TieredLedgerStore
+from headrace.storage.tiering.tiered_store import OTHER_FILES, TieredLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,16 +58,20 @@ async def offloaded(blobs: BlobStore, data: bytes, footer: bytes = b"footer", **
     """(store, ledger) of a ledger that lies in its object alone."""
     inner = MemoryLedgerStore()
     store = TieredLedgerStore(inner, blobs, "c", SystemClock(), **options)
+    try:
+        yield store, await offloaded_ledger(store, data, footer)
+    finally:
+        await store.close()
+
+
+async def offloaded_ledger(store: TieredLedgerStore, data: bytes, footer: bytes) -> LedgerId:
     ledger = await store.create()
     _, done = store.append(ledger, [data], len(data), None)
     await done.wait()
     await store.seal(ledger, footer)
     store.attach(ledger, await store.offload(ledger), is_local=True)
     await store.drop_local(ledger)
-    try:
-        yield store, ledger
-    finally:
-        await store.close()
+    return ledger
 
 
 # --- blobs -------------------------------------------------------------------------------------
@@ -482,8 +489,11 @@ async def test_metadata_from_before_a_recipe_replaced_the_object_still_gives_the
         store.attach(ledger, len(data), is_local=False)
         assert bytes(await store.read(ledger, 0, len(data))) == data
         assert (await store.recover(ledger)).footer == b"footer"
-        # The next round records what is there.
-        assert await store.write_recipe(ledger, []) is None
+        # The next round records what is there, if its files are those that were tagged.
+        assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+        rewritten = table_file(tmp_path / "b", records)
+        assert await store.write_recipe(ledger, [rewritten]) == OTHER_FILES
+        assert bytes(await store.read(ledger, 0, len(data))) == data
         await store._blobs.delete(f"c/{recipe_name(ledger)}")
         store._forget(ledger)
         store.attach(ledger, len(data), is_local=False)
@@ -532,6 +542,35 @@ async def test_rebuilt_runs_that_are_kept_are_bounded_for_all_ledgers_together(t
             kept = sum(map(len, store._runs._kept.values()))
             assert kept == store._runs.size_bytes <= 100_000 + largest
         assert store._runs.size_bytes > 0
+
+
+async def test_readers_of_objects_do_not_wait_for_readers_of_a_table_that_stalls(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("pyarrow")
+    with ObjectServer() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        value = random.Random(1).randbytes(100_000)
+        records = [Record(at, 1_700_000_000_000, None, value, []) for at in range(120)]
+        data = b"".join(encode_batch([one], base_offset=one.offset) for one in records)
+        file = table_file(tmp_path / "a", records)
+        server.files["a"] = (tmp_path / "a").read_bytes()
+        async with offloaded(memory_blobs(), data) as (store, ledger):
+            in_s3 = file._replace(path=f"s3://{OBJECTS}/a")
+            assert await store.write_recipe(ledger, [in_s3]) is None
+            store.attach(ledger, len(data), is_local=False, is_tabled=True)
+            other = await offloaded_ledger(store, DATA, b"")
+            store._runs.rows.close()
+            server.stalled.add("a")
+            places = range(0, 2 * (REQUESTS_MAX + 4) * BLOCK_BYTES, 2 * BLOCK_BYTES)
+            waiting = [asyncio.create_task(store.read(ledger, at, 9)) for at in places]
+            assert await asyncio.to_thread(server.waiting.wait, 60)
+            async with asyncio.timeout(60):  # there is no bound without the mend
+                assert await store.read(other, 5, 9) == DATA[5:14]
+            assert not any(one.done() for one in waiting)
+            server.released.set()
+            assert await asyncio.gather(*waiting) == [data[at : at + 9] for at in places]
 
 
 async def opened(store: TieredLedgerStore) -> Any:

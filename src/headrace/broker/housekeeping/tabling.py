@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.log.segment import Segment
     from headrace.runtime.clock import Clock
     from headrace.storage.ledger import LedgerId
-    from headrace.storage.tiering.table_files import TableFiles
+    from headrace.storage.tiering.table_files import Protection, TableFiles
     from headrace.storage.tiering.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ class Tabling:
         """The topic of the last ledger: the next round begins after it."""
         self.missing = 0
         """Ledgers that the last audit found without a file or a tag of their own."""
+        self.unread = 0
+        """Topics with recipes whose tags the last audit could not read."""
 
     def why_kept(self, segment: Segment) -> str:
         """Why an offloaded ledger of a topic that replaces objects keeps its own."""
@@ -154,13 +156,21 @@ class Tabling:
 
     # --- once a day ----------------------------------------------------------------------------
 
-    async def protected(self) -> Sequence[tuple[str, LedgerId]] | None:
+    async def protected(self) -> Protection | None:
         """See TableFiles; None if the tables cannot be used now."""
         try:
-            return await self._tables.protected()
+            found = await self._tables.protected()
         except HeadraceError as error:
             log.warning("tags of tables are neither checked nor released now: %s", error)
             return None
+        for topic, reason in found.unread.items():
+            log.warning(
+                "%s: its table cannot be read (%s): its tags are neither checked nor released now;"
+                " restore the table's metadata",
+                topic,
+                reason,
+            )
+        return found
 
     async def release(self, tags: Sequence[tuple[str, LedgerId]]) -> None:
         """End the protection for ledgers that no chain names, and that have no recipe."""
@@ -171,25 +181,29 @@ class Tabling:
                 log.warning("%s: the tag of ledger %d is not released now: %s",
                             topic, ledger, error)  # fmt: skip
 
-    async def audit(self, tags: Sequence[tuple[str, LedgerId]] | None) -> None:
+    async def audit(self, protection: Protection | None) -> None:
         """Look for the files and tags that recipes of this broker's partitions need."""
-        protected, missing = None if tags is None else set(tags), 0
+        missing, unread = 0, set()
         tabled = [
             (name, segment.ledger)
             for name, topic in self._topics.by_name.items()
             for _, partition in self._mine(topic)
             for segment in partition.closed
-            if segment.is_tabled
+            if segment.is_tabled or self._tier.has_recipe(segment.ledger)
         ]
         for first in range(0, len(tabled), AUDITS_AT_ONCE):
             part = tabled[first : first + AUDITS_AT_ONCE]
             problems = await asyncio.gather(*(self._problem(ledger) for _, ledger in part))
-            for (name, ledger), problem in zip(part, problems, strict=True):
-                is_protected = protected is None or (name, ledger) in protected
-                if problem is not None or not is_protected:
+            for (name, ledger), of_files in zip(part, problems, strict=True):
+                problem = of_files
+                if protection is None or name in protection.unread:
+                    unread.add(name)
+                elif (name, ledger) not in protection.ledgers:
+                    problem = of_files or NO_TAG % ledger
+                if problem is not None:
                     missing += 1
-                    log.error("%s: %s", name, problem or NO_TAG % ledger)
-        self.missing = missing
+                    log.error("%s: %s", name, problem)
+        self.missing, self.unread = missing, len(unread)
 
     async def _problem(self, ledger: LedgerId) -> str | None:
         try:

@@ -237,7 +237,8 @@ class Tiering:
         storage and metadata errors, in which case nothing was deleted."""
         now_ms = self._clock.now_ms()
         objects = [(item.ledger, item.is_recipe) async for item in self._tier.list_objects()]
-        tags = None if self.tabling is None else await self.tabling.protected()
+        protection = None if self.tabling is None else await self.tabling.protected()
+        tags = frozenset() if protection is None else protection.ledgers
         tabled: dict[int, bool] = {}
         if objects or tags:
             for entry in await self._metadata.list(PARTITIONS):
@@ -264,7 +265,7 @@ class Tiering:
             # A recipe needs its tag as long as there is one, whether or not a chain names it.
             recipes = {ledger for ledger, is_recipe in objects if is_recipe}
             await self.tabling.release(
-                [one for one in tags or () if one[1] not in tabled and one[1] not in recipes]
+                [one for one in sorted(tags) if one[1] not in tabled and one[1] not in recipes]
             )
-            await self.tabling.audit(tags)
+            await self.tabling.audit(protection)
         return len(orphans)

@@ -157,8 +157,9 @@ def tiering_figures(tiering: Tiering) -> Iterable[Figures]:
     figures = tiering.figures()
     counters = figures.counters
     yield figure("headrace_tier_away", float(figures.is_away))
-    missing = 0 if tiering.tabling is None else tiering.tabling.missing
-    yield figure("headrace_tier_table_missing", missing)
+    tabling = tiering.tabling
+    yield figure("headrace_tier_table_missing", 0 if tabling is None else tabling.missing)
+    yield figure("headrace_tier_table_unread", 0 if tabling is None else tabling.unread)
     yield figure("headrace_tier_pending_ledgers", figures.pending_ledgers)
     yield figure("headrace_tier_pending_bytes", figures.pending_bytes)
     for name, value in (

@@ -19,7 +19,7 @@ from headrace.runtime.disk import SystemDisk
 from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
 from headrace.storage.tiering.table_catalog import TableCatalog
-from headrace.storage.tiering.table_files import ProtectedFiles
+from headrace.storage.tiering.table_files import ProtectedFiles, Protection
 from headrace.storage.tiering.table_sources import TableSources
 from headrace.storage.tiering.table_tags import TableTag
 
@@ -87,9 +87,9 @@ class IcebergTables:
         """See TableFiles."""
         return bool(await self._in_thread(self._is_protected, topic, ledger, snapshot))
 
-    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
+    async def protected(self) -> Protection:
         """See TableFiles."""
-        found: Sequence[tuple[str, LedgerId]] = await self._in_thread(self._protected)
+        found: Protection = await self._in_thread(self._protected)
         return found
 
     async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:
@@ -196,23 +196,33 @@ class IcebergTables:
             and table.snapshot_by_id(snapshot) is not None
         )
 
-    def _protected(self) -> Sequence[tuple[str, LedgerId]]:
+    def _protected(self) -> Protection:
+        from requests import RequestException
+
+        ledgers: set[tuple[str, LedgerId]] = set()
+        unread: dict[str, str] = {}
+        for topic in self._topics():
+            try:
+                table = self._table(topic)
+                names = () if table is None else table.refs()
+            except RequestException:  # the others would wait for no answer as long, too
+                raise
+            except Exception as error:  # noqa: BLE001 - as in `_in_thread`, but of one table
+                unread[topic] = _first_line(error)
+                continue
+            tags = (tag for tag in map(TableTag.parse, names) if tag is not None)
+            ledgers |= {(topic, tag.ledger) for tag in tags if tag.owner == self._owner}
+        return Protection(frozenset(ledgers), unread)
+
+    def _topics(self) -> Sequence[str]:
+        """The topics that have tables."""
         from pyiceberg.exceptions import NoSuchNamespaceError
 
         catalog = self._catalog.opened()
-        if catalog is None:
-            return ()
         try:
-            tables = catalog.list_tables(NAMESPACE)
+            return [] if catalog is None else [name for _, name in catalog.list_tables(NAMESPACE)]
         except NoSuchNamespaceError:
-            return ()
-        return [
-            (topic, tag.ledger)
-            for _, topic in tables
-            if (table := self._table(topic)) is not None
-            for tag in map(TableTag.parse, table.refs())
-            if tag is not None and tag.owner == self._owner
-        ]
+            return []
 
     def _release(self, topic: str, ledger: LedgerId, snapshot: int | None) -> None:
         table = self._table(topic)
@@ -289,6 +299,10 @@ class IcebergTables:
                 f"the tables in {self._catalog.shown} cannot be used now ({error}): object storage"
                 " keeps the records; the next round tries again",
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _current_and_ancestors(table: Any) -> set[int]:

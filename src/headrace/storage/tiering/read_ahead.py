@@ -1,7 +1,8 @@
 """A bounded cache of object ranges with read-ahead.
 
 Invariants: runs in the event loop's thread. A caller that waits for a range may be cancelled; the
-request continues and serves later callers. Only verified bytes enter the cache.
+request continues and serves later callers. Only verified bytes enter the cache. A request waits for
+those of its kind alone, and asks this cache for nothing: tables that stall hold up no object.
 
 Bytes are cached in *runs* of whole blocks. A miss directly after another run counts as sequential
 reading: the next run is twice as long, and from then on the following range is requested when a
@@ -26,6 +27,8 @@ AHEAD_BYTES = 4 << 20
 """In flight or cached ahead of a sequential reader: with 40 ms per request, 100 MB/s."""
 REQUESTS_MAX = 16
 """Concurrent requests, so at most 32 MiB in flight; read-ahead pauses when half are in use."""
+TABLE_REQUESTS_MAX = 8
+"""The same of ledgers whose records are in tables, which fewer threads rebuild: 16 MiB more."""
 
 
 class RangeSource(Protocol):
@@ -44,6 +47,11 @@ class RangeSource(Protocol):
     @property
     def block_bytes(self) -> int:
         """The size of all blocks but the last."""
+        ...
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether its bytes are rebuilt from a table."""
         ...
 
     async def read_blocks(self, first: int, count: int) -> memoryview:
@@ -65,6 +73,18 @@ class _BlockRun:
         self.is_touched = False
 
 
+class _Slots:
+    """What sources of one kind may request at the same time."""
+
+    __slots__ = ("count", "free", "taken")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = asyncio.Semaphore(count)  # noqa: TID251  # of tasks
+        self.taken = 0
+        """Requests, with those that wait."""
+
+
 class BlockId(NamedTuple):
     """One block of one ledger."""
 
@@ -82,8 +102,8 @@ class ReadAhead:
         """Least recently used first."""
         self._by_block: dict[BlockId, _BlockRun] = {}
         self._coming: dict[BlockId, asyncio.Task[_BlockRun | HeadraceError]] = {}
-        self._requests = 0
-        self._free = asyncio.Semaphore(REQUESTS_MAX)  # noqa: TID251  # of tasks
+        self._slots = {False: _Slots(REQUESTS_MAX), True: _Slots(TABLE_REQUESTS_MAX)}
+        """By `is_rebuilt`."""
         self._tasks = Tasks()
 
     async def close(self) -> None:
@@ -167,11 +187,12 @@ class ReadAhead:
                 end = block
                 break
         places = [BlockId(source.ledger, block) for block in range(first, end)]
-        self._requests += 1
+        slots = self._slots[source.is_rebuilt]
+        slots.taken += 1
 
         async def fetch() -> _BlockRun | HeadraceError:
             try:
-                async with self._free:
+                async with slots.free:
                     data = await source.read_blocks(first, end - first)
                 run = _BlockRun(source, first, end - first, data)
                 self._keep(run)
@@ -179,7 +200,7 @@ class ReadAhead:
             except HeadraceError as error:
                 return error  # for waiting callers; with read-ahead there may be none
             finally:
-                self._requests -= 1
+                slots.taken -= 1
                 for place in places:
                     if self._coming.get(place) is task:
                         del self._coming[place]
@@ -204,7 +225,8 @@ class ReadAhead:
     def _ask_ahead(self, source: RangeSource, block: int) -> None:
         """Request what a sequential reader needs next and was not requested yet."""
         end = min(block + AHEAD_BYTES // source.block_bytes, -(-source.size // source.block_bytes))
-        while block < end and self._requests < REQUESTS_MAX // 2:
+        slots = self._slots[source.is_rebuilt]
+        while block < end and slots.taken < slots.count // 2:
             place = BlockId(source.ledger, block)
             run = self._by_block.get(place)
             if run is not None:

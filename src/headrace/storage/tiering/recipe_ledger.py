@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.ledger_blob import LedgerBlob
+    from headrace.storage.tiering.recipe_format import TableFile
 
 T = TypeVar("T")
 
@@ -119,6 +120,8 @@ class RecipeLedger:
 
     place = None
     """Its records are in no file of its own."""
+    is_rebuilt = True
+    """See RangeSource."""
 
     def __init__(self, blob: LedgerBlob, size: int, runs: RebuiltRuns) -> None:
         self.ledger = blob.ledger
@@ -171,11 +174,15 @@ class RecipeLedger:
 
     async def check_files(self) -> None:
         """Look for the files that its records are in, without reading them. Raises like `open`."""
-        await self.open()
-        assert self._recipe is not None
-        for number in sorted({run.file for run in self._recipe.runs} - {KEPT}):
-            file = self._recipe.files[number]
+        for file in await self.files():
             await self._runs.in_thread(self._runs.rows.sources.check_presence, file)
+
+    async def files(self) -> Sequence[TableFile]:
+        """The table's files that its records are in. Raises like `open`."""
+        await self.open()
+        recipe = self._recipe
+        assert recipe is not None
+        return [recipe.files[at] for at in sorted({run.file for run in recipe.runs} - {KEPT})]
 
     def shut(self) -> None:
         """Release the memory."""

@@ -34,6 +34,9 @@ class RemoteLedger:
 
     __slots__ = ("_blob", "_crcs", "_layout", "_place", "ledger", "size")
 
+    is_rebuilt = False
+    """See RangeSource."""
+
     def __init__(self, blob: LedgerBlob, size: int) -> None:
         self.ledger = blob.ledger
         self.size = size

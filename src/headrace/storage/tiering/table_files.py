@@ -30,6 +30,15 @@ class ProtectedFiles(NamedTuple):
     files: Sequence[TableFile]
 
 
+class Protection(NamedTuple):
+    """What the tables say about ledgers with protection."""
+
+    ledgers: frozenset[tuple[str, LedgerId]]
+    """With the topic of the table."""
+    unread: Mapping[str, str] = {}
+    """Topics whose tables cannot be read, and why: they may protect ledgers, too."""
+
+
 class TableFiles(Protocol):
     """The data files of the topics' tables."""
 
@@ -59,8 +68,8 @@ class TableFiles(Protocol):
         """
         ...
 
-    async def protected(self) -> Sequence[tuple[str, LedgerId]]:
-        """The tables, by topic, and ledgers with protection. Raises StorageUnavailable."""
+    async def protected(self) -> Protection:
+        """The ledgers with protection. Raises StorageUnavailable if no table can be read."""
         ...
 
     async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:

@@ -108,9 +108,14 @@ class Tier(Protocol):
         whole ledger from it.
 
         Returns why nothing was written, if the recipe would store most of the ledger. Repeating it
-        replaces the recipe, or verifies it if there is no object any more. Raises LedgerUnknown if
-        it is not attached, StorageUnavailable, DataCorrupt.
+        replaces the recipe, or verifies it if there is no object any more: its files must be among
+        these then. Raises LedgerUnknown if it is not attached, StorageUnavailable, DataCorrupt.
         """
+        ...
+
+    def has_recipe(self, ledger: LedgerId) -> bool:
+        """Whether a ledger is read by its recipe, also where the chain does not record it: as far
+        as this process has looked for its object."""
         ...
 
     async def check_recipe(self, ledger: LedgerId) -> None:

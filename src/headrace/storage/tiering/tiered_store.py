@@ -67,6 +67,9 @@ log = logging.getLogger(__name__)
 
 OPENED_MAX = 256
 """Ledgers with checksums in memory: 16 KiB per GiB of a ledger."""
+OTHER_FILES = (
+    "its object is gone, and the snapshot that was tagged has other files than its recipe names"
+)
 DELETE_DELAYS_S = (0, 5, 60, 600)
 """Delays before the attempts to delete objects; after the last, garbage collection does it."""
 
@@ -335,16 +338,23 @@ class TieredLedgerStore:
         """See Tier."""
         remote = _known(self._remote, ledger)
         name, size, reason = self._recipe_name(ledger), remote.size, None
+        recipe = self._recipe_ledger(ledger, size)
         try:
             if isinstance(await self._open(remote), RemoteLedger):
                 source = self._remote_ledger(ledger, size)
                 reason = await write_recipe(source, self._blobs, name, files, self._runs.rows)
+            elif not set(await recipe.files()) <= set(files):
+                reason = OTHER_FILES
             if reason is None:
-                await self._recipe_ledger(ledger, size).rebuild_all()
+                await recipe.rebuild_all()
             return reason
         except (StorageUnavailable, DataCorrupt):
             self.counters.failures += 1
             raise
+
+    def has_recipe(self, ledger: LedgerId) -> bool:
+        """See Tier."""
+        return isinstance(self._remote.get(ledger), RecipeLedger)
 
     async def check_recipe(self, ledger: LedgerId) -> None:
         """See Tier."""
@@ -379,8 +389,7 @@ class TieredLedgerStore:
         """See Tier."""
         async for blob in self._blobs.list(f"{self.prefix}/ledgers"):
             for of_name in (ledger_of_name, ledger_of_recipe):
-                ledger = of_name(blob.name)
-                if ledger is not None:
+                if (ledger := of_name(blob.name)) is not None:
                     is_recipe = of_name is ledger_of_recipe
                     yield StoredObject(ledger, blob.size_bytes, blob.modified_ms, is_recipe)
 
@@ -402,8 +411,7 @@ class TieredLedgerStore:
         return LedgerBlob(ledger, self._blobs, name, self.counters)
 
     async def _open(self, remote: RemoteLedger | RecipeLedger) -> RemoteLedger | RecipeLedger:
-        """Open it, or the recipe that has replaced its object since this broker last heard of it,
-        or since the backup that the metadata is from."""
+        """Open it, or its recipe, also if the metadata is from before that replaced the object."""
         if not remote.is_open:
             try:
                 await remote.open()
@@ -439,10 +447,8 @@ class TieredLedgerStore:
         """
         if not error.fields.get("is_missing") or isinstance(remote, RecipeLedger):
             raise error
-        current = self._remote.get(remote.ledger)
-        if isinstance(current, RecipeLedger):  # by another reader, or from the chain
-            recipe = current
-        else:
+        recipe = self._remote.get(remote.ledger)  # by another reader, or from the chain
+        if not isinstance(recipe, RecipeLedger):
             recipe = self._recipe_ledger(remote.ledger, remote.size)
         try:
             await recipe.open()
