@@ -2,7 +2,11 @@
 
 import json
 import random
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +23,7 @@ from headrace.pipeline.jobs.backlog import (
     store_samples,
     stored_samples,
 )
+from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
 from headrace.pipeline.jobs.quality import (
     VIOLATION_COLUMNS,
     Expectations,
@@ -244,6 +249,49 @@ def test_replacements_at_once_leave_the_rows_of_one(spark, table, monkeypatch):
     assert kept(spark, table) == (Counter((k, n) for k in "ab" for n in range(3)), ["main"])
 
 
+def test_branches_of_killed_writers_are_removed_after_a_day(spark, warehouse, table):
+    name = TableName.parse(f"headrace.{table}")
+    rows = spark.range(1).selectExpr("id AS offset", "'a' AS expectations")
+    columns = "offset bigint, expectations string"
+    replace_rows(rows, name, columns, "true", spark=spark)
+    now_ms = time.time_ns() // 1_000_000
+
+    def leave():
+        """What two writers leave that were killed, a while ago and just now, and a person."""
+        old, young = (f"headrace_{now_ms - age}_{uuid4().hex}" for age in (90_000_000, 60_000))
+        for one in (old, young, "mine"):
+            spark.sql(f"ALTER TABLE {name.in_spark} CREATE OR REPLACE BRANCH `{one}`")
+        return ["main", "mine", young]
+
+    def branches():
+        return sorted(kept(spark, table)[1], key=lambda one: (len(one), one))
+
+    left = leave()
+    replace_rows(rows, name, columns, "true", spark=spark)
+    assert branches() == left
+    spark.sql(f"ALTER TABLE {name.in_spark} DROP BRANCH `{left[-1]}`")
+    left = leave()
+    run_maintain(MaintainConfig(warehouse, name.in_spark, orphan_age_hours=None), spark=spark)
+    assert branches() == left
+
+
+def test_rows_are_replaced_though_their_branch_cannot_be_removed(spark, table, monkeypatch, caplog):
+    name = TableName.parse(f"headrace.{table}")
+    first, columns = publishing._set_current, "offset bigint, expectations string"
+    rows = spark.range(3).selectExpr("id AS offset", "'a' AS expectations")
+
+    def then_away(*arguments):
+        done = first(*arguments)
+        monkeypatch.setattr(publishing, "java_table", lambda *_: 1 / 0)
+        return done
+
+    monkeypatch.setattr(publishing, "_set_current", then_away)
+    replace_rows(rows, name, columns, "true", spark=spark)
+    assert [row.name[:9] for row in spark.table(f"headrace.{table}.refs").collect()] != ["main"]
+    assert kept(spark, table)[0] == Counter(("a", n) for n in range(3))
+    assert "could not be removed" in caplog.text
+
+
 def test_good_records_violate_nothing(broker, topic, spark, window_of, records_of):
     publish(broker, topic, [(0, b"k", b"v", START_MS, None)])
     window = window_of(topic)
@@ -303,8 +351,8 @@ def test_latencies_are_those_of_the_messages(broker, topic, spark, table, window
         {"event": "now", "topic": topic, "partition": 0, "offset": 0, "group": "workers"},
         {"event": "stored", "topic": topic, "partition": 0, "offset": 0, "at_ms": START_MS},
     ]}  # fmt: skip
-    events = events.unionByName(group_events(spark, [("m-0", answer)]))
-    found = summarize(events, config)
+    done = group_events(spark, [("m-0", answer)])
+    found = summarize(events.unionByName(done), config)
     assert found["slow"][0]["message"] == "m-77"
     assert [one["latency_ms"] for one in found["slow"]] == sorted(delays.values())[:-4:-1]
     acknowledged = [one for one in found["latencies"] if one["group"] == "workers"]
@@ -324,34 +372,77 @@ def test_latencies_are_those_of_the_messages(broker, topic, spark, table, window
         assert stored[hour]["slowest_ms"] == all_[-1]
     name = TableName.parse(f"headrace.{table}")
     for _ in range(2):
-        store_events(events, name, window_of(topic, results), spark=spark)
+        store_events(events, done, name, window_of(topic, results), spark=spark)
     assert spark.table(name.in_spark).count() == 401
 
 
-def test_events_of_ranges_that_overlap_are_kept_once(broker, topic, spark, table, window_of):
-    """As of a trace of the last day that runs each hour; each run asks for other messages."""
-    sent = [(n % 3, b"k", b"v", START_MS + n, None) for n in range(90)]
-    publish(broker, topic, sent)
-    name, config = TableName.parse(f"headrace.{table}"), TraceConfig(topic)
-    whole = window_of(topic)
-    for start, end in ((0, 20), (10, 30), (0, 30), (10, 30), (5, 6)):
+@pytest.fixture
+def traced(broker, topic, spark, table, window_of):
+    """Keep the events of a range of 90 records, with what the brokers say of the offsets named; a
+    function that also returns what is kept."""
+    publish(broker, topic, [(n % 3, b"k", b"v", START_MS + n, None) for n in range(90)])
+    name, config, whole = TableName.parse(f"headrace.{table}"), TraceConfig(topic), window_of(topic)
+
+    def run(start, end, asked, session=spark):
         window = whole._replace(
             start={topic: dict.fromkeys("012", start)}, end={topic: dict.fromkeys("012", end)}
         )
-        records = read_window(spark, Connection(broker), window)
+        records = read_window(session, Connection(broker), window)
         done = {"event": "acknowledged", "topic": topic, "partition": 0, "group": "workers",
                 "attempt": 1, "at_ms": START_MS + 1_000}  # fmt: skip
-        asked = [
-            (f"{topic}-0:{n}", {"events": [{**done, "offset": n}]})
-            for n in sorted({start, end - 1})
-        ]
-        events = stored_events(records, config).unionByName(group_events(spark, asked))
-        store_events(events, name, window, spark=spark)
-    rows = spark.table(name.in_spark).collect()
-    stored = Counter((row.partition, row.offset) for row in rows if row.event == "stored")
+        answers = [(f"{topic}-0:{n}", {"events": [{**done, "offset": n}]}) for n in asked]
+        events = stored_events(records, config), group_events(session, answers)
+        store_events(*events, name, window, spark=session)
+
+    def kept_events():
+        rows = spark.table(name.in_spark).collect()
+        stored = Counter((row.partition, row.offset) for row in rows if row.event == "stored")
+        return stored, Counter(row.offset for row in rows if row.event == "acknowledged")
+
+    return run, kept_events
+
+
+def test_events_of_ranges_that_overlap_are_kept_once(traced):
+    """As of a trace of the last day that runs each hour; each run asks for other messages."""
+    run, kept_events = traced
+    for start, end in ((0, 20), (10, 30), (0, 30), (10, 30), (5, 6)):
+        run(start, end, {start, end - 1})
+    stored, acknowledged = kept_events()
     assert stored == Counter((partition, n) for partition in range(3) for n in range(30))
-    acknowledged = Counter(row.offset for row in rows if row.event == "acknowledged")
     assert acknowledged == Counter([0, 19, 10, 29, 5])
+
+
+def test_an_event_that_brokers_have_forgotten_stays(traced):
+    run, kept_events = traced
+    run(0, 20, {3})
+    run(0, 30, {3, 25})
+    run(0, 20, {})
+    assert kept_events()[1] == Counter([3, 25])
+
+
+def test_traces_at_once_keep_each_event_once(traced, spark, monkeypatch):
+    run, kept_events = traced
+    run(0, 1, {0})
+    first, staged = publishing._set_current, Barrier(2)
+    waits = [staged.wait] * 2
+
+    def together(*arguments):
+        """Both runs have written, each beside the table as it was, before either is the first."""
+        if waits:
+            waits.pop()(300)
+        return first(*arguments)
+
+    monkeypatch.setattr(publishing, "_set_current", together)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(run, start, end, {0, 15, end - 1}, spark.newSession())
+            for start, end in ((0, 20), (10, 30))
+        ]
+        for one in runs:
+            one.result()
+    stored, acknowledged = kept_events()
+    assert stored == Counter((partition, n) for partition in range(3) for n in range(30))
+    assert acknowledged == Counter([0, 15, 19, 29])
 
 
 def test_a_search_finds_each_message_once_in_the_log_and_in_the_table(

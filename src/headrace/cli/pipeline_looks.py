@@ -242,14 +242,14 @@ def trace_messages(
     config = job.TraceConfig(topic, outliers=options["outliers"], **given)
     window = windows.resolve_window(connection.cluster, (topic,), bounds)
     records = windows.read_window(spark, connection, window)
-    events = job.stored_events(records, config)
+    stored = job.stored_events(records, config)
     read = [window]
     if options["through"]:
         later = windows.resolve_window(
             connection.cluster, tuple(options["through"]), windows.WHOLE_LOG
         )
         passed = job.stored_events(windows.read_window(spark, connection, later), config)
-        events = events.unionByName(passed)
+        stored = stored.unionByName(passed)
         read.append(later)
     asked: list[Any] = []
     web, path = Web(session), path_of("topics", topic, "trace")
@@ -261,11 +261,11 @@ def trace_messages(
             (message, one)
             for one in web.ask_pages("GET", path, query=query, wait_s=TRACE_MS / 1000)
         ]
-    events = events.unionByName(job.group_events(spark, asked))
+    done = job.group_events(spark, asked)
     if options["events"] is not None:
         name = job_module("catalog").TableName.parse(options["events"])
-        job.store_events(events, name, *read, spark=spark)
-    found: dict[str, Any] = job.summarize(events, config)
+        job.store_events(stored, done, name, *read, spark=spark)
+    found: dict[str, Any] = job.summarize(stored.unionByName(done), config)
     return found
 
 

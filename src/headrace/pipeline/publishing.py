@@ -22,7 +22,10 @@ added and none is deleted; compaction (`replace`) does not count as a conflict;
 
 from __future__ import annotations
 
+import logging
+import re
 from contextlib import contextmanager
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.planning import Offsets
 
+_log = logging.getLogger(__name__)
+
 WAP_PROPERTY = "write.wap.enabled"
 """The table property without which Spark ignores the id and does not stage."""
 _WAP_ID = "wap.id"
@@ -46,7 +51,9 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
     WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
     WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
 _BRANCH_KEPT_MS = 24 * 3_600_000
-"""For how long the branch of a writer that was killed keeps its snapshots from expiring."""
+"""After how long a branch is one of a writer that was killed."""
+_BRANCH = re.compile(r"headrace_(\d+)_[0-9a-f]{32}")  # do not change: stored
+"""The name of a branch of ours says when it was made (in ms), which Iceberg does not."""
 REPLACEMENTS_MAX = 10
 _CONFLICTS = ("conflicting files", "ValidationException", "CommitFailedException")
 
@@ -113,18 +120,54 @@ def _lacking(columns: str, held: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
-    """A branch of the table as it is, which is dropped at the end, and the current snapshot."""
-    name = f"headrace_{uuid4().hex}"
+    """A branch of the table as it is, which is dropped at the end, and the current snapshot.
+
+    Branches of writers that were killed are dropped with it.
+    """
+    now_ms = time_ns() // 1_000_000
+    name = f"headrace_{now_ms}_{uuid4().hex}"
+    drop_stale_branches(spark, table, now_ms)
     found = java_table(spark, table)
     current = found.currentSnapshot()
     since = None if current is None else int(current.snapshotId())
     made = found.manageSnapshots()
     made = made.createBranch(name) if since is None else made.createBranch(name, since)
-    made.setMaxRefAgeMs(name, _BRANCH_KEPT_MS).commit()
+    # Other tools expire branches by the age of their snapshot, not by their own.
+    age_ms = 0 if current is None else max(0, now_ms - int(current.timestampMillis()))
+    made.setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
     try:
         yield name, since
     finally:
-        java_table(spark, table).manageSnapshots().removeBranch(name).commit()
+        _drop_branches(spark, table, [name])
+
+
+def drop_stale_branches(spark: Any, table: TableName, now_ms: int) -> int:
+    """Remove the branches that killed writers left a day ago or earlier; returns their number."""
+    found = [_BRANCH.fullmatch(name) for name in java_table(spark, table).refs()]
+    stale = [one[0] for one in found if one and now_ms - int(one[1]) > _BRANCH_KEPT_MS]
+    return _drop_branches(spark, table, stale)
+
+
+def _drop_branches(spark: Any, table: TableName, names: Sequence[str]) -> int:
+    """Remove branches; returns how many. A failure is logged: what was to be written is written, or
+    has an error of its own."""
+    if not names:
+        return 0
+    try:
+        there = java_table(spark, table)
+        change, here = there.manageSnapshots(), [one for one in names if one in there.refs()]
+        for name in here:
+            change.removeBranch(name)
+        if here:
+            change.commit()
+    except Exception as error:  # noqa: BLE001 - Java's, of any kind
+        _log.warning(
+            "%s: the branch %s could not be removed, and keeps its snapshots and files: %s. The"
+            " rows are not affected. The first write or maintenance after a day removes it.",
+            table.in_spark, ", ".join(names), str(error).splitlines()[0],
+        )  # fmt: skip
+        return 0
+    return len(here)
 
 
 def _set_current(

@@ -1,7 +1,8 @@
-"""Maintenance of an archive's table: compaction, snapshot expiry, removal of orphan files.
+"""Maintenance of a table: compaction, snapshot expiry, removal of orphan files and stale branches.
 
 Invariants: never changes the table's records. The archive resumes from the table's own state, so
-its end offsets are written into the table's properties before a snapshot is expired. Both may run
+its end offsets are written into the table's properties before a snapshot is expired. A table of a
+job's results, such as violations or events, has none. Both may run
 concurrently: compaction replaces files and adds no records, so neither commit invalidates the
 other; an archive whose starting snapshot expires reads its progress again.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Any
 
 from headrace.pipeline.catalog import (
     MAINTAINED,
+    MODE_PROPERTY,
+    OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     TableName,
     lease,
@@ -26,6 +29,7 @@ from headrace.pipeline.catalog import (
     read_progress,
 )
 from headrace.pipeline.kept_files import kept_ends, rest_of_table
+from headrace.pipeline.publishing import drop_stale_branches
 from headrace.pipeline.session import SessionConfig, make_session
 from headrace.pipeline.warehouse import Place, Warehouse
 
@@ -71,7 +75,7 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     begun_ns = monotonic_ns()
     table = TableName.parse(config.table)
     warehouse = Warehouse.at(config.warehouse, table.catalog)
-    load_table(warehouse, table)
+    is_archive = _is_archive(load_table(warehouse, table))
     with lease(warehouse, table, MAINTAINED):
         own = spark is None
         if own:
@@ -79,8 +83,10 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
                 SessionConfig(**{**config.session.__dict__, "warehouse": warehouse})
             )
         try:
-            rewritten, added = _compact(spark, config, table, warehouse)
-            _keep_offsets(spark, warehouse, table)
+            drop_stale_branches(spark, table, time_ns() // 1_000_000)
+            rewritten, added = _compact(spark, config, table, warehouse, by_offset=is_archive)
+            if is_archive:
+                _keep_offsets(spark, warehouse, table)
             expired = _expire(spark, config, table, warehouse)
             orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
         finally:
@@ -90,17 +96,23 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     return MaintainReport(rewritten, added, expired, orphans, elapsed_ms)
 
 
+def _is_archive(table: Any) -> bool:
+    """Whether the table has an archive's progress, also if it was altered by hand."""
+    said = {MODE_PROPERTY, OFFSETS_PROPERTY} & table.properties.keys()
+    return bool(said) or not table.spec().is_unpartitioned()
+
+
 def _compact(
-    spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse
+    spark: Any, config: MaintainConfig, table: TableName, warehouse: Warehouse, *, by_offset: bool
 ) -> tuple[int, int]:
     if config.target_file_bytes is None:
         return 0, 0
     kept = rest_of_table(table.name, kept_ends(loaded(open_catalog(warehouse), table).refs()))
     where = "" if kept is None else f"where => '{kept}',"
+    order = "strategy => 'sort', sort_order => 'offset ASC'," if by_offset else ""
     row = spark.sql(
         f"""CALL {table.catalog}.system.rewrite_data_files(
-            table => '{table.in_spark}', strategy => 'sort',
-            sort_order => 'offset ASC', {where}
+            table => '{table.in_spark}', {order} {where}
             options => map('min-input-files', '{config.files_min}',
                            'target-file-size-bytes', '{config.target_file_bytes}'))"""
     ).first()

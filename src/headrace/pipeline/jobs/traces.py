@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from headrace.pipeline.jobs.headers import number_header, text_header
 from headrace.pipeline.jobs.search import MESSAGE_ID
@@ -27,7 +28,10 @@ EVENT_COLUMNS: Final = (
     " group_name string, attempt int"
 )
 DEFAULT_MESSAGE: Final = text_header(MESSAGE_ID)
-_TRACE_IS_A_COPY: Final = ("stored", "redriven", "dead_letter_stored")
+OF_RECORDS: Final = ("stored", "redriven", "dead_letter_stored")
+"""The events that records themselves tell; all others are from the brokers."""
+_DONE_IS: Final = ["topic", "partition", "offset", "event", "at_ms", "group_name", "attempt"]
+"""What makes an event of the brokers this one and no other, by whatever name of its message."""
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 
@@ -72,7 +76,7 @@ def group_events(spark: Any, traces: Iterable[tuple[str, Mapping[str, Any]]]) ->
         )
         for message, answer in traces
         for event in answer["events"]
-        if "at_ms" in event and event["event"] not in _TRACE_IS_A_COPY
+        if "at_ms" in event and event["event"] not in OF_RECORDS
     ]
     return spark.createDataFrame(rows, EVENT_COLUMNS)
 
@@ -151,22 +155,24 @@ def summarize(events: Any, config: TraceConfig) -> dict[str, Any]:
         found.unpersist()
 
 
-def store_events(events: Any, table: TableName, *windows: Window, spark: Any) -> None:
-    """Put the events into a table, each of them once, whatever ranges of their topics it has seen.
+def store_events(stored: Any, done: Any, table: TableName, *windows: Window, spark: Any) -> None:
+    """Put events into a table, each of them once, whatever ranges of their topics it has seen.
 
-    `windows` are what the records were read from, the range that was asked for first. A record's
-    events replace those of its place. What groups did is kept besides, as each run asks for a
-    sample of messages; a repeated run replaces its own.
+    `windows` are what the records were read from, the range that was asked for first: the records'
+    events, `stored`, replace those of these ranges. What the brokers say was `done` replaces the
+    same events alone, because each run asks for a sample of messages, and brokers forget.
     """
-    from pyspark.sql.functions import col
-
-    name = quoted(digest_of(windows[0].document()))
-    covered = " OR ".join(map(within_sql, windows))
-    replaced = f"window = {name} OR (group_name IS NULL AND ({covered}))"
-    if spark.catalog.tableExists(table.in_spark):
-        kept = spark.table(table.in_spark).where(f"NOT coalesce({replaced}, false)").alias("kept")
-        known = [col(f"new.{one}").eqNullSafe(col(f"kept.{one}")) for one in events.columns]
-        events = events.alias("new").join(kept, known, "left_anti")
-    rows = events.selectExpr("*", f"{name} AS window")
-    columns = f"{EVENT_COLUMNS}, window string"
-    replace_rows(rows, table, columns, replaced, spark=spark)
+    view = f"headrace_{uuid4().hex}"
+    once = done.dropDuplicates(_DONE_IS)
+    once.selectExpr(*(f"{name} AS done_{name}" for name in _DONE_IS)).createOrReplaceTempView(view)
+    same = " AND ".join(f"done_{name} <=> {name}" for name in _DONE_IS)
+    of_records = ", ".join(map(quoted, OF_RECORDS))
+    ranges = " OR ".join(map(within_sql, windows))
+    again = f"EXISTS (SELECT 1 FROM {view} WHERE {same})"  # noqa: S608 - names of ours
+    replaced = f"(event IN ({of_records}) AND ({ranges})) OR {again}"
+    run = quoted(digest_of(windows[0].document()))
+    rows = stored.unionByName(once).selectExpr("*", f"{run} AS window")
+    try:
+        replace_rows(rows, table, f"{EVENT_COLUMNS}, window string", replaced, spark=spark)
+    finally:
+        spark.catalog.dropTempView(view)
