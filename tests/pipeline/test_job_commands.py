@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from confluent_kafka import Producer
 from tests.pipeline.test_delivery_proof import PARTITIONS, commit, publish
 
 from headrace.pipeline.demo.clients import create_topic
@@ -133,6 +134,24 @@ def test_quality_and_replay_answer_with_figures(broker, numbered_topic, tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["written"] == 30
+
+
+def test_a_replay_says_which_pauses_it_cuts_short(broker, topic):
+    target = f"{topic}-again"
+    create_topic(broker, target, 1, {"retention.ms": "-1"})
+    producer, hour_ms = Producer({"bootstrap.servers": broker}), 3_600_000
+    for n, hours in enumerate((0, 0, 3, 5)):
+        at_ms = 1_700_000_000_000 + hours * hour_ms
+        producer.produce(topic, b"%d" % n, b"k", 0, timestamp=at_ms)
+    assert producer.flush(60) == 0
+    given = ("replay", topic, "--to", target, "--speed", "1x", "--master", "local[1]")
+    done = headrace(broker, *given, "--dry-run")
+    said = "2 pauses between records {} cut short by --pause-max, by 3.0 h in all"
+    assert (done.returncode, done.stderr.strip()) == (0, said.format("would be")), done.stderr
+    done = headrace(broker, *given, "--pause-max", "2s")
+    said = said.replace("3.0 h", "5.0 h")
+    assert done.stderr.splitlines()[:2] == [said.format("will be"), said.format("were")]
+    assert "\n4 records written" in done.stdout
 
 
 def test_options_that_contradict_each_other_are_refused_before_spark_starts(broker, topic):

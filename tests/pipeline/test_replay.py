@@ -138,13 +138,15 @@ def test_one_wrong_time_does_not_hold_up_a_replay_at_a_speed(spark):
     records = records.selectExpr("*", "timestamp_millis(ms) AS timestamp")
     window = Window({"t": {"0": 0, "1": 0}}, {"t": {"0": 51, "1": 50}}, {})
     cut = slices(records, window, 1.0, 600_000)
-    due = [due_ms for due_ms, _ in cut]
+    due = [one.due_ms for one in cut]
+    # From 1970 to 10 s after the start, in steps of 2 s.
+    assert [one.pause_cut_ms for one in cut if one.pause_cut_ms] == [START_MS + 10_000 - 600_000]
     assert due == sorted(set(due))
     assert (due[0], due[1]) == (0, 600_000)
     assert due[-1] == 600_000 + 50_000 - 2_000, "then at the pace of the others"
-    assert cut[-1][1] == window.end
+    assert cut[-1].end == window.end
     assert all(late - early == 2_000 for early, late in itertools.pairwise(due[1:]))
-    reached = {due_ms: ends["t"] for due_ms, ends in cut}
+    reached = {one.due_ms: one.end["t"] for one in cut}
     assert reached[600_000 + 20_000]["1"] in range(20, 24)
 
 

@@ -14,7 +14,15 @@ import click
 from headrace.cli.duration import Duration
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say, tell
+from headrace.cli.output import (
+    Cell,
+    duration_text,
+    iso_time,
+    print_json,
+    print_table,
+    say,
+    tell,
+)
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_session import (
@@ -147,6 +155,8 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
                 planned = plan(config, spark=spark)
             if options["dry_run"]:
                 return planned
+            if planned is not None:
+                _say_pauses(planned, "will be")
             total = _size(planned)
             with counting("records", total) as advance:
                 report = run(
@@ -170,6 +180,7 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
             f"{result['written']:,} records written in {result['seconds']:.1f} s,"
             f" {result['chunks']} chunks ({result['job']}: {state})"
         )
+        _say_pauses(result, "were")
         if result["late_seconds_max"] > 5:
             say(f"up to {result['late_seconds_max']:.1f} s behind the speed that was asked for")
     return result
@@ -204,6 +215,15 @@ def _show_plan(plan: dict[str, Any]) -> None:
     tell(f"{plan['read']:,} records would be read, {plan['written']:,} written")
     if plan["seconds_at_speed"] is not None:
         tell(f"it would take {plan['seconds_at_speed']:,.0f} s at this speed")
+    _say_pauses(plan, "would be")
+
+
+def _say_pauses(found: dict[str, Any], verb: str) -> None:
+    """Say that a replay at a speed is not quite that, before and after it."""
+    if count := found.get("pauses_cut"):
+        shorter = duration_text(found["pauses_cut_seconds"])
+        pauses = f"{count:,} pauses between records" if count > 1 else "1 pause between records"
+        say(f"{pauses} {verb} cut short by --pause-max, by {shorter} in all")
 
 
 @click.group()

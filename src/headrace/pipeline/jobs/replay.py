@@ -17,6 +17,7 @@ from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
     CopyReport,
+    Cut,
     check_keeps_order,
     check_repeats,
     digest_of,
@@ -32,7 +33,7 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
-from headrace.pipeline.planning import Offsets, build, larger, offset_of, walk
+from headrace.pipeline.planning import build, larger, offset_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,9 @@ def plan_replay(config: ReplayConfig, *, spark: Any) -> dict[str, Any]:
         "resumed": resumed,
         "read": read_window(spark, config.connection, window).count() if window.size else 0,
         "written": rows.count() if window.size else 0,
-        "seconds_at_speed": None if not cuts else cuts[-1][0] / 1000,
+        "seconds_at_speed": None if not cuts else cuts[-1].due_ms / 1000,
+        "pauses_cut": sum(1 for one in cuts or () if one.pause_cut_ms),
+        "pauses_cut_seconds": sum(one.pause_cut_ms for one in cuts or ()) / 1000,
     }
 
 
@@ -130,7 +133,7 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
     if config.speed is not None:
         speed = config.speed
 
-        def cuts(window: Window) -> list[tuple[int, Offsets]]:
+        def cuts(window: Window) -> list[Cut]:
             records = read_window(spark, config.connection, window)
             return slices(records, window, speed, config.pause_max_ms)
 
@@ -173,8 +176,8 @@ def reshape(config: ReplayConfig, records: Any) -> Any:
 
 def slices(
     records: Any, window: Window, speed: float, pause_max_ms: int = PAUSE_MAX_MS
-) -> list[tuple[int, Offsets]]:
-    """Cut a window by time: (due time in ms from the start, end offsets), in order of time.
+) -> list[Cut]:
+    """Cut a window by time, in order of time.
 
     Raises OptionInvalid for more than `SLICES_MAX` slices.
     """
@@ -205,18 +208,22 @@ def slices(
             f"At this speed the replay takes more than {SLICES_MAX} steps of {STEP_MS} ms. Replay a"
             " shorter range, or faster (--speed)."
         )
-    found: list[tuple[int, Offsets]] = []
+    found: list[Cut] = []
     reached, due_ms, last = window.start, 0, 0
     for row in rows:
-        due_ms += min((int(row["slice"]) - last) * STEP_MS, pause_max_ms)
+        pause_ms = (int(row["slice"]) - last) * STEP_MS
+        cut_ms = max(0, pause_ms - pause_max_ms)
+        due_ms += pause_ms - cut_ms
         last = int(row["slice"])
         reached = larger(reached, build([(row["topic"], row["partition"], row["end"])]))
-        if found and found[-1][0] == due_ms:
-            found.pop()
-        found.append((due_ms, reached))
+        if found and found[-1].due_ms == due_ms:
+            cut_ms += found.pop().pause_cut_ms
+        found.append(Cut(due_ms, reached, cut_ms))
     if found:  # holes at the end of a log belong to the last slice
-        found[-1] = (found[-1][0], larger(found[-1][1], window.end))
+        found[-1] = found[-1]._replace(end=larger(found[-1].end, window.end))
     return [
-        (due, build([(t, p, offset_of(ends, t, p, 0)) for t, p, _ in walk(window.end)]))
-        for due, ends in found
+        one._replace(
+            end=build([(t, p, offset_of(one.end, t, p, 0)) for t, p, _ in walk(window.end)])
+        )
+        for one in found
     ]

@@ -128,14 +128,22 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+class Cut(NamedTuple):
+    """The end of a chunk, and the time, in ms since the copy began, before which it is not written.
+    `pause_cut_ms`: by how much its wait was made shorter than the records' times ask for."""
+
+    due_ms: int
+    end: Offsets
+    pause_cut_ms: int = 0
+
+
 @dataclass(frozen=True)
 class Copy:
     """One job: what it is called, what it does, and how fast.
 
     `rows` makes the rows to write from the records of a chunk, and the note of the first run.
-    `window` is what a first run copies; a restart continues the stored one. `cuts` are the ends of
-    successive chunks, each with the time (in ms since the copy began) before which it is not
-    written; None: chunks of `chunk_records`.
+    `window` is what a first run copies; a restart continues the stored one. `cuts` are successive
+    chunks; None: chunks of `chunk_records`.
     """
 
     connection: Connection
@@ -147,7 +155,7 @@ class Copy:
     to: Connection | None = None
     chunk_records: int = CHUNK_RECORDS
     rate_per_s: float | None = None
-    cuts: Callable[[Window], list[tuple[int, Offsets]]] | None = None
+    cuts: Callable[[Window], list[Cut]] | None = None
     is_repeatable: bool = False
     note: Callable[[], dict[str, Any]] = dict
 
@@ -173,6 +181,8 @@ class CopyReport:
     resumed: bool = False
     is_done: bool = False
     late_ms_max: int = 0
+    pauses_cut: int = 0
+    pauses_cut_ms: int = 0
 
     @property
     def written(self) -> int:
@@ -192,6 +202,8 @@ class CopyReport:
             "resumed": self.resumed,
             "done": self.is_done,
             "late_seconds_max": self.late_ms_max / 1000,
+            "pauses_cut": self.pauses_cut,
+            "pauses_cut_seconds": self.pauses_cut_ms / 1000,
         }
 
 
@@ -229,9 +241,11 @@ def run_copy(
     state, resumed = stored_or_new(copy)
     begun_ns = monotonic_ns()
     report = CopyReport(copy.group, state.window, resumed=resumed)
-    for due_ms, end in _chunks(copy, state):
+    for due_ms, end, pause_cut_ms in _chunks(copy, state):
         if should_stop():
             break
+        report.pauses_cut += pause_cut_ms > 0
+        report.pauses_cut_ms += pause_cut_ms
         _wait_until(begun_ns, due_ms, should_stop)
         state = state._replace(chunk_end=end)
         marks.write(state)
@@ -258,23 +272,23 @@ def run_copy(
     return report
 
 
-def _chunks(copy: Copy, state: JobState) -> Iterator[tuple[int, Offsets]]:
-    """The ends of the chunks to write, each with its due time. A pinned chunk comes first."""
+def _chunks(copy: Copy, state: JobState) -> Iterator[Cut]:
+    """The chunks to write. A pinned chunk comes first."""
     window = state.window
     if total(window.start, state.chunk_end):
-        yield 0, state.chunk_end
+        yield Cut(0, state.chunk_end)
         window = window._replace(start=state.chunk_end)
     if copy.cuts is not None:
-        for due_ms, end in copy.cuts(window):
-            if total(window.start, end):
-                yield due_ms, end
-                window = window._replace(start=end)
+        for cut in copy.cuts(window):
+            if total(window.start, cut.end):
+                yield cut
+                window = window._replace(start=cut.end)
     size = copy.chunk_records
     if copy.rate_per_s:
         size = max(1, min(size, int(copy.rate_per_s * _RATE_CHUNK_S)))
     while window.size:
         end = limited(window.start, window.end, size)
-        yield 0, end
+        yield Cut(0, end)
         window = window._replace(start=end)
 
 
