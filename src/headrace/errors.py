@@ -360,6 +360,11 @@ class BrokerUnreachable(Retriable):
     """Another broker did not answer: it may or may not have carried out the request."""
 
 
+class PeerVersionDiffers(Retriable):
+    """Another broker has another version, and does not know what it is asked: while brokers are
+    upgraded one by one."""
+
+
 class PolicyViolation(Rejected):
     """A broker policy forbids the request."""
 

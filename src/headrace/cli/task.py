@@ -119,7 +119,9 @@ def stop(session: CliSession, /, task_id: str) -> None:
         click.echo(f"{one['kind']} {one['id']} has ended already: {one['state']}")
         return
     after = web.ask("DELETE", path_of(_path(one), one["id"]))
-    click.echo(f"{one['kind']} {one['id']}: {after['state']}")
+    is_ending = after["state"] == RUNNING
+    state = "is being stopped: see headrace task show" if is_ending else after["state"]
+    click.echo(f"{one['kind']} {one['id']}: {state}")
 
 
 def _tasks(web: Web, kind: str | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

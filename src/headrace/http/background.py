@@ -18,7 +18,7 @@ from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.background_tasks import RESULTS_MAX, TaskUnknown, unknown_task
 from headrace.broker.services.owner_calls import checked, split
-from headrace.errors import HeadraceError, Retriable
+from headrace.errors import HeadraceError, PeerVersionDiffers, Retriable
 from headrace.http.event_streams import EventStream, event
 from headrace.http.operations import LIMIT_DEFAULT, PAGE, Call, Json, Operation, integer, text
 from headrace.http.partitions import failed_brokers
@@ -79,7 +79,8 @@ class TaskOperations:
                       self._follow, named | {"from": integer(0, RESULTS_MAX, default=0)},
                       headers={"last-event-id": text(20)}, media_type="text/event-stream"),
             Operation("DELETE", f"{path}/{{task}}", f"cancel{title}",
-                      f"Cancel a {kind}, or remove a finished one.", self._cancel, named),
+                      f"Cancel a {kind}, or remove a finished one; until it ends, it is `running`.",
+                      self._cancel, named),
         ]  # fmt: skip
         self._calls.offer_of_broker(f"{plural(kind)}.list", self._list_here)
         self._calls.offer_of_broker(f"{plural(kind)}.get", self._get_here)
@@ -172,7 +173,8 @@ class TaskOperations:
             found = next(filter(None, answers.values()), None)
         if found is None:
             for error in failed.values():
-                if isinstance(error, Retriable):  # else it is of another version
+                is_older = isinstance(error, PeerVersionDiffers)  # and has no such tasks
+                if isinstance(error, Retriable) and not is_older:
                     raise error
             raise unknown_task(self._kind, task_id)
         task, *results = map(json.loads, found)

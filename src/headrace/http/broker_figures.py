@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
-from headrace.errors import Retriable
+from headrace.errors import PeerVersionDiffers, Retriable
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX
 from headrace.http.problems import shown_text
 from headrace.http.verdict import problem_of
@@ -51,7 +51,7 @@ class ClusterState(NamedTuple):
         for broker, state in sorted({**self.states, here: {"problems": own}}.items()):
             found += [(broker, one) for one in state["problems"]]
         for broker, error in sorted(self.failed.items()):
-            if not isinstance(error, Retriable):
+            if not isinstance(error, Retriable) or isinstance(error, PeerVersionDiffers):
                 continue  # of another version, or it has no HTTP listener
             found.append((broker, problem_of("broker_unreachable", id=broker, cause=str(error))))
         merged: dict[tuple[str, ...], Json] = {}

@@ -7,6 +7,7 @@ keys, so that one that was stolen cannot outlive its revocation. A secret is in 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse
@@ -26,7 +27,7 @@ from headrace.broker.security.api_keys import (
 )
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.authorizer import ResourceType
-from headrace.broker.security.principal import ANONYMOUS, Principal
+from headrace.broker.security.principal import ANONYMOUS, USER, Principal
 from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.errors import CredentialUnknown, Unauthorized
 from headrace.http.acls import PATTERNS, RESOURCES
@@ -97,7 +98,7 @@ class KeyOperations:
 
     async def _list(self, call: Call) -> Json:
         found = [
-            _shown(key)
+            _shown(key, call.view)
             for key in self._services.issuers.keys.all()
             if self._may(call, key.principal, Right.DESCRIBE_TOKENS)
         ]
@@ -117,7 +118,7 @@ class KeyOperations:
         new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules, kind)
         secret, key = await self._services.issuers.keys.create(new)
         self._services.audit.changed(call.session, "createKey", [(str(owner), f" {key.name}")], 0)
-        made = _shown(key) | {"key" if kind == HTTP else "secret": secret}
+        made = _shown(key, call.view) | {"key" if kind == HTTP else "secret": secret}
         return JSONResponse(made, int(CREATED), {"Cache-Control": "no-store"})
 
     async def _revoke(self, call: Call) -> Json:
@@ -130,7 +131,7 @@ class KeyOperations:
         await keys.revoke(key.id)
         name = str(key.principal), f" {key.name}"
         self._services.audit.changed(call.session, "revokeKey", [name], 0)
-        return _shown(key)
+        return _shown(key, call.view)
 
     def _client(self, call: Call) -> Principal:
         """Who asks. Raises Unauthorized for clients that have no keys."""
@@ -164,13 +165,15 @@ def refuse_keys(call: Call, why: str) -> None:
 def _rule(given: Json, view: TenantView) -> ScopeRule:
     kind, pattern_type = RESOURCES[given["resource"]], given.get("pattern", "literal")
     name: str = given["name"]
-    if (kind in OF_TENANTS or view.is_operator) and name != WILDCARD:
+    if view.prefix and kind is ResourceType.USER:  # a tenant's client means its own users
+        name = re.sub(f"^{USER}:", f"{USER}:{view.prefix}", name)
+    elif (kind in OF_TENANTS or view.is_operator) and name != WILDCARD:
         name = view.key(name)
     pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])
 
 
-def _shown(key: ApiKey) -> Json:
+def _shown(key: ApiKey, view: TenantView) -> Json:
     shown: dict[str, Any] = {
         "id": key.id,
         "name": key.name,
@@ -180,14 +183,15 @@ def _shown(key: ApiKey) -> Json:
         "expires_ms": key.expires_ms,
     }
     if key.scope is not None:
-        shown["scope"] = [_shown_rule(rule) for rule in key.scope.rules]
+        shown["scope"] = [_shown_rule(rule, view) for rule in key.scope.rules]
     return shown
 
 
-def _shown_rule(rule: ScopeRule) -> Json:
+def _shown_rule(rule: ScopeRule, view: TenantView) -> Json:
+    name, kind = rule.pattern.name, rule.pattern.kind
     return {
         "operation": rule.operation.name,
-        "resource": rule.pattern.kind.name.lower().replace("_", "-"),
-        "name": rule.pattern.name,
+        "resource": kind.name.lower().replace("_", "-"),
+        "name": view.text(name) if view.prefix and kind is ResourceType.USER else name,
         "pattern": rule.pattern.type.name.lower(),
     }

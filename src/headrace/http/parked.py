@@ -78,14 +78,14 @@ class ParkedOperations:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
         queues, keys = self._services.queues, _keys(call.body)
         answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
-        if not call.is_dry_run:
-            _found, failed = of_partitions(await queues.park(topic, group_id, keys))
-            return answer | {"parked": len(keys)} | failed
         found, failed = of_partitions(await queues.look_at_keys(topic, group_id, keys))
         free = [one for part in found.values() for one in part if one.at_ms == NOT_PARKED]
-        return (
-            answer | {"parked": len({one.key for one in free}), "records": _records(free)} | failed
-        )
+        parked = {*keys} if failed else {one.key for one in free}  # if unknown, all that are named
+        answer["parked"] = len(parked)
+        if call.is_dry_run:
+            return answer | {"records": _records(free)} | failed
+        _found, failed = of_partitions(await queues.park(topic, group_id, keys))
+        return answer | failed
 
     async def _unpark(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]

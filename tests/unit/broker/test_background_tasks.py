@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.broker.services import background_tasks
 from headrace.broker.services.background_tasks import (
     CANCELLED,
     DONE,
     FAILED,
     KEPT_MAX,
     RESULTS_MAX,
+    RUNNING,
     RUNNING_MAX,
     BackgroundTask,
     BackgroundTasks,
@@ -42,7 +44,7 @@ async def _failing(_task: BackgroundTask) -> None:
 
 
 @asynccontextmanager
-async def background_tasks() -> AsyncIterator[BackgroundTasks]:
+async def background_tasks_of() -> AsyncIterator[BackgroundTasks]:
     owner = Tasks()
     try:
         yield BackgroundTasks(owner, SystemClock(), SystemRandomness())
@@ -57,7 +59,7 @@ async def _ended(tasks: BackgroundTasks, task: BackgroundTask) -> BackgroundTask
 
 
 async def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         running = [tasks.start("search", {}, _endless) for _ in range(RUNNING_MAX)]
         with pytest.raises(TooManyTasks):
             tasks.start("search", {}, _endless)
@@ -66,7 +68,7 @@ async def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room(
 
 
 async def test_a_tenant_starts_no_more_than_its_part_of_the_tasks() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         for tenant in ("acme", "beta", "gamma"):
             running = [tasks.start("search", {}, _endless, tenant) for _ in range(RUNNING_MAX // 4)]
             with pytest.raises(TooManyTasks, match="the limit of one tenant"):
@@ -82,7 +84,7 @@ async def test_a_tenant_starts_no_more_than_its_part_of_the_tasks() -> None:
 
 
 async def test_a_tenant_with_many_tasks_loses_its_own_results_and_no_others() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         others = [
             await _ended(tasks, tasks.start("search", {}, _nothing, tenant))
             for tenant in ("", "beta")
@@ -98,7 +100,7 @@ async def test_a_tenant_with_many_tasks_loses_its_own_results_and_no_others() ->
 
 
 async def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         task = tasks.start("search", {}, _endless)
         await asyncio.sleep(0)
         await tasks.cancel("search", task.id)
@@ -109,14 +111,14 @@ async def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> Non
 
 
 async def test_a_task_that_is_cancelled_before_it_began_is_cancelled() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         task = tasks.start("search", {}, _endless)
         assert (await tasks.cancel("search", task.id)).state == CANCELLED
         assert (await _ended(tasks, tasks.start("search", {}, _nothing))).state == DONE
 
 
 async def test_a_failure_is_kept_and_the_oldest_are_forgotten() -> None:
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         failed = await _ended(tasks, tasks.start("search", {}, _failing))
         assert (failed.state, str(failed.error)) == (FAILED, "it cannot be")
         with pytest.raises(TaskUnknown):
@@ -139,7 +141,7 @@ def test_results_are_bounded() -> None:
 async def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled() -> None:
     """Its state is seen before the callback that notes its end has run."""
 
-    async with background_tasks() as tasks:
+    async with background_tasks_of() as tasks:
         task = tasks.start("search", {}, _nothing)
         while task.state != DONE:
             await asyncio.sleep(0)
@@ -147,3 +149,31 @@ async def test_a_task_that_has_just_ended_is_forgotten_and_not_kept_as_cancelled
         assert (await tasks.cancel("search", task.id)).state == DONE
         with pytest.raises(TaskUnknown):
             tasks.get("search", task.id)
+
+
+async def test_who_cancels_what_ends_slowly_is_answered_and_may_ask_again(monkeypatch) -> None:
+    """A redrive ends its process first. Another broker would have given up on this one."""
+    monkeypatch.setattr(background_tasks, "CANCEL_S", 0.01)
+    begun, may_end, ends = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(_task: BackgroundTask) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            ends.append("as it should")
+
+    async with background_tasks_of() as tasks:
+        task = tasks.start("redrive", {}, slow)
+        await begun.wait()
+        for _ in range(2):
+            async with asyncio.timeout(30):
+                found = await tasks.cancel("redrive", task.id)
+            assert (found.state, found.ended_ms) == (RUNNING, -1)
+        may_end.set()
+        assert (await _ended(tasks, task)).state == CANCELLED
+        assert ends == ["as it should"], "the second request did not interrupt its end"
+        assert (await tasks.cancel("redrive", task.id)).state == CANCELLED
+        with pytest.raises(TaskUnknown):
+            tasks.get("redrive", task.id)

@@ -27,7 +27,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import audit, ledger_map
 from headrace.broker.services.reassignments import InMotion, Move
 from headrace.coordination.shares.membership import ShareHeartbeat
-from headrace.errors import RequestInvalid
+from headrace.errors import PeerVersionDiffers
 from headrace.http import operations, overview, topics
 from headrace.http.access import ACCESS, EVERYWHERE
 from headrace.http.keys import KeyOperations
@@ -238,7 +238,7 @@ async def test_groups_are_described_between_brokers_of_which_one_knows_no_assign
 
         async def ask_an_older_one(name: str, group_id: str, *more: object) -> object:
             if more:
-                raise RequestInvalid("a broker's request is malformed")
+                raise PeerVersionDiffers("a broker's request is malformed")
             return await ask(name, group_id)
 
         monkeypatch.setattr(groups, "_ask", ask_an_older_one)
@@ -253,7 +253,7 @@ async def test_a_streams_group_is_described_by_a_broker_that_knows_no_tasks(monk
         async def ask_an_older_one(name: str, *_asked: object) -> object:
             if name == "groups.describe":
                 return "streams", "stable", [("m", "c", "/h", None, None)]
-            raise RequestInvalid(f"there is no operation {name!r}")
+            raise PeerVersionDiffers(f"there is no operation {name!r}")
 
         monkeypatch.setattr(groups, "_ask", ask_an_older_one)
         (member,) = (await groups.describe(GROUP)).members

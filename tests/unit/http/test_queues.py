@@ -87,7 +87,10 @@ async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
     _, dry = await web.ask("POST", f"{path}/park?dry_run=true", body)
     assert (dry["dry_run"], dry["parked"], dry["records"]) == (True, 2, 0), "none is read yet"
     assert "others" not in str(await web.ask("GET", "/v1/groups")), "the group has not begun"
-    status, _ = await web.ask("POST", f"{path}/park", {"keys": ["hot"]})
+    status, parked = await web.ask("POST", f"{path}/park", {"keys": ["hot", "hot"]})
+    assert parked["parked"] == 1
+    _, parked = await web.ask("POST", f"{path}/park", {"keys": ["hot"]})
+    assert parked["parked"] == 0, "it is parked already"
     assert status == 200
     _, dry = await web.ask("POST", f"{path}/park?dry_run=true", body)
     assert (dry["parked"], dry["records"]) == (1, 0), "what is parked already changes nothing"

@@ -84,6 +84,26 @@ async def test_a_tenants_own_user_is_known_by_its_name_in_all_ways_of_logging_in
         assert (status, "the tenant has 1 users" in kept) == (409, True)
 
 
+async def test_a_rule_of_a_key_about_a_user_names_the_tenants_own():
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        services = address.node.services
+        rule = {"operation": "DESCRIBE", "resource": "user", "name": "User:carol"}
+        scope = [rule, rule | {"name": "User:", "pattern": "prefixed"}, rule | {"name": "*"}]
+        for who, own in (("alice", "«acme»"), ("root", "")):
+            header = f"Authorization: {basic(who, KEYS.get(f'«acme»{who}') or KEYS[who])}"
+            new = {"name": "k", "scope": scope}
+            status, made = await ask(address, "POST", "/v1/keys", header, body=new)
+            assert status == 201, made
+            key = services.issuers.keys.get(body_of(made)["id"])
+            assert key is not None
+            assert key.scope is not None
+            names = [one.pattern.name for one in key.scope.rules]
+            assert names == [f"User:{own}carol", f"User:{own}", "*"]
+            assert [one["name"] for one in body_of(made)["scope"]] == ["User:carol", "User:", "*"]
+
+
 async def test_keys_and_sessions_of_own_users_count_where_their_passwords_do():
     config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
     async with served(listener=ACME, **config) as address:

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 RUNNING_MAX: Final = 16
 KEPT_MAX: Final = 64
 """After their end; the oldest of the tenant that has the most is dropped first."""
+CANCEL_S: Final = 2.0
+"""How long who cancels a task waits for its end: less than brokers wait for each other's answers
+(`kafka/peers/client.py`)."""
 RESULTS_MAX: Final = 10_000
 RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
 """For all results of one task, by the sizes it reports."""
@@ -160,14 +163,15 @@ class BackgroundTasks:
         return task
 
     async def cancel(self, kind: str, task_id: str) -> BackgroundTask:
-        """Cancel a running task, or drop a finished one. Raises TaskUnknown."""
+        """Cancel a running task, or drop a finished one; a task that takes longer than CANCEL_S to
+        end is returned as it runs. Raises TaskUnknown."""
         task = self.get(kind, task_id)
         is_over, running = task.state != RUNNING, self._running.get(task_id)
         if running is not None:
-            running.cancel()  # no effect if it has ended
-            while task_id in self._running:
-                await asyncio.wait([running])
-                await asyncio.sleep(0)  # a callback records its end
+            if not running.cancelling():  # a second time would interrupt how it ends
+                running.cancel()  # no effect if it has ended
+            await asyncio.wait([running], timeout=CANCEL_S)
+            await asyncio.sleep(0)  # a callback records its end
         if is_over:
             self._known.pop(task_id, None)
         return task

@@ -333,13 +333,21 @@ def _check_not_fixed(changes: Iterable[str]) -> None:
             )
 
 
+def _how_to_start(setting: BrokerSetting) -> str:
+    """Where a setting is set that is read at the start; the command line takes no secrets."""
+    is_of_all = setting.name in SETTINGS
+    if setting.is_secret:
+        variable = f"{setting.variable}, or with " if is_of_all else ""
+        return f"{variable}{setting.name} in [{setting.section}] of the file of --config"
+    return f"--{setting.option}" if is_of_all else f"--listener-setting {setting.name}=VALUE"
+
+
 def _check(name: str, value: str | None) -> None:
     """Raise ConfigInvalid unless the setting exists, is dynamic, and accepts the value."""
     setting = setting_named(name)
     if not setting.can_change:
-        option = setting.option if name in SETTINGS else f"listener-setting {name}=VALUE"
         raise ConfigInvalid(
             f"{name} cannot be changed while the broker is running: nothing was changed. "
-            f"Restart the broker with --{option}"
+            f"Restart the broker with {_how_to_start(setting)}"
         )
     setting.parse(value, "the request")

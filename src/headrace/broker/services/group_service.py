@@ -23,7 +23,7 @@ from headrace.errors import (
     HeadraceError,
     NotCoordinator,
     NotOwner,
-    RequestInvalid,
+    PeerVersionDiffers,
 )
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.identifiers import OFFSETS_TOPIC
@@ -123,14 +123,14 @@ class GroupService:
         """The group. Raises GroupUnknown."""
         try:
             answer = await self._ask("groups.describe", group_id, True)
-        except RequestInvalid:  # by an older broker, which knows no assignments
+        except PeerVersionDiffers:  # by an older broker, which knows no assignments
             answer = await self._ask("groups.describe", group_id)
         group_type, state, rows = answer
         members = [GroupMember(*one) for one in rows]
         if group_type == STREAMS and members:
             try:
                 tasks = dict(await self._ask("groups.tasks", group_id))
-            except RequestInvalid:  # by an older broker
+            except PeerVersionDiffers:  # by an older broker
                 tasks = {}
             members = [one._replace(tasks=tasks.get(one.member_id, ())) for one in members]
         return GroupState(group_type, state, members)

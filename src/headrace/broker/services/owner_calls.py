@@ -15,7 +15,12 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import errors
-from headrace.errors import BrokerUnreachable, HeadraceError, RequestInvalid
+from headrace.errors import (
+    BrokerUnreachable,
+    HeadraceError,
+    PeerVersionDiffers,
+    RequestInvalid,
+)
 from headrace.records.codec import Record
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ _BYTES: Final = "b64"
 _RECORD: Final = "record"
 _ERROR: Final = "error"
 """The only key of an object that stands for such a value."""
+_OF_0_2: Final = ": all brokers need one version"
+"""How errors of version 0.2 end that say so. Do not change: on the wire."""
 
 
 class OwnerCalls:
@@ -77,7 +84,7 @@ class OwnerCalls:
             numbers,
         )
         return {
-            number: _decoded_or_error(answer) if isinstance(answer, bytes) else answer
+            number: _decoded_or_error(answer) if isinstance(answer, bytes) else _translated(answer)
             for number, answer in answers.items()
         }
 
@@ -148,7 +155,8 @@ class OwnerCalls:
 
     async def carry_out(self, name: str, topic: Topic | None, number: int, body: bytes) -> bytes:
         """The encoded result of an operation on a partition of this broker, or on what it hosts
-        (`topic` None). Raises RequestInvalid, and what the operation raises."""
+        (`topic` None). Raises PeerVersionDiffers, RequestInvalid, and what the operation
+        raises."""
         asked = decoded(body)
         if topic is None:
             of_broker = self._of_broker.get(name)
@@ -158,7 +166,22 @@ class OwnerCalls:
             operation = self._of_partition.get(name)
             if operation is not None:
                 return encoded(await operation(topic, number, asked))
-        raise RequestInvalid(f"there is no operation {name[:50]!r}: all brokers need one version")
+        raise _differs(f"there is no operation {name[:50]!r}")
+
+
+def _differs(what: str) -> PeerVersionDiffers:
+    return PeerVersionDiffers(
+        f"{what}: brokers have different versions; nothing was done there: try again when all of"
+        " them are upgraded"
+    )
+
+
+def _translated(found: Any) -> Any:
+    """The same; for a refusal by a broker of version 0.2, to which another version is a wrong
+    request, one that says so."""
+    if isinstance(found, RequestInvalid) and str(found).endswith(_OF_0_2):
+        return _differs(str(found).removesuffix(_OF_0_2))
+    return found
 
 
 def encoded(value: Any) -> bytes:
@@ -181,7 +204,7 @@ def decoded(data: bytes | HeadraceError) -> Any:
     """What `encoded` was given, with lists for tuples. Raises RequestInvalid, and an error that is
     given instead."""
     if isinstance(data, HeadraceError):
-        raise data
+        raise _translated(data)
     try:
         return json.loads(data, object_hook=_from_text)
     except (ValueError, RecursionError, TypeError) as error:
@@ -220,13 +243,13 @@ def error_named(name: str) -> type[HeadraceError]:
 
 
 def checked(values: Any, *kinds: type | UnionType) -> Any:
-    """The values, if they are of these types. Raises RequestInvalid."""
+    """The values, if they are of these types. Raises PeerVersionDiffers."""
     if (
         not isinstance(values, list | tuple)
         or len(values) != len(kinds)
         or not all(map(isinstance, values, kinds))
     ):
-        raise RequestInvalid("a broker's request is malformed: all brokers need one version")
+        raise _differs("a broker's request is malformed")
     return values
 
 

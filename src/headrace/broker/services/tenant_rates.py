@@ -19,7 +19,7 @@ from headrace.broker.services.tenant_counts import PERIOD_S, TenantCounts
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import RATES, share_of
 from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_MS_MAX, TokenBucket
-from headrace.errors import HeadraceError, RequestInvalid
+from headrace.errors import HeadraceError, PeerVersionDiffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,9 +189,9 @@ class TenantRates:
 
 
 def _decoded(answer: Any) -> Used:
-    """Raises RequestInvalid."""
+    """Raises PeerVersionDiffers."""
     if not isinstance(answer, list):
-        raise RequestInvalid("a broker's answer is malformed: all brokers need one version")
+        raise PeerVersionDiffers("a broker's answer is of another version: try again later")
     found: Used = {}
     for one in answer:
         tenant, key, used = checked(one, str, str, int | float)
