@@ -198,6 +198,7 @@ _CODES: dict[type[HeadraceError], int] = {
     errors.LeaderEpochFenced: FENCED_LEADER_EPOCH,
     errors.LeaderEpochUnknown: UNKNOWN_LEADER_EPOCH,
     errors.BrokerUnreachable: NETWORK_EXCEPTION,
+    errors.PeerVersionDiffers: NETWORK_EXCEPTION,
     errors.PolicyViolation: POLICY_VIOLATION,
     errors.QuotaExceeded: THROTTLING_QUOTA_EXCEEDED,
     # Producers know no quota error. This one they all take for "not stored, send it again".

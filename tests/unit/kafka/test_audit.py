@@ -5,6 +5,7 @@ The requests are made from Kafka's definitions, as those of `test_authorization`
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -157,6 +158,32 @@ async def test_positions_that_no_member_commits_are_one_line_for_each_request(ve
         assert len(lines()) == 1, "of a member"
     assert (line["event"], line["request"]) == ("changed", "OffsetCommit")
     assert (line["resources"], line["failed"]) == (["reset", TOPIC], 98)
+
+
+async def test_positions_that_no_member_commits_in_a_transaction_are_noted_too(lines):
+    async with guarded() as rig:
+        client, topic = NamedClient(rig, ROOT), rig.node.topics.get(TOPIC)
+        asked = {"transactional_id": "txn", "transaction_timeout_ms": 60_000}
+        asked |= {"producer_id": -1, "producer_epoch": -1}
+        found = await client.ask(apis.INIT_PRODUCER_ID, 4, asked)
+        async with asyncio.timeout(60):
+            while int(found.error_code):  # the coordinator is loading
+                found = await client.ask(apis.INIT_PRODUCER_ID, 4, asked)
+        lines.begin()
+        producer = {"transactional_id": "txn", "producer_id": found.producer_id}
+        producer |= {"producer_epoch": found.producer_epoch}
+        for _ in range(2):
+            offsets = commit(topic.id) | producer
+            offsets["generation_id"] = offsets.pop("generation_id_or_member_epoch")
+            answer = await client.ask(apis.TXN_OFFSET_COMMIT, 5, offsets)
+            assert [int(one.error_code) for one in answer.topics[0].partitions] == [0]
+        (line,) = lines()
+        member = commit(topic.id, member="m", generation=1) | producer
+        member["generation_id"] = member.pop("generation_id_or_member_epoch")
+        await client.ask(apis.TXN_OFFSET_COMMIT, 5, member)
+        assert len(lines()) == 1, "of a member"
+    assert (line["event"], line["request"]) == ("changed", "TxnOffsetCommit")
+    assert (line["resources"], "failed" in line) == (["reset", TOPIC], False)
 
 
 async def test_what_is_repeated_is_counted_and_a_flood_of_logins_is_bounded(monkeypatch, lines):

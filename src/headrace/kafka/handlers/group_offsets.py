@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.node import Node
+    from headrace.coordination.groups.commands import TransactionalCommitCommand
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
@@ -36,6 +37,21 @@ def topic_name(node: Node, item: Any, *, has_ids: bool) -> str:
     if topic_id is None:
         raise TopicIdUnknown("the topic id is zero: send a valid topic id")
     return node.services.topics.get_by_id(topic_id).name
+
+
+def note_commit(
+    node: Node,
+    context: Context,
+    command: CommitCommand | TransactionalCommitCommand,
+    failed_count: int,
+) -> None:
+    """Have the audit log tell of offsets that are committed by no member of the group, whatever its
+    id: as tools do that reset a group."""
+    if command.generation >= 0:
+        return
+    resources = [command.group_id, *sorted({one.topic for one in command.offsets})]
+    request = apis.APIS[context.api_key].name
+    node.services.audit.changed_frequently(context.session, request, resources, failed_count)
 
 
 async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
@@ -70,10 +86,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
     reply = await node.services.groups.commit(command)
     for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
-    if request.generation_id_or_member_epoch < 0:  # of no member, whatever its id
-        resources = [request.group_id, *sorted({one.topic for one in offsets})]
-        failed = sum(error is not None for error in errors.values())
-        node.services.audit.changed_frequently(context.session, "OffsetCommit", resources, failed)
+    note_commit(node, context, command, sum(error is not None for error in errors.values()))
     return {
         "topics": [
             {

@@ -17,8 +17,8 @@ from headrace.errors import (
     TransactionUnverified,
 )
 from headrace.kafka import apis
-from headrace.kafka.error_codes import ILLEGAL_GENERATION, code_of
-from headrace.kafka.handlers.group_offsets import topic_name
+from headrace.kafka.error_codes import ILLEGAL_GENERATION, NONE, code_of
+from headrace.kafka.handlers.group_offsets import note_commit, topic_name
 from headrace.kafka.handlers.groups import ensure_offsets_topic
 from headrace.records.identifiers import OFFSETS_TOPIC
 
@@ -83,6 +83,7 @@ async def txn_offset_commit(
     for sent, result in zip(offsets, reply.results, strict=True):
         place = sent.topic_id if has_ids else sent.topic, sent.partition
         codes[place] = _code(result.error, context.version)
+    note_commit(node, context, command, sum(code != NONE for code in codes.values()))
     return {
         "topics": [
             {
