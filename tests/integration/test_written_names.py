@@ -145,7 +145,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     broker.stop()
 
 
-def test_no_command_shows_the_key_of_a_tenants_name(served: str, tmp_path: Path):
+def test_no_command_shows_the_key_of_a_tenants_name(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # where some commands write files
+
     def run(*arguments: str) -> str:
         given = ["--bootstrap", served, "--timeout", "5", *arguments]
         return str(CliRunner().invoke(cli, given, input="v\n").output)
