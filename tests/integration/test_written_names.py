@@ -72,6 +72,7 @@ ARGUMENTS: Final[dict[str, Sequence[str]]] = {
     "user rotate": ["acme/ann", "--generate"],
     "user remove": ["acme/none", "--yes"],
     "key create": ["nightly", "--user", "acme/ann", "--scope", f"READ topic {TOPIC}"],
+    "key revoke": ["0" * 16, "--dry-run"],
     "table enable": [TOPIC],
     "table disable": [TOPIC],
     "consume": [TOPIC, "--from", "earliest", "--count", "1", "--no-follow"],

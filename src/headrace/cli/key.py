@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import NAME, key_in, written_name
-from headrace.cli.output import AS_JSON, confirm, iso_time, print_json, print_table
+from headrace.cli.output import AS_JSON, confirm, iso_time, print_json, print_table, tell
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _SCOPE: Final = re.compile(
     r"([A-Za-z_]+(?:,[A-Za-z_]+)*) (topic|group|transactional-id|cluster|user) (.+)"
 )
+_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
+
+
+def _changing(path: str, *, dry_run: bool) -> str:
+    return f"{path}?dry_run=true" if dry_run else path
 
 
 def _rules(session: CliSession, scopes: tuple[str, ...]) -> list[dict[str, str]]:
@@ -100,12 +105,13 @@ def key() -> None:
 @click.option(
     "--user", type=NAME, metavar="NAME", help="Act as another user: needs CREATE_TOKENS on it."
 )
+@_DRY_RUN
 @AS_JSON
 @HTTP
 @click.pass_obj
 def create(
     session: CliSession, name: str, scopes: tuple[str, ...], expires: str, kind: str,
-    user: str | None, as_json: bool,
+    user: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Create a key, and print it once."""
     body: dict[str, Any] = {"name": name, "lifetime_ms": parse_duration_ms(expires), "kind": kind}
@@ -113,9 +119,12 @@ def create(
         body["user"] = user
     if scopes:
         body["scope"] = _rules(session, scopes)
-    made = Web(session).ask("POST", path_of("keys"), body)
+    made = Web(session).ask("POST", _changing(path_of("keys"), dry_run=dry_run), body)
     if as_json:
         print_json(made)
+        return
+    if dry_run:
+        tell(f"valid: key {name} of {written_name(made['principal'])} ({_scope_text(made)})")
         return
     click.echo(
         f"key {made['id']} of {written_name(made['principal'])} created ({_scope_text(made)})",
@@ -158,10 +167,11 @@ def _found(session: CliSession) -> list[dict[str, Any]]:
 @key.command()
 @click.argument("key_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_DRY_RUN
 @HTTP
 @click.pass_obj
-def revoke(session: CliSession, key_id: str, yes: bool) -> None:
+def revoke(session: CliSession, key_id: str, yes: bool, dry_run: bool) -> None:
     """Revoke a key: requests with it are refused within a second."""
-    confirm(f"Revoke key {key_id}?", is_sure=yes)
-    gone = Web(session).ask("DELETE", path_of("keys", key_id))
-    click.echo(f"key {gone['id']} ({gone['name']}) revoked")
+    confirm(f"Revoke key {key_id}?", is_sure=yes or dry_run)
+    gone = Web(session).ask("DELETE", _changing(path_of("keys", key_id), dry_run=dry_run))
+    tell(f"key {gone['id']} ({gone['name']}) {'would be ' if dry_run else ''}revoked")

@@ -557,8 +557,13 @@ ANSWERS: Final[dict[str, Any]] = {
     "changeQuota": CHANGED_QUOTA,
     "deleteQuota": CHANGED_QUOTA,
     "listKeys": {"keys": [API_KEY], "next_page_token?": TOKEN},
-    "createKey": {**KEY, "key?": "hr_0f1e2d3c4b5a6978_example", "secret?": "example"},
-    "revokeKey": API_KEY,
+    "createKey": {
+        **{"id?" if name == "id" else name: one for name, one in KEY.items()},
+        "key?": "hr_0f1e2d3c4b5a6978_example",
+        "secret?": "example",
+        "dry_run": False,
+    },
+    "revokeKey": {**KEY, "dry_run": False},
     "listUsers": {
         "users": [Part("User", {"user": "alice", "mechanisms": Entries("SCRAM-SHA-256", 4_096)})],
         "next_page_token?": TOKEN,

@@ -34,6 +34,7 @@ from headrace.http.acls import PATTERNS, RESOURCES
 from headrace.http.connection import LOGIN
 from headrace.http.operations import (
     CREATED,
+    DRY_RUN,
     PAGE,
     Call,
     Json,
@@ -91,9 +92,9 @@ class KeyOperations:
                       self._list, PAGE),
             Operation("POST", _PATH, "createKey",
                       "Create an API key. Its secret is in this answer only.",
-                      self._create, body=_BODY, success=CREATED),
+                      self._create, {"dry_run": DRY_RUN}, _BODY, success=CREATED),
             Operation("DELETE", f"{_PATH}/{{id}}", "revokeKey", "Revoke an API key.",
-                      self._revoke, {"id": _ID}),
+                      self._revoke, {"id": _ID, "dry_run": DRY_RUN}),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
@@ -116,9 +117,14 @@ class KeyOperations:
             rules = [_rule(one, call.view) for one in given["scope"]]
         kind = given.get("kind", HTTP)
         new = NewKey(given["name"], owner, given.get("lifetime_ms", LIFETIME_MS), rules, kind)
-        secret, key = await self._services.issuers.keys.create(new)
+        keys = self._services.issuers.keys
+        secret, key = await keys.create(new, is_dry_run=call.is_dry_run)
+        made = _shown(key, call.view) | {"dry_run": call.is_dry_run}
+        if call.is_dry_run:
+            del made["id"]
+            return JSONResponse(made)
         self._services.audit.changed(call.session, "createKey", [(str(owner), f" {key.name}")], 0)
-        made = _shown(key, call.view) | {"key" if kind == HTTP else "secret": secret}
+        made |= {"key" if kind == HTTP else "secret": secret}
         return JSONResponse(made, int(CREATED), {"Cache-Control": "no-store"})
 
     async def _revoke(self, call: Call) -> Json:
@@ -128,10 +134,11 @@ class KeyOperations:
         if key is None or not self._may(call, key.principal, Right.DESCRIBE_TOKENS):
             raise CredentialUnknown("the key does not exist")
         self._require(call, key.principal, "revokeKey")
-        await keys.revoke(key.id)
-        name = str(key.principal), f" {key.name}"
-        self._services.audit.changed(call.session, "revokeKey", [name], 0)
-        return _shown(key, call.view)
+        if not call.is_dry_run:
+            await keys.revoke(key.id)
+            name = str(key.principal), f" {key.name}"
+            self._services.audit.changed(call.session, "revokeKey", [name], 0)
+        return _shown(key, call.view) | {"dry_run": call.is_dry_run}
 
     def _client(self, call: Call) -> Principal:
         """Who asks. Raises Unauthorized for clients that have no keys."""

@@ -124,6 +124,29 @@ async def test_keys_of_others_need_a_right_and_are_not_shown_without():
         assert hidden[1].rpartition("\r\n\r\n")[2] == absent[1].rpartition("\r\n\r\n")[2]
 
 
+async def test_a_dry_run_makes_and_revokes_no_key_and_refuses_what_would_be(monkeypatch):
+    monkeypatch.setattr(api_keys, "KEYS_OF_OWNER_MAX", 1)
+    async with served() as address:
+        keys = address.node.services.issuers.keys
+        path, body = "/v1/keys?dry_run=true", {"name": "nightly", "scope": [READ_ORDERS]}
+        status, answer = await ask(address, "POST", path, ALICE, body=body)
+        shown = json.loads(answer.rpartition("\r\n\r\n")[2])
+        assert (status, shown["dry_run"], shown["name"]) == (200, True, "nightly")
+        assert shown["scope"] == [READ_ORDERS | {"pattern": "literal"}]
+        assert not {"id", "key", "secret"} & {*shown}
+        assert [*keys.all()] == []
+        assert (await ask(address, "POST", path, ALICE, body={"name": "bad\n"}))[0] == 400
+        made = await create(address)
+        assert made["dry_run"] is False
+        status, answer = await ask(address, "POST", path, ALICE, body={"name": "another"})
+        assert (status, "revoke some first" in answer) == (403, True)
+        revoked = f"/v1/keys/{made['id']}?dry_run=true"
+        status, answer = await ask(address, "DELETE", revoked, ALICE)
+        assert (status, '"dry_run":true' in answer) == (200, True)
+        assert keys.is_valid(made["id"])
+        assert (await ask(address, "DELETE", f"/v1/keys/{'0' * 16}?dry_run=true", ALICE))[0] == 404
+
+
 async def test_a_key_ends_with_its_user_and_does_not_come_back():
     async with served() as address:
         made = await create(address)

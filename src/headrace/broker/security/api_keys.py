@@ -162,9 +162,9 @@ class ApiKeys:
             metadata, API_KEYS, clock, TenantShares("API keys", KEYS_MAX), tenants, self._has_ended
         )
 
-    async def create(self, new: NewKey) -> tuple[str, ApiKey]:
+    async def create(self, new: NewKey, *, is_dry_run: bool = False) -> tuple[str, ApiKey]:
         """Create a key; returns it with its secret, which is not kept: of a key for HTTP, the
-        whole key.
+        whole key. A dry run checks that there could be one.
 
         Raises RequestInvalid, PolicyViolation, MetadataUnavailable.
         """
@@ -196,6 +196,9 @@ class ApiKeys:
             scope=None if new.rules is None else [_fact(rule) for rule in new.rules],
             kind=None if is_http else new.kind,
         )
+        if is_dry_run:
+            await self.issued.check_room(fact)
+            return "", _key("", fact)
         await self.issued.issue(id_, fact)
         return f"{PREFIX}{id_}_{secret}" if is_http else secret, _key(id_, fact)
 

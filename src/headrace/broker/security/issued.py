@@ -160,14 +160,18 @@ class IssuedCredentials:
             self._counts = Counter(map(self._tenant, self._facts.values()))
         return self._shares.excess(self._tenant(fact), self._counts)
 
-    async def issue(self, id_: str, fact: IssuedFact) -> None:
-        """Store a new credential. Raises PolicyViolation, MetadataUnavailable."""
+    async def check_room(self, fact: IssuedFact) -> None:
+        """Raise PolicyViolation if there can be no further credential like this."""
         if self._excess(fact):
             await self.sweep()
         if excess := self._excess(fact):
             raise PolicyViolation(
                 f"{excess}; nothing was issued: revoke some, or wait until they expire"
             )
+
+    async def issue(self, id_: str, fact: IssuedFact) -> None:
+        """Store a new credential. Raises PolicyViolation, MetadataUnavailable."""
+        await self.check_room(fact)
         key, value = self.prefix + id_, fact.encode()
         version = await self._metadata.put(key, value, ABSENT)
         self.apply(key, MetadataEntry(key, value, version))

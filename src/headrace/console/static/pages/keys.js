@@ -22,7 +22,7 @@ export function Keys() {
   const state = useData((signal) => { setFurther([]); return get(PATH, { limit: LIMIT }, signal); }, []);
   const more = async (token) => setFurther([...further, await get(PATH, { limit: LIMIT, page_token: token })]);
   const revoke = (key) => start({
-    title: t("Revoke the key"), verb: t("Revoke"), method: "DELETE", path: at("keys", key.id), confirm: key.name,
+    title: t("Revoke the key"), verb: t("Revoke"), method: "DELETE", path: at("keys", key.id), hasDryRun: true, confirm: key.name,
     cli: words("headrace", "key", "revoke", key.id, "--yes"), after: state.again,
     preview: () => html`<p>${t("Requests with this key are refused, on every broker within a second:")} <bdi>${visible(`${key.name} (${key.principal})`, 400)}</bdi></p>`,
   });
@@ -63,7 +63,7 @@ function NewKey({ start, after }) {
     const body = { name: name.value, kind, lifetime_ms: Number(days.value) * DAY_MS,
       ...(user.value && { user: user.value }), ...(scope.length && { scope }) };
     start({
-      title: t("Create a key"), method: "POST", path: PATH, body, after,
+      title: t("Create a key"), method: "POST", path: PATH, body, hasDryRun: true, after,
       cli: words("headrace", "key", "create", body.name, ...scope.map((one) => `--scope=${ruleText(one)}`), `--expires=${days.value}d`,
         ...(kind === "rocketmq" ? ["--for=rocketmq"] : []), ...(user.value ? [`--user=${user.value}`] : [])),
       preview: () => html`<p>${t("Creates a key for {who}, which holds for {n} days and may:", { who: usedBy(kind), n: count(Number(days.value)) })}</p>
