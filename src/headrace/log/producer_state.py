@@ -11,6 +11,7 @@ not durable yet are recorded, so that a failed append of a marker reopens the tr
 
 from __future__ import annotations
 
+from collections import Counter
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -44,6 +45,9 @@ RETRIES_MS: Final = 15_000
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
 """Idle time by the monotonic clock before expiry, if it is not to come earlier: the wall clock may
 be set."""
+SLICE: Final = 2_000
+"""Producers that are looked at without a pause, when all are."""
+COARSE_MS: Final = 8_192
 _COUNT: Final = Struct(">I")
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">iiqq")
@@ -348,37 +352,77 @@ class ProducerState:
             in_order = sorted((first, producer) for producer, first in open_offsets.items())
             self._open = {producer: first for first, producer in in_order if first < end_offset}
 
-    def expire(self, before_ms: int, now_ns: int, grace_ns: int = EXPIRY_GRACE_NS) -> None:
-        """Remove producers last seen before `before_ms`, once this was found `grace_ns` ago.
+    def expire(
+        self, before_ms: int, now_ns: int, grace_ns: int = EXPIRY_GRACE_NS
+    ) -> Iterator[None]:
+        """Remove producers last seen before `before_ms`, once this was found `grace_ns` ago. A
+        step for each SLICE of them, of about a millisecond.
 
         A producer with an open transaction never expires.
         """
-        for producer_id, producer in list(self._producers.items()):
-            if producer.seen_ms >= before_ms or producer_id in self._open:
-                producer.overdue_ns = None
-            elif producer.overdue_ns is None:
-                producer.overdue_ns = now_ns
-            elif now_ns - producer.overdue_ns >= grace_ns:
-                del self._producers[producer_id]
+        for some in self._slices():
+            for producer_id in some:
+                producer = self._producers.get(producer_id)
+                if producer is None:
+                    continue
+                if producer.seen_ms >= before_ms or producer_id in self._open:
+                    producer.overdue_ns = None
+                elif producer.overdue_ns is None:
+                    producer.overdue_ns = now_ns
+                elif now_ns - producer.overdue_ns >= grace_ns:
+                    del self._producers[producer_id]
+            yield
 
-    def drop_idle(self, count: int, safe_offset: int, before_ms: int) -> int:
-        """Drop the longest idle producers of those last seen before `before_ms`, as if expired;
-        returns how many, at most `count`.
+    def drop_idle(self, count: int, safe_offset: int, before_ms: int) -> Iterator[int]:
+        """Drop the longest idle producers of those last seen before `before_ms`, at most `count`,
+        as if expired. A step for each SLICE of them, of about a millisecond: how many it dropped.
 
         Those with an open transaction, or with batches that may be undone, stay: no append below
-        `safe_offset` will be.
+        `safe_offset` will be. Sorting a million takes a second, so the time before which `count`
+        were last seen is found by counting, to some seconds and then exactly.
         """
-        idle = [
-            (producer.seen_ms, producer_id)
-            for producer_id, producer in self._producers.items()
-            if producer.seen_ms < before_ms
-            and producer_id not in self._open
-            and not (producer.batches and producer.batches[-1].base_offset >= safe_offset)
-        ]
-        dropped = sorted(idle)[:count]
-        for _seen_ms, producer_id in dropped:
-            del self._producers[producer_id]
-        return len(dropped)
+        first_ms, end_ms = 0, before_ms
+        left = count
+        for step_ms in (COARSE_MS, 1):
+            counts: Counter[int] = Counter()
+            for some in self._slices():
+                for producer_id in some:
+                    seen_ms = self._idle_since(producer_id, safe_offset)
+                    if first_ms <= seen_ms < end_ms:
+                        counts[seen_ms // step_ms] += 1
+                yield 0
+            for part in sorted(counts):
+                if left < counts[part]:
+                    first_ms, end_ms = part * step_ms, min((part + 1) * step_ms, end_ms)
+                    break
+                left -= counts[part]
+            else:  # all of these
+                first_ms, left = end_ms, 0
+                break
+        for some in self._slices():
+            dropped = 0
+            for producer_id in some:
+                seen_ms = self._idle_since(producer_id, safe_offset)
+                is_last = first_ms <= seen_ms < end_ms
+                if 0 <= seen_ms < first_ms or (is_last and left > 0):
+                    del self._producers[producer_id]
+                    dropped += 1
+                    left -= is_last
+            yield dropped
+
+    def _slices(self) -> Iterator[list[int]]:
+        known = list(self._producers)
+        for at in range(0, len(known), SLICE):
+            yield known[at : at + SLICE]
+
+    def _idle_since(self, producer_id: int, safe_offset: int) -> int:
+        """When it was last seen; -1: it is not known any more, or not idle."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer_id in self._open:
+            return -1
+        if producer.batches and producer.batches[-1].base_offset >= safe_offset:
+            return -1
+        return producer.seen_ms
 
     def encode(self, bytes_max: int = 2**63) -> bytes:
         """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.

@@ -8,6 +8,7 @@ known.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.log.producer_state import EXPIRY_GRACE_NS
@@ -46,7 +47,8 @@ async def enforce(
     if not log.is_loaded or log.failure is not None or log.is_deleted:
         return 0
     grace_ns = min(EXPIRY_GRACE_NS, producer_expiry_ms * 1_000_000)
-    log.producers.expire(now_ms - producer_expiry_ms, now_ns, grace_ns)
+    for _ in log.producers.expire(now_ms - producer_expiry_ms, now_ns, grace_ns):
+        await asyncio.sleep(0)
     log.lifecycle_host.seal_again()
     if not log.config.is_deleted_by_retention:
         return 0

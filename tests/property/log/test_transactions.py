@@ -395,11 +395,12 @@ def _keeps_what_a_failed_marker_aborted() -> tuple[type, str, Callable[..., obje
 
 
 def _lets_open_transactions_expire() -> tuple[type, str, Callable[..., object]]:
-    def expire(self: ProducerState, before_ms: int, _now_ns: int) -> None:
+    def expire(self: ProducerState, before_ms: int, _now_ns: int) -> tuple[()]:
         for number, producer in list(self._producers.items()):
             if producer.seen_ms < before_ms:
                 del self._producers[number]
                 self._open.pop(number, None)
+        return ()
 
     return ProducerState, "expire", expire
 

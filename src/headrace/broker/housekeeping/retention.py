@@ -103,8 +103,9 @@ class Retention:
                     break
                 if log_.is_loaded:
                     count, safe_offset = min(share, excess), log_.high_watermark
-                    excess -= log_.producers.drop_idle(count, safe_offset, before_ms)
-                await asyncio.sleep(0)  # a million producers take a second
+                    for dropped in log_.producers.drop_idle(count, safe_offset, before_ms):
+                        excess -= dropped
+                        await asyncio.sleep(0)
         log.warning(
             "partitions remember %d idempotent producers, more than headrace.producer.ids.max=%d:"
             " the longest idle ones were forgotten; a retry of one of theirs may be stored twice",

@@ -1,0 +1,57 @@
+"""A million producers of a partition are forgotten in slices, between which others have turns."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.kit.records import batch
+
+from headrace.log.producer_state import COARSE_MS, SLICE, ProducerState
+from headrace.records.batch import read_header
+
+COUNT = 3 * SLICE
+
+
+def remembering(seen_ms: list[int]) -> ProducerState:
+    """Producers 0, 1 ..., each last seen at that time."""
+    state = ProducerState()
+    for producer_id, at_ms in enumerate(seen_ms):
+        of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+        state.apply(read_header(batch(b"x", **of)), producer_id, at_ms, 0)
+    return state
+
+
+@pytest.mark.parametrize("spread_ms", [1, 50, COARSE_MS, 40 * COARSE_MS])
+@pytest.mark.parametrize("count", [1, SLICE, COUNT - 7, COUNT, 2 * COUNT])
+def test_the_longest_idle_are_dropped(spread_ms: int, count: int) -> None:
+    rng = Random(spread_ms + count)
+    seen_ms = [1_000_000 + rng.randrange(spread_ms) for _ in range(COUNT)]
+    state = remembering(seen_ms)
+    assert sum(state.drop_idle(count, 2**60, 2**62)) == min(count, COUNT)
+    kept = sorted(seen_ms[number] for number in range(COUNT) if number in state)
+    assert kept == sorted(seen_ms)[count:]
+
+
+def test_no_step_looks_at_more_than_a_slice() -> None:
+    state = remembering([number // 10 for number in range(COUNT)])
+    dropped = list(state.drop_idle(COUNT - 5, 2**60, 2**62))
+    assert max(dropped) <= SLICE
+    assert len(dropped) >= COUNT // SLICE
+    state = remembering([0] * COUNT)
+    left = []
+    for now_ns in (0, 10):
+        for _ in state.expire(1, now_ns, 10):
+            left.append(len(state))
+    assert left == [COUNT] * 3 + [2 * SLICE, SLICE, 0]
+
+
+def test_those_that_are_seen_meanwhile_stay() -> None:
+    state = remembering([0] * COUNT)
+    steps = state.drop_idle(COUNT // 2, 2**60, 2**62)
+    assert next(steps) == 0
+    for producer_id in range(COUNT // 2):
+        of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 1}
+        state.apply(read_header(batch(b"x", **of)), producer_id, 5_000_000, 0)
+    assert sum(steps) <= COUNT // 2
+    assert all(producer_id in state for producer_id in range(COUNT // 2))
