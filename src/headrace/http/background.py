@@ -198,7 +198,7 @@ class TaskOperations:
         last = call.request.headers.get("last-event-id", "")
         first = int(last) if last.isascii() and last.isdigit() else call.query.get("from", 0)
         task, _ = await self._find(call, Right.DESCRIBE)
-        place = self._followers.take(call.tenant)
+        place = self._followers.take(call.holder)
         return EventStream(self._events(task["broker"], int(first), call), place)
 
     async def _events(self, broker: int, first: int, call: Call) -> AsyncIterator[bytes]:

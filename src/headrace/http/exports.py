@@ -14,8 +14,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.security.principal import ANONYMOUS
-from headrace.broker.security.tenant_shares import SharedPlaces
+from headrace.broker.security.tenant_shares import Holder, SharedPlaces
 from headrace.broker.services.search import LOG, SearchBounds
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import DataCorrupt, HeadraceError, StorageUnavailable
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.search import FoundMessage, Page, SearchPosition
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
@@ -79,7 +77,7 @@ class ExportOperations:
         topic, query = self._services.topics.get(call.path["topic"]), call.query
         condition, place = asked_condition(query), asked_start(topic.name, query)
         number, form = query.get("partition"), query.get("format", "ndjson")
-        released = self._take_place(call.session, call.tenant)
+        released = self._take_place(call.holder)
         try:
             first = await self._page(topic, condition, place, number)
         except BaseException:
@@ -125,16 +123,14 @@ class ExportOperations:
                 await quotas.wait_paid(call.session, CONSUMER, throttle_ms)
                 call.check_again()
 
-    def _take_place(self, session: ClientSession, tenant: str) -> Callable[[], None]:
-        """Count an export; returns what ends it. A client is a user, or an address without one.
-        Raises StorageUnavailable."""
-        user = session.principal
-        client = session.client_host if user in {None, ANONYMOUS} else user[:3]
+    def _take_place(self, holder: Holder) -> Callable[[], None]:
+        """Count an export; returns what ends it. Raises StorageUnavailable."""
+        client = holder.user
         if self._running[client] >= OF_A_CLIENT_MAX:
             raise StorageUnavailable(
                 f"{OF_A_CLIENT_MAX} exports of this client are running already: let one end first"
             )
-        released = self._places.take(tenant)
+        released = self._places.take(holder)
         self._running[client] += 1
 
         def ended() -> None:

@@ -20,7 +20,8 @@ from starlette.responses import JSONResponse, Response
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services.fair_shares import FREE, path_of
+from headrace.broker.security.tenant_shares import Holder
+from headrace.broker.services.fair_shares import FREE, path_of, user_of
 from headrace.broker.services.tenant_view import OF_ALL, TenantView, written_view_of
 from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
 from headrace.errors import (
@@ -103,9 +104,9 @@ class Call:
         self.rights.check(self.path, self.body)
 
     @property
-    def tenant(self) -> str:
-        """The tenant of its client."""
-        return tenant_of(self.view.prefix)
+    def holder(self) -> Holder:
+        """For whom the places count that it takes."""
+        return Holder(tenant_of(self.view.prefix), user_of(self.session))
 
     @property
     def waits(self) -> bool:

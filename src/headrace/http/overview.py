@@ -132,7 +132,7 @@ class OverviewOperations:
             self._services.topics.get(name)
         after = call.request.headers.get("last-event-id", call.query.get("after", ""))
         events = self._events(call, name, self._place(after))
-        return EventStream(events, self._streams.take(call.tenant))
+        return EventStream(events, self._streams.take(call.holder))
 
     def _id(self, number: int) -> str:
         """A sample's number is that of one run of the broker, which its first sample names."""

@@ -175,7 +175,7 @@ class RecordOperations:
         isolation = ISOLATION[call.query.get("isolation", "read_committed")]
         numbers = [call.query["partition"]] if "partition" in call.query else None
         # Before anything is waited for: requests come in bursts.
-        released = self._followers.take(call.tenant)
+        released = self._followers.take(call.holder)
         try:
             kind = AT_END if call.query.get("from", "latest") == "latest" else AT_START
             given = call.request.headers.get("last-event-id", call.query.get("after", ""))

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
-from headrace.broker.security.tenant_shares import PLACES_PARTS, TenantShares
+from headrace.broker.security.tenant_shares import PLACES_PARTS, Held, TenantShares
 from headrace.broker.services.background_tasks import RUNNING, TooManyTasks
 from headrace.errors import HeadraceError
 from headrace.http.background import TaskOperations
@@ -81,7 +80,10 @@ class RedriveOperations:
                 f"a redrive of {topic.name} runs already: cancel it, or wait for its end"
             )
         shares = TenantShares("redrives running", RUNNING_MAX, "this broker", PLACES_PARTS)
-        if excess := shares.excess(call.tenant, Counter(task.tenant for task in running)):
+        held = Held()
+        for task in running:
+            held.add(task.holder)
+        if excess := shares.excess_of(call.holder, held):
             raise TooManyTasks(f"{excess}: wait for one to end")
         host, port = self._services.cluster.kafka_address
         arguments = ["-m", "headrace", f"--bootstrap={host}:{port}", "dead", "redrive"]
@@ -110,7 +112,7 @@ class RedriveOperations:
             else:
                 await _while_allowed(call, _follow(task, arguments, environment))
 
-        return self._tasks.start("redrive", body, work, call.tenant)
+        return self._tasks.start("redrive", body, work, call.holder)
 
 
 async def _while_allowed(call: Call, work: Coroutine[Any, Any, None]) -> None:

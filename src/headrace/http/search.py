@@ -162,7 +162,7 @@ class SearchOperations:
                     return
             task.progress |= {"is_complete": not failed, **failed_places(failed)}
 
-        return self._tasks.start("search", body, work, call.tenant)
+        return self._tasks.start("search", body, work, call.holder)
 
     def _size_bytes(self, topic: Topic, number: int | None) -> int | None:
         """What a search has to read at most of the log; None: not known on this broker."""

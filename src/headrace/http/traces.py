@@ -96,7 +96,7 @@ class TraceOperations:
             task.progress = {"records": trace.records}
             task.add(_shown(topic, trace, failed), 0)
 
-        return self._tasks.start("trace", body, work, call.tenant)
+        return self._tasks.start("trace", body, work, call.holder)
 
 
 def _shown(topic: Topic, trace: Trace, failed: Mapping[int, HeadraceError]) -> Json:

@@ -464,11 +464,10 @@ def let_tenants_store_without_end(patch: Patch) -> None:
 
 
 def give_places_to_whoever_comes_first(patch: Patch) -> None:
-    from headrace.broker.security.tenant_shares import SharedPlaces
-    from headrace.records.tenant_names import DEFAULT
+    from headrace.broker.security.tenant_shares import NO_HOLDER, SharedPlaces
 
     take = SharedPlaces.take
-    patch(SharedPlaces, "take", lambda self, _tenant: take(self, DEFAULT))
+    patch(SharedPlaces, "take", lambda self, _holder: take(self, NO_HOLDER))
 
 
 def parse_requests_leniently(patch: Patch) -> None:

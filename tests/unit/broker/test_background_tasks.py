@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.broker.security.tenant_shares import Holder
 from headrace.broker.services import background_tasks
 from headrace.broker.services.background_tasks import (
     CANCELLED,
@@ -70,33 +71,58 @@ async def test_the_number_of_running_tasks_is_bounded_and_cancelling_makes_room(
 async def test_a_tenant_starts_no_more_than_its_part_of_the_tasks() -> None:
     async with background_tasks_of() as tasks:
         for tenant in ("acme", "beta", "gamma"):
-            running = [tasks.start("search", {}, _endless, tenant) for _ in range(RUNNING_MAX // 4)]
+            running = [
+                tasks.start("search", {}, _endless, Holder(tenant)) for _ in range(RUNNING_MAX // 4)
+            ]
             with pytest.raises(TooManyTasks, match="the limit of one tenant"):
-                tasks.start("search", {}, _endless, tenant)
+                tasks.start("search", {}, _endless, Holder(tenant))
         with pytest.raises(TooManyTasks, match="all tenants together"):
-            tasks.start("search", {}, _endless, "delta")
+            tasks.start("search", {}, _endless, Holder("delta"))
         for _ in range(RUNNING_MAX // 4):
             tasks.start("search", {}, _endless)  # of operators
         with pytest.raises(TooManyTasks, match="this broker"):
             tasks.start("search", {}, _endless)
         await tasks.cancel("search", running[0].id)
-        assert (await _ended(tasks, tasks.start("search", {}, _nothing, "gamma"))).state == DONE
+        assert (
+            await _ended(tasks, tasks.start("search", {}, _nothing, Holder("gamma")))
+        ).state == DONE
 
 
 async def test_a_tenant_with_many_tasks_loses_its_own_results_and_no_others() -> None:
     async with background_tasks_of() as tasks:
         others = [
-            await _ended(tasks, tasks.start("search", {}, _nothing, tenant))
+            await _ended(tasks, tasks.start("search", {}, _nothing, Holder(tenant)))
             for tenant in ("", "beta")
         ]
-        first = await _ended(tasks, tasks.start("search", {}, _nothing, "acme"))
+        first = await _ended(tasks, tasks.start("search", {}, _nothing, Holder("acme")))
         for _ in range(KEPT_MAX):
-            await _ended(tasks, tasks.start("search", {}, _nothing, "acme"))
+            await _ended(tasks, tasks.start("search", {}, _nothing, Holder("acme")))
         for one in others:
             assert tasks.get("search", one.id) is one
         with pytest.raises(TaskUnknown):
             tasks.get("search", first.id)
         assert len(tasks.list("search")) == KEPT_MAX
+
+
+async def test_a_user_with_many_tasks_loses_its_own_results_and_no_others() -> None:
+    async with background_tasks_of() as tasks:
+        quiet, noisy = Holder("", "User:quiet"), Holder("", "User:noisy")
+        kept = [await _ended(tasks, tasks.start("search", {}, _nothing, quiet)) for _ in range(2)]
+        for _ in range(KEPT_MAX + 5):
+            await _ended(tasks, tasks.start("search", {}, _nothing, noisy))
+        assert [tasks.get("search", one.id) for one in kept] == kept
+        assert len(tasks.list("search")) == KEPT_MAX
+
+
+async def test_a_user_starts_no_more_than_twice_as_many_tasks_as_are_left() -> None:
+    async with background_tasks_of() as tasks:
+        noisy, quiet = Holder("", "User:noisy"), Holder("", "User:quiet")
+        for _ in range(11):
+            tasks.start("search", {}, _endless, noisy)
+        with pytest.raises(TooManyTasks, match="the user has 11 tasks running"):
+            tasks.start("search", {}, _endless, noisy)
+        for _ in range(3):
+            tasks.start("search", {}, _endless, quiet)
 
 
 async def test_a_cancelled_task_is_kept_until_it_is_cancelled_once_more() -> None:

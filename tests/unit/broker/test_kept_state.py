@@ -12,6 +12,9 @@ from tests.waiting import until
 
 import headrace.broker.node as node_module
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators.kept_state import SLICE, Kept
+from headrace.broker.coordinators.transaction_coordinator import IDLE_MS_MIN
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -22,8 +25,13 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
 )
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
-from headrace.coordination.transactions.commands import InitProducerIdCommand
-from headrace.errors import GroupFull, HeadraceError, PolicyViolation
+from headrace.coordination.transactions.commands import AddPartitionsCommand, InitProducerIdCommand
+from headrace.errors import (
+    GroupFull,
+    HeadraceError,
+    PolicyViolation,
+    ProducerIdMappingInvalid,
+)
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -60,17 +68,35 @@ async def prepared(rig: BrokerHarness) -> Node:
     return rig.node
 
 
-async def commit(node: Node, group_id: str) -> HeadraceError | None:
+async def commit(node: Node, group_id: str, user: str = NOBODY) -> HeadraceError | None:
     command = CommitCommand(group_id, -1, "", None, [OffsetToCommit("t", 0, 1)])
-    return (await node.groups.submit(command)).results[0].error
+    return (await node.groups.submit(command, user)).results[0].error
 
 
 async def join(
-    node: Node, group_id: str, size: int, member_id: str = "", instance_id: str | None = None
+    node: Node,
+    group_id: str,
+    size: int,
+    member_id: str = "",
+    instance_id: str | None = None,
+    user: str = NOBODY,
 ):
     described = [("range", b"x" * size)]
     ids = group_id, member_id, instance_id, "client"
-    return await node.groups.submit(JoinCommand(*ids, "/h", 10_000, 20_000, "consumer", described))
+    command = JoinCommand(*ids, "/h", 10_000, 20_000, "consumer", described)
+    return await node.groups.submit(command, user)
+
+
+async def begin(node: Node, transactional_id: str, user: str = NOBODY) -> HeadraceError | None:
+    command = InitProducerIdCommand(transactional_id, 60_000)
+    return (await node.transactions.submit(command, user)).error
+
+
+NOISY, QUIET = "User:noisy", "User:quiet"
+
+
+def kept_ids(node: Node):
+    return node.transactions.shards.machine_of("").transactions
 
 
 def members_of(node: Node, group_id: str):
@@ -89,6 +115,49 @@ async def test_groups_beyond_the_bound_are_refused_and_those_that_exist_go_on():
         await node.groups.submit_each(DeleteGroupsCommand(["g0"]))
         rig.clock.ahead_ms += 1_001
         assert await commit(node, "g9") is None
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_user_that_makes_groups_without_end_leaves_room_for_others(is_commit: bool):
+    async def make(name: str, user: str) -> HeadraceError | None:
+        if is_commit:
+            return await commit(node, name, user)
+        return (await join(node, name, 1, "", None, user)).error
+
+    async with broker(config(groups_max=30)) as rig:
+        node = await prepared(rig)
+        assert await commit(node, "before") is None
+        errors = [await make(f"noisy{number}", NOISY) for number in range(60)]
+        assert sum(error is None for error in errors) == 20
+        assert isinstance(errors[-1], PolicyViolation)
+        assert "the user has 20 groups" in str(errors[-1])
+        assert [await make(f"quiet{number}", QUIET) for number in range(5)] == [None] * 5
+        if is_commit:
+            assert await commit(node, "noisy3", NOISY) is None, "what is there goes on"
+            await node.groups.submit_each(DeleteGroupsCommand([f"noisy{n}" for n in range(10)]))
+            rig.clock.ahead_ms += 1_001
+            assert await make("more", NOISY) is None
+
+
+async def test_groups_of_a_tenant_have_a_part_of_the_bound():
+    async with broker(config(groups_max=40)) as rig:
+        node = await prepared(rig)
+        errors = [
+            await commit(node, f"«acme»{number}", f"User:{number % 5}") for number in range(40)
+        ]
+        assert sum(error is None for error in errors) <= 10
+        assert [await commit(node, f"g{number}", QUIET) for number in range(10)] == [None] * 10
+
+
+async def test_a_user_whose_members_say_much_leaves_room_for_others():
+    async with broker(config(members_bytes_max=60_000)) as rig:
+        node = await prepared(rig)
+        errors = [(await join(node, f"g{n}", 4_000, "", None, NOISY)).error for n in range(20)]
+        assert 6 <= sum(error is None for error in errors) <= 8
+        assert isinstance(errors[-1], GroupFull)
+        assert (await join(node, "h", 6_000, "", None, QUIET)).error is None
+        first = await join(node, "g0", 4_000, next(iter(members_of(node, "g0"))), None, NOISY)
+        assert first.error is None, "a known member says as much as before"
 
 
 async def test_what_members_say_is_bounded_and_members_stay():
@@ -183,14 +252,56 @@ async def test_transactional_ids_beyond_the_bound_are_refused_and_those_that_exi
     async with broker(config(transactional_ids_max=3)) as rig:
         node = await prepared(rig)
 
-        async def begin(name: str) -> HeadraceError | None:
-            return (await node.transactions.submit(InitProducerIdCommand(name, 60_000))).error
-
-        errors = [await begin(f"t{number}") for number in range(5)]
+        errors = [await begin(node, f"t{number}") for number in range(5)]
         assert [error is None for error in errors] == [True] * 3 + [False] * 2
         assert isinstance(errors[-1], PolicyViolation)
         assert "headrace.transactional.ids.max" in str(errors[-1])
-        assert [await begin(f"t{number}") for number in range(3)] == [None] * 3
+        assert [await begin(node, f"t{number}") for number in range(3)] == [None] * 3
+
+
+async def test_a_user_with_many_transactional_ids_loses_its_own_idle_ones():
+    async with broker(config(transactional_ids_max=30)) as rig:
+        node = await prepared(rig)
+        assert await begin(node, "quiet0", QUIET) is None
+        errors = [await begin(node, f"noisy{number}", NOISY) for number in range(30)]
+        assert [error is None for error in errors] == [True] * 20 + [False] * 10
+        assert "the user has 20 transactional ids" in str(errors[-1])
+        opened = AddPartitionsCommand("noisy0", 2, 0, frozenset({("t", 0)}))
+        stored = kept_ids(node)["noisy0"]
+        opened.producer_id, opened.producer_epoch = stored.producer_id, stored.producer_epoch
+        assert (await node.transactions.submit(opened)).error is None
+        rig.clock.ahead_ms += IDLE_MS_MIN - 60_000
+        assert await begin(node, "noisy1", NOISY) is None, "it is in use"
+        rig.clock.ahead_ms += 61_000
+        assert await begin(node, "new", NOISY) is None
+        ids = kept_ids(node)
+        assert {"quiet0", "noisy1", "new"} <= ids.keys(), "of another user, used, or new"
+        assert "noisy2" not in ids
+        last = kept_ids(node)["noisy0"]
+        assert last.producer_id == stored.producer_id, "it was in a transaction until it timed out"
+
+
+async def test_a_producer_whose_idle_id_gave_way_writes_nothing_more():
+    async def refuses(producer_id: int) -> None:
+        """Partitions ask this before they accept a record of a transaction, or its offsets."""
+        partitions = frozenset({("t", 0)})
+        for is_verify_only in (False, True):
+            command = AddPartitionsCommand("zombie", producer_id, 0, partitions, is_verify_only)
+            error = (await node.transactions.submit(command)).error
+            assert isinstance(error, ProducerIdMappingInvalid)
+
+    async with broker(config(transactional_ids_max=3)) as rig:
+        node = await prepared(rig)
+        assert await begin(node, "zombie", NOISY) is None
+        zombie = kept_ids(node)["zombie"]
+        assert await begin(node, "b", NOISY) is None
+        rig.clock.ahead_ms += IDLE_MS_MIN + 1_000
+        assert await begin(node, "c", NOISY) is None
+        assert "zombie" not in kept_ids(node)
+        await refuses(zombie.producer_id)
+        assert await begin(node, "zombie", NOISY) is None
+        assert kept_ids(node)["zombie"].producer_id != zombie.producer_id
+        await refuses(zombie.producer_id)
 
 
 async def test_the_longest_idle_producers_are_forgotten_beyond_the_bound():
@@ -279,3 +390,23 @@ def test_a_week_of_transactional_ids_that_are_used_once_fits_in_one_broker():
     config = BrokerConfig()
     checkpoints = config.transactional_id_expiration_ms // 10_000
     assert config.transactional_ids_max >= 8 * checkpoints
+
+
+async def test_what_is_added_while_all_is_counted_counts_and_others_have_their_turns():
+    ids, bound, now_ns = dict.fromkeys(map(str, range(3 * SLICE))), 10 * SLICE, [0]
+    kept = Kept("ids", lambda: bound, lambda: [ids], lambda: now_ns[0])
+    assert not await kept.take("first", NOISY)
+    ids["first"] = None
+    bound = 3 * SLICE + 10  # which has to be counted
+    counting = asyncio.create_task(kept.take("second", NOISY))
+    await asyncio.sleep(0)
+    kept.note("meanwhile", QUIET)
+    ids["meanwhile"] = None
+    turns = 0
+    while not counting.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 3
+    assert not await counting
+    assert [kept.maker(one) for one in ("first", "second", "meanwhile")] == [NOISY, NOISY, QUIET]
+    assert [not await kept.take(f"n{n}", NOISY) for n in range(6)] == [True] * 5 + [False]

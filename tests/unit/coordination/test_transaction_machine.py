@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.coordination.machine_rig import TransactionHarness, producer_of
 
-from headrace.coordination.transactions.commands import ListTransactionsCommand
+from headrace.coordination.transactions.commands import (
+    ListTransactionsCommand,
+    RemoveIdleCommand,
+)
 from headrace.coordination.transactions.config import TransactionConfig
 from headrace.errors import (
     ConcurrentTransactions,
@@ -334,6 +337,22 @@ class TestExpiration:
         rig.end(producer)
         rig.advance(50_000)
         assert rig.state() == "PrepareCommit"
+
+    def test_only_idle_ids_give_way_and_survive_no_reload(self):
+        rig = TransactionHarness(self.CONFIG)
+        used = ("open", "prepared", "idle", "other")
+        producers = {name: producer_of(rig.init(name)) for name in used}
+        for name in ("open", "prepared"):
+            rig.add(producers[name], 0, name=name)
+        rig.end(producers["prepared"], name="prepared")
+        begun_ms = rig.now_ms
+        rig.advance(5)
+        rig.init("late")
+        rig.send(RemoveIdleCommand(["open", "prepared", "idle", "late", "unknown"], begun_ms))
+        assert sorted(rig.machine.transactions) == ["late", "open", "other", "prepared"]
+        assert isinstance(rig.add(producers["idle"], 0, name="idle"), ProducerIdMappingInvalid)
+        rig.crash()
+        assert sorted(rig.machine.transactions) == ["late", "open", "other", "prepared"]
 
     def test_a_large_expiry_goes_in_steps(self):
         config = TransactionConfig(

@@ -26,7 +26,7 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import ANONYMOUS, Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import OF_TENANTS
-from headrace.broker.security.tenant_shares import PLACES_PARTS
+from headrace.broker.security.tenant_shares import PLACES_PARTS, USER_FACTOR
 from headrace.broker.services import fair_shares
 from headrace.broker.services.fair_shares import ALONE
 from headrace.broker.services.tenant_view import TenantView
@@ -330,12 +330,14 @@ async def test_a_tenants_stream_has_its_topic_and_nothing_of_the_cluster(monkeyp
 async def test_a_tenant_leaves_other_tenants_places_for_streams(path, monkeypatch):
     async with filled(monkeypatch, tenants=TENANTS) as web:
         web.principal = "alice"
-        streams = [Stream(web, path) for _ in range(FOLLOWERS_MAX // PLACES_PARTS)]
+        part = FOLLOWERS_MAX // PLACES_PARTS
+        of_one = 1 + part * USER_FACTOR // (1 + USER_FACTOR)  # of its users
+        streams = [Stream(web, path) for _ in range(of_one)]
         for one in streams:
             await one.begun.wait()
         status, answer = await web.ask("GET", path)
         assert (status, answer["retriable"]) == (503, True)
-        assert "of one tenant" in answer["detail"]
+        assert f"the user has {of_one} clients that follow" in answer["detail"]
         web.principal = "carol"
         await web.ask("POST", "/v1/topics", {"name": TOPIC})
         other = Stream(web, path)

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
 from headrace.broker.coordinators.kept_state import (
     RESERVE_PART,
+    Kept,
     MemberRequest,
     Room,
+    count_members,
     kept_before,
-    kept_of_all,
     said,
 )
+from headrace.broker.security.tenant_shares import NOBODY, Holder
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -72,9 +74,10 @@ from headrace.errors import (
     RegularExpressionInvalid,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from uuid import UUID
 
     from headrace.broker.coordinators.group_config import (
@@ -163,8 +166,6 @@ class CommandOfGroups(Command[GroupsReply[OfGroup]], Protocol[OfGroup]):
 Reply = TypeVar("Reply")
 GROUP_ID_LENGTH_MAX = 8_000
 """Characters; 4 bytes each at most, so that the id fits the int16 length of a stored string."""
-COMMITS_AT_ONCE: Final = 1_000
-"""For which room is taken in advance; nearer to the bound each is checked."""
 _CREATING = (
     JoinCommand,
     ConsumerHeartbeatCommand,
@@ -213,62 +214,64 @@ class GroupCoordinator:
         self._streams = None if consumers is None else consumers.streams
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
-        self._commits_unchecked = 0
-        """Up to this total there is room for the groups that commits create."""
         self._check_new = check_new
-        self._groups: Room | None = None
+        self._groups: Kept | None = None
         self._members: Room | None = None
         self._known_members: Room | None = None
         if bounds is not None:
-            self._groups = Room(lambda: bounds.groups_max, self._count, clock.now_ns)
-            self._members = self._room_of_members(bounds, RESERVE_PART, clock)
-            self._known_members = self._room_of_members(bounds, RESERVE_PART + 1, clock)
+            self._groups = Kept("groups", lambda: bounds.groups_max, self._kept_ids, clock.now_ns)
+            self._members = self._room_of_members(self._groups, bounds, RESERVE_PART, clock)
+            self._known_members = self._room_of_members(
+                self._groups, bounds, RESERVE_PART + 1, clock
+            )
 
-    def _room_of_members(self, bounds: GroupBounds, parts: int, clock: Clock) -> Room:
+    def _room_of_members(self, groups: Kept, bounds: GroupBounds, parts: int, clock: Clock) -> Room:
         return Room(
+            "bytes of members",
             lambda: bounds.members_bytes_max * parts // RESERVE_PART,
-            lambda: kept_of_all(self.shards.machines()),
+            lambda held: count_members(self.shards.machines(), groups.maker, held),
             clock.now_ns,
         )
 
-    def _count(self) -> int:
-        machines = self.shards.machines()
-        return sum(len(one.groups) for one in machines if isinstance(one, GroupMachine))
+    def _kept_ids(self) -> Iterator[Collection[str]]:
+        for machine in self.shards.machines():
+            if isinstance(machine, GroupMachine):
+                yield machine.groups
 
-    def _check_group(self, group_id: str) -> None:
+    async def _check_group(self, group_id: str, user: str) -> None:
         """Raise PolicyViolation for a new group if there is no room for it."""
-        if self._groups is None or self._groups.take():
+        groups = self._groups
+        if groups is None or groups.knows(group_id):
             return
         machine = self.shards.machine_of(group_id)
-        if isinstance(machine, GroupMachine) and group_id not in machine.groups:
+        if not isinstance(machine, GroupMachine):
+            return  # it is not loaded
+        if group_id in machine.groups:
+            groups.note(group_id)
+        elif excess := await groups.take(group_id, user):
             raise PolicyViolation(
-                "this broker coordinates as many groups as headrace.groups.max lets it: nothing was"
-                " changed; delete groups, let their offsets expire, or raise the setting"
+                f"{excess} (headrace.groups.max): nothing was changed; delete groups, let their"
+                " offsets expire, or raise the setting"
             )
 
-    def _check_commit(self, group_id: str) -> None:
-        """As `_check_group`, for many commits at once: they are checked by one comparison."""
-        if self._groups is not None and self._groups.take(COMMITS_AT_ONCE):
-            self._commits_unchecked = self._commits_total + COMMITS_AT_ONCE
-        else:
-            self._check_group(group_id)
-
-    def _check_member(self, command: MemberRequest) -> None:
-        """Raise GroupFull if there is no room for what a member adds."""
+    async def _check_member(self, command: MemberRequest, user: str) -> None:
+        """Raise GroupFull if there is no room for what a member adds. It counts for who has made
+        the group."""
         size = said(command)
-        if self._members is None or self._known_members is None or not size:
+        if self._groups is None or self._members is None or self._known_members is None or not size:
             return
-        if self._members.take(size):
+        maker = self._groups.maker(command.group_id) or user
+        excess = await self._members.take(Holder(tenant_of(command.group_id), maker), size)
+        if not excess:
             return
         machine = self.shards.machine_of(command.group_id)
         if not isinstance(machine, GroupMachine):
             return  # it is not loaded, and holds nothing
         group = machine.groups.get(command.group_id)
         kept = 0 if group is None else kept_before(group, command)
-        if size > kept and not (kept and self._known_members.take(size - kept)):
+        if size > kept and (not kept or await self._known_members.take(amount=size - kept)):
             raise GroupFull(
-                "this broker keeps as much of the members of groups as"
-                " headrace.group.members.max.bytes lets it: nothing was changed; try again when"
+                f"{excess} (headrace.group.members.max.bytes): nothing was changed; try again when"
                 " members have left, or raise the setting"
             )
 
@@ -278,12 +281,13 @@ class GroupCoordinator:
 
     # --- commands ----------------------------------------------------------------------------
 
-    async def submit(self, command: CommandOfGroup[Reply]) -> Reply:
-        """The reply to a command on one group, once what it decides is durable. A heartbeat of a
+    async def submit(self, command: CommandOfGroup[Reply], user: str = NOBODY) -> Reply:
+        """The reply to a command on one group, once what it decides is durable. A new group counts
+        for `user`. A heartbeat of a
         streams group also starts the creation of missing internal topics; fetched offsets of
         deleted topics are omitted and dropped."""
         try:
-            await self._prepare(command)
+            await self._prepare(command, user)
             self._check_id(command.group_id, command)
             if self._check_new is not None and isinstance(command, _CREATING):
                 machine = self.shards.machine_of(command.group_id)
@@ -312,31 +316,30 @@ class GroupCoordinator:
             results.update(zip(ids, reply.groups, strict=True))
         return [results[group_id] for group_id in command.group_ids]
 
-    async def _prepare(self, command: object) -> None:
+    async def _prepare(self, command: object, user: str = NOBODY) -> None:
         """Set the fields that the host knows. Raises the error that refuses the command."""
         match command:
             case CommitCommand() | TransactionalCommitCommand():
                 self._commits_total += 1
-                if self._commits_total > self._commits_unchecked:
-                    self._check_commit(command.group_id)
+                await self._check_group(command.group_id, user)
                 if self._topics is not None:
                     command.topic_ids = self._topics.ids
             case JoinCommand():
                 self._check_is_no_share_group(command, InconsistentProtocol)
-                self._check_group(command.group_id)
-                self._check_member(command)
+                await self._check_group(command.group_id, user)
+                await self._check_member(command, user)
                 command.fresh_id = str(self._randomness.uuid())
                 command.topics = self._view
             case ConsumerHeartbeatCommand():
                 if command.member_epoch == JOIN_EPOCH:
-                    self._check_group(command.group_id)
-                self._check_member(command)
+                    await self._check_group(command.group_id, user)
+                await self._check_member(command, user)
                 await self._prepare_consumer_heartbeat(command)
             case StreamsHeartbeatCommand():
                 if command.member_epoch == JOIN_EPOCH:
                     self._check_is_no_share_group(command, GroupUnknown)
-                    self._check_group(command.group_id)
-                    self._check_member(command)
+                    await self._check_group(command.group_id, user)
+                    await self._check_member(command, user)
                 command.topics = self._view
                 if self._streams is not None:
                     (
@@ -353,7 +356,7 @@ class GroupCoordinator:
             ):
                 command.topics = self._view
                 if isinstance(command, SyncCommand):
-                    self._check_member(command)
+                    await self._check_member(command, user)
             case _:
                 pass
 

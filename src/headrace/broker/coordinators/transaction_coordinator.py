@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
-from headrace.broker.coordinators.kept_state import Room
+from headrace.broker.coordinators.kept_state import Kept
 from headrace.broker.coordinators.topic_patterns import matching_names
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.coordination.kit.host_commands import LoadedCommand, TickCommand
 from headrace.coordination.kit.machine import Command, Reply_co
 from headrace.coordination.transactions.commands import (
@@ -24,6 +26,7 @@ from headrace.coordination.transactions.commands import (
     ListTransactionsCommand,
     ListTransactionsReply,
     ProducerReply,
+    RemoveIdleCommand,
     TransactionCommand,
     TransactionReply,
 )
@@ -31,6 +34,7 @@ from headrace.coordination.transactions.config import TransactionConfig
 from headrace.coordination.transactions.transaction_machine import (
     TransactionMachine,
     TransactionRecord,
+    is_idle,
 )
 from headrace.errors import (
     ConcurrentTransactions,
@@ -40,9 +44,10 @@ from headrace.errors import (
     RequestInvalid,
 )
 from headrace.records.identifiers import TRANSACTIONS_TOPIC
+from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
 
     from headrace.broker.coordinators.marker_sender import MarkerSender
     from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -56,6 +61,12 @@ TRANSACTIONAL_ID_LENGTH_MAX = 8_000
 
 log = logging.getLogger(__name__)
 
+IDLE_MS_MIN = 3_600_000
+"""Clients that write a transaction now and then write one in this time."""
+REMOVED_AT_ONCE = 1_000
+SLICE = 2_000
+"""Ids that are looked at without a pause, when all are: a millisecond."""
+FUTILE_NS = 10_000_000_000
 COMPLETION_WAIT_S = 0.127
 """How long a request waits in all."""
 COMPLETION_LOOK_S = 0.001
@@ -103,24 +114,75 @@ class TransactionCoordinator:
             self._perform,
         )
 
-        self._room = None if ids_max is None else Room(ids_max, self._count, clock.now_ns)
-
-    def _count(self) -> int:
-        machines = self.shards.machines()
-        return sum(len(one.transactions) for one in machines if isinstance(one, TransactionMachine))
-
-    def _check_room(self, transactional_id: str) -> None:
-        """Raise PolicyViolation for a new id if there is no room for it."""
-        machine = self.shards.machine_of(transactional_id)
-        is_known = isinstance(machine, TransactionMachine) and (
-            transactional_id in machine.transactions
+        self._kept = (
+            None
+            if ids_max is None
+            else Kept("transactional ids", ids_max, self._kept_ids, clock.now_ns)
         )
-        if self._room is not None and not is_known and not self._room.take():
+        self._clock = clock
+        self._removing = FairLock(1, Hold.LONG)
+        self._futile: dict[str, int] = {}
+        """Users of whose ids none was idle, and until when it is not looked again."""
+
+    def _machines(self) -> Iterator[TransactionMachine]:
+        for machine in self.shards.machines():
+            if isinstance(machine, TransactionMachine):
+                yield machine
+
+    def _kept_ids(self) -> Iterator[Collection[str]]:
+        return (machine.transactions for machine in self._machines())
+
+    async def _check_room(self, transactional_id: str, user: str) -> None:
+        """Raise PolicyViolation for a new id if there is no room for it. A user that has its share
+        loses ids that it has not used for long, as it would later."""
+        kept = self._kept
+        machine = self.shards.machine_of(transactional_id)
+        if kept is None or (
+            isinstance(machine, TransactionMachine) and transactional_id in machine.transactions
+        ):
+            return
+        excess = await kept.take(transactional_id, user)
+        if not excess:
+            return
+        async with self._removing:
+            excess = await kept.take(transactional_id, user)  # another may have made room
+            if excess and user and await self._remove_idle(kept, user):
+                excess = await kept.take(transactional_id, user)
+        if excess:
             raise PolicyViolation(
-                "this broker coordinates as many transactional ids as"
-                " headrace.transactional.ids.max lets it: nothing was changed; use one again, let"
-                " some expire (transactional.id.expiration.ms), or raise the setting"
+                f"{excess} (headrace.transactional.ids.max): nothing was changed; use one again,"
+                " let some expire (transactional.id.expiration.ms; one that its user has not used"
+                f" for {IDLE_MS_MIN // 60_000} minutes gives way), or raise the setting"
             )
+
+    async def _remove_idle(self, kept: Kept, user: str) -> bool:
+        """Remove the longest idle ids of a user; whether there were any."""
+        now_ns, until_ms = self._clock.now_ns(), self._clock.now_ms() - IDLE_MS_MIN
+        if now_ns < self._futile.get(user, now_ns):
+            return False
+        idle: list[tuple[int, str]] = []
+        for machine in self._machines():
+            stored = list(machine.transactions.values())
+            for at in range(0, len(stored), SLICE):
+                idle += (
+                    (one.updated_ms, one.transactional_id)
+                    for one in stored[at : at + SLICE]
+                    if is_idle(one, until_ms) and kept.maker(one.transactional_id) == user
+                )
+                idle = sorted(idle)[:REMOVED_AT_ONCE]
+                await asyncio.sleep(0)
+        self._futile = {name: end for name, end in self._futile.items() if end > now_ns}
+        if not idle:
+            self._futile[user] = now_ns + FUTILE_NS
+            return False
+        ids = sorted((id_ for _, id_ in idle), key=self.shards.partition_for)
+        for _, some in groupby(ids, self.shards.partition_for):
+            removed = list(some)
+            reply = await self.shards.submit(removed[0], RemoveIdleCommand(removed, until_ms))
+            if reply.error is None:
+                for id_ in removed:
+                    kept.forget(id_)
+        return True
 
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
         def written(command: Any) -> None:
@@ -138,9 +200,9 @@ class TransactionCoordinator:
         for shard in self.shards.owned():
             shard.load()
 
-    async def submit(self, command: CommandOfTransaction[Reply]) -> Reply:
+    async def submit(self, command: CommandOfTransaction[Reply], user: str = NOBODY) -> Reply:
         """The reply to a command on one transactional id, once what it decides is durable; the
-        markers of EndTxn follow.
+        markers of EndTxn follow. A new id counts for `user`.
 
         While the previous transaction is being completed, which usually takes a millisecond,
         AddPartitionsToTxn waits: clients retry a ConcurrentTransactions only after 20 ms or more.
@@ -161,7 +223,7 @@ class TransactionCoordinator:
             if isinstance(reply, ProducerReply) and reply.wants_producer_id:
                 assert isinstance(command, InitProducerIdCommand | EndTransactionCommand)
                 try:
-                    self._check_room(transactional_id)
+                    await self._check_room(transactional_id, user)
                     command.fresh_producer_id = await self._producer_ids.take()
                 except HeadraceError as error:
                     return command.refused(error)

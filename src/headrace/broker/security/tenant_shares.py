@@ -1,7 +1,10 @@
-"""How tenants share a limit of the cluster, or of one broker.
+"""How tenants, and users within a tenant, share a limit of the cluster, or of one broker.
 
 Invariants: pure. What people of tenants make uses up neither another tenant's nor the operators':
 one tenant has at most a part of a limit, and all of them together leave such a part to the others.
+A user has at most USER_FACTOR times what is left of that, so whoever comes next finds room, and
+there is no need to know how many users there are: one alone gets two thirds, two get two fifths
+each. What brokers make of themselves, and what was there before they looked, is nobody's.
 """
 
 from __future__ import annotations
@@ -18,6 +21,46 @@ if TYPE_CHECKING:
 
 PLACES_PARTS: Final = 4
 """Of a broker's places, a tenth would be too few for the people of one tenant."""
+USER_FACTOR: Final = 2
+NOBODY: Final = ""
+"""The user of what belongs to none."""
+
+
+class Holder(NamedTuple):
+    """For whom something counts."""
+
+    tenant: str = DEFAULT
+    user: str = NOBODY
+
+
+NO_HOLDER: Final = Holder()
+
+
+class Held:
+    """How much there is of one kind, by tenant and by user."""
+
+    __slots__ = ("by_tenant", "by_user")
+
+    def __init__(self) -> None:
+        self.by_tenant: Counter[str] = Counter()
+        self.by_user: Counter[str] = Counter()
+
+    def add(self, holder: Holder, amount: int = 1) -> None:
+        """There is so much more; negative: less."""
+        _add(self.by_tenant, holder.tenant, amount)
+        if holder.user:
+            _add(self.by_user, holder.user, amount)
+
+    def add_all(self, other: Held) -> None:
+        """Add what another one holds."""
+        self.by_tenant.update(other.by_tenant)
+        self.by_user.update(other.by_user)
+
+
+def _add(counts: Counter[str], key: str, amount: int) -> None:
+    counts[key] += amount
+    if not counts[key]:
+        del counts[key]
 
 
 class TenantShares(NamedTuple):
@@ -29,21 +72,42 @@ class TenantShares(NamedTuple):
     whose: str = "the cluster"
     parts: int = 10
 
-    def excess(self, tenant: str, counts: Mapping[str, int]) -> str:
+    def excess(self, tenant: str, counts: Mapping[str, int], amount: int = 1) -> str:
         """Why there can be no further one of a tenant, in words; "": there can. `counts`: how many
         there are, by tenant."""
         count = sum(counts.values())
-        if count >= self.count_max:
+        if count + amount > self.count_max:
             return f"{self.whose} has {count} {self.what}, its limit"
         part = self.count_max // self.parts
         if tenant == DEFAULT:
             return ""
         own, of_tenants = counts.get(tenant, 0), count - counts.get(DEFAULT, 0)
-        if own >= part:
+        if own + amount > part:
             return f"the tenant has {own} {self.what}, the limit of one tenant"
-        if of_tenants >= self.count_max - part:
+        if of_tenants + amount > self.count_max - part:
             return f"tenants have {of_tenants} {self.what}, the limit of all tenants together"
         return ""
+
+    def excess_of(self, holder: Holder, held: Held, amount: int = 1) -> str:
+        """As `excess`, also of a user."""
+        counts = held.by_tenant
+        if excess := self.excess(holder.tenant, counts, amount):
+            return excess
+        own = held.by_user.get(holder.user, 0)
+        if holder.user and own + amount > USER_FACTOR * self._left(holder.tenant, counts):
+            return (
+                f"the user has {own} {self.what}: no one can have more than {USER_FACTOR} times as"
+                " many as are left for others"
+            )
+        return ""
+
+    def _left(self, tenant: str, counts: Mapping[str, int]) -> int:
+        count = sum(counts.values())
+        if tenant == DEFAULT:
+            return self.count_max - count
+        part = self.count_max // self.parts
+        of_tenants = count - counts.get(DEFAULT, 0)
+        return min(part - counts.get(tenant, 0), self.count_max - part - of_tenants)
 
 
 class SharedPlaces:
@@ -55,16 +119,11 @@ class SharedPlaces:
         """`error`: what is raised if no place is left."""
         self._shares = TenantShares(what, count_max, "this broker", PLACES_PARTS)
         self._error = error
-        self._held: Counter[str] = Counter()
+        self._held = Held()
 
-    def take(self, tenant: str) -> Callable[[], None]:
+    def take(self, holder: Holder) -> Callable[[], None]:
         """Take a place; returns what gives it back, to be called once."""
-        if excess := self._shares.excess(tenant, self._held):
+        if excess := self._shares.excess_of(holder, self._held):
             raise self._error(f"{excess}: try again when one has ended")
-        self._held[tenant] += 1
-        return partial(self._give_back, tenant)
-
-    def _give_back(self, tenant: str) -> None:
-        self._held[tenant] -= 1
-        if not self._held[tenant]:
-            del self._held[tenant]
+        self._held.add(holder)
+        return partial(self._held.add, holder, -1)

@@ -13,12 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.security.tenant_shares import SharedPlaces
+from headrace.broker.security.tenant_shares import NO_HOLDER, Holder, SharedPlaces
 from headrace.errors import HeadraceError, Rejected, Retriable, StorageUnavailable
-from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 RUNNING_MAX: Final = 16
 KEPT_MAX: Final = 64
-"""After their end; the oldest of the tenant that has the most is dropped first."""
+"""After their end; the oldest of the tenant and of the user that have most is dropped first."""
 CANCEL_S: Final = 2.0
 """How long who cancels a task waits for its end: less than brokers wait for each other's answers
 (`kafka/peers/client.py`)."""
@@ -67,8 +66,8 @@ class BackgroundTask:
     result_bytes: int = 0
     owner: str = ""
     """The principal that started it."""
-    tenant: str = DEFAULT
-    """That of the principal."""
+    holder: Holder = NO_HOLDER
+    """For whom it counts."""
 
     @property
     def is_full(self) -> bool:
@@ -89,6 +88,15 @@ def unknown_task(kind: str, task_id: str) -> TaskUnknown:
     )
 
 
+def _of_most(
+    tasks: Sequence[BackgroundTask], key: Callable[[BackgroundTask], str]
+) -> list[BackgroundTask]:
+    """Those of which there are most."""
+    counts = Counter(map(key, tasks))
+    most = max(counts.values())
+    return [one for one in tasks if counts[key(one)] == most]
+
+
 class BackgroundTasks:
     """The tasks of one broker."""
 
@@ -105,12 +113,12 @@ class BackgroundTasks:
         kind: str,
         asked: dict[str, Any],
         work: Callable[[BackgroundTask], Awaitable[None]],
-        tenant: str = DEFAULT,
+        holder: Holder = NO_HOLDER,
     ) -> BackgroundTask:
-        """Start `work` for a client of a tenant. Raises TooManyTasks."""
-        released = self._places.take(tenant)
+        """Start `work` for a client. Raises TooManyTasks."""
+        released = self._places.take(holder)
         task = BackgroundTask(
-            self._randomness.uuid().hex, kind, asked, self._clock.now_ms(), tenant=tenant
+            self._randomness.uuid().hex, kind, asked, self._clock.now_ms(), holder=holder
         )
         self._known[task.id] = task
         running = self._tasks.start(self._run(task, work), f"{kind} {task.id}")
@@ -143,13 +151,12 @@ class BackgroundTasks:
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """A tenant that starts many tasks loses its own results, not another's."""
+        """Who starts many tasks loses its own results, not another's: the tenant that has most,
+        and the user that has most of these."""
         ended = [one for one in self._known.values() if one.id not in self._running]
         if len(ended) > KEPT_MAX:
-            counts = Counter(one.tenant for one in ended)
-            of_most = max(counts.values())
-            oldest = next(one for one in ended if counts[one.tenant] == of_most)
-            del self._known[oldest.id]
+            of_most = _of_most(ended, lambda one: one.holder.tenant)
+            del self._known[_of_most(of_most, lambda one: one.holder.user)[0].id]
 
     def list(self, kind: str) -> list[BackgroundTask]:
         """All known tasks of a kind, by id."""

@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 
 from headrace.broker.security.client_addresses import client_address
 from headrace.broker.security.principal import ANONYMOUS
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.errors import QuotaExceeded
 
 if TYPE_CHECKING:
@@ -262,6 +263,15 @@ def path_of(session: ClientSession, share: TenantShare | None) -> Path:
     principal = session.principal
     is_known = principal is not None and principal is not ANONYMOUS and principal != ANONYMOUS
     return share, principal if is_known else client_address(session.client_host)
+
+
+def user_of(session: ClientSession) -> str:
+    """For whom a client's things count: its user, or the address of one that is not
+    authenticated."""
+    principal = session.principal
+    if principal is None or principal == ANONYMOUS:
+        return client_address(session.client_host)
+    return NOBODY if principal.is_broker else str(principal)
 
 
 class FairShares:

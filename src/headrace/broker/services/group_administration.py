@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.broker.services.share_group_administration import SHARE, once_coordinated
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -150,10 +151,11 @@ class GroupAdministration:
             command.member_id, command.member_epoch = member
         return await self._coordinator.submit(command)
 
-    async def commit(self, command: CommitCommand) -> CommitReply:
+    async def commit(self, command: CommitCommand, user: str = NOBODY) -> CommitReply:
         """Commit offsets of existing partitions; results in the order of the command.
 
         An administrator commits with generation -1 and no member id, which an empty group accepts.
+        A new group counts for `user`.
         """
         await self.ensure_offsets_topic()
         results: dict[int, PartitionResult] = {}
@@ -167,7 +169,7 @@ class GroupAdministration:
                 continue
             accepted[place] = offset._replace(topic_id=topic.id)
         command.offsets = list(accepted.values())
-        reply = await self._coordinator.submit(command)
+        reply = await self._coordinator.submit(command, user)
         results.update(zip(accepted, reply.results, strict=True))
         return CommitReply([results[place] for place in sorted(results)])
 

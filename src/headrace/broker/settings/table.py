@@ -283,15 +283,16 @@ _GROUPS = (
         "members_bytes_max",
         Whole(0),
         "Bytes that this broker keeps of what members of consumer groups say of themselves"
-        " (descriptions, subscriptions, assignments). Beyond it, new members are refused.",
+        " (descriptions, subscriptions, assignments). Beyond it, or a user's share, new members are"
+        " refused.",
         **LIVE,
     ),
     of_config(
         "headrace.groups.max",
         "groups_max",
         Whole(0),
-        "Maximum number of consumer groups that this broker coordinates. Beyond it, new ones are"
-        " refused.",
+        "Maximum number of consumer groups that this broker coordinates. Beyond it, or a user's"
+        " share (two thirds if there is one user), new ones are refused.",
         **LIVE,
     ),
     of_config(
@@ -339,8 +340,9 @@ _TRANSACTIONS = (
         "headrace.transactional.ids.max",
         "transactional_ids_max",
         Whole(0),
-        "Maximum number of transactional ids that this broker coordinates. Beyond it, new ones are"
-        " refused.",
+        "Maximum number of transactional ids that this broker coordinates. Beyond it, or a user's"
+        " share (two thirds if there is one user), ids that the user has not used for an hour are"
+        " removed, as after transactional.id.expiration.ms, and without any new ones are refused.",
         **LIVE,
     ),
     of_config(

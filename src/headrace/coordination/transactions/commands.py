@@ -19,6 +19,8 @@ from headrace.coordination.transactions.state_records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.errors import HeadraceError
 
 TRANSACTION_VERSION_1 = 1
@@ -175,6 +177,19 @@ class WriteMarkers(NamedTuple):
     partitions: frozenset[Partition]
 
 
+@dataclass(slots=True)
+class RemoveIdleCommand:
+    """From the host: remove those of these ids that are without a transaction and were last used
+    by `until_ms`, as if they had expired."""
+
+    transactional_ids: Sequence[str]
+    until_ms: int
+
+    def refused(self, error: HeadraceError) -> DoneReply:
+        """The reply that carries `error`."""
+        return DoneReply(error)
+
+
 TransactionCommand = (
     InitProducerIdCommand
     | AddPartitionsCommand
@@ -182,6 +197,7 @@ TransactionCommand = (
     | MarkersWrittenCommand
     | ListTransactionsCommand
     | DescribeTransactionCommand
+    | RemoveIdleCommand
     | TickCommand
     | LoadedCommand
 )

@@ -9,6 +9,7 @@ later transaction of the same epoch.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from headrace.coordination.kit.deadlines import Deadlines
@@ -23,6 +24,7 @@ from headrace.coordination.transactions.commands import (
     ListTransactionsCommand,
     ListTransactionsReply,
     MarkersWrittenCommand,
+    RemoveIdleCommand,
     TransactionCommand,
     TransactionDescription,
     TransactionListing,
@@ -51,7 +53,7 @@ from headrace.coordination.transactions.state_records import (
 from headrace.errors import TransactionalIdUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.coordination.kit.machine import TransactionEnded
     from headrace.coordination.transactions.config import TransactionConfig
@@ -87,6 +89,11 @@ PART_RECORDS = 500
 """Per snapshot part: about 2 ms of work to encode and append."""
 
 
+def is_idle(record: TransactionStored, until_ms: int) -> bool:
+    """Whether an id is without a transaction, and was last used by then."""
+    return record.updated_ms <= until_ms and record.state not in PREPARING | {ONGOING}
+
+
 class TransactionMachine(PlainJournal[TransactionRecord]):
     """See the module and `Machine`."""
 
@@ -120,6 +127,8 @@ class TransactionMachine(PlainJournal[TransactionRecord]):
                 return self._decide_list(command, now_ms)
             case DescribeTransactionCommand():
                 return self._decide_describe(command)
+            case RemoveIdleCommand(ids, until_ms):
+                return Decision([*self._removed(map(self._record, ids), until_ms)], DoneReply())
             case TickCommand():
                 return self._decide_tick(now_ms)
             case LoadedCommand():
@@ -212,14 +221,20 @@ class TransactionMachine(PlainJournal[TransactionRecord]):
 
     def _expired(self, now_ms: int) -> list[TransactionRecord]:
         """Tombstones of expired ids without a transaction."""
-        last_ms = now_ms - self._config.id_expiration_ms
-        expired: list[TransactionRecord] = []
-        for record in self.transactions.values():
-            if record.updated_ms <= last_ms and record.state not in PREPARING | {ONGOING}:
-                expired.append(TransactionRemoved(record.transactional_id))
-                if len(expired) >= self._config.expired_per_tick_max:
-                    break
-        return expired
+        removed = self._removed(self.transactions.values(), now_ms - self._config.id_expiration_ms)
+        return list(islice(removed, self._config.expired_per_tick_max))
+
+    @staticmethod
+    def _removed(
+        records: Iterable[TransactionStored | None], until_ms: int
+    ) -> Iterator[TransactionRemoved]:
+        """Removes what is idle. It fences nobody, and need not: the markers of all of the id's
+        transactions are written, its former producers are unknown here, and a partition has the
+        coordinator confirm a transaction before it accepts a record of it. The next InitProducerId
+        gets another producer id."""
+        for record in records:
+            if record is not None and is_idle(record, until_ms):
+                yield TransactionRemoved(record.transactional_id)
 
     def _decide_loaded(self, now_ms: int) -> TransactionDecision:
         """Resume prepared transactions: the coordinator may have stopped before any marker was

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.groups.consumer_commands import (
     ConsumerGroupDescription,
     ConsumerHeartbeatCommand,
@@ -66,7 +67,7 @@ async def consumer_group_heartbeat(
     if context.version >= OWN_ID_SINCE and not command.member_id:
         reply = command.refused(RequestInvalid("a member of this version must send its own id"))
     else:
-        reply = await node.services.groups.submit(command)
+        reply = await node.services.groups.submit(command, user_of(context.session))
     assignment = reply.assignment
     return {
         "error_code": code_of(reply.error),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.groups.commands import (
     CommitCommand,
     FetchedOffset,
@@ -83,7 +84,7 @@ async def offset_commit(node: Node, request: Any, context: Context) -> Answer:
         request.group_instance_id,
         offsets,
     )
-    reply = await node.services.groups.commit(command)
+    reply = await node.services.groups.commit(command, user_of(context.session))
     for place, result in zip(named, reply.results, strict=True):
         errors[place] = result.error
     note_commit(node, context, command, sum(error is not None for error in errors.values()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.groups.commands import (
     GroupDescription,
     HeartbeatCommand,
@@ -93,7 +94,7 @@ async def join_group(node: Node, request: JoinGroupRequest, context: Context) ->
         can_skip_assignment=context.version >= 9,
         reason=request.reason or "",
     )
-    reply = await node.services.groups.submit(command)
+    reply = await node.services.groups.submit(command, user_of(context.session))
     name = reply.protocol_name
     return {
         "error_code": code_of(reply.error),
@@ -114,7 +115,7 @@ async def join_group(node: Node, request: JoinGroupRequest, context: Context) ->
     }
 
 
-async def sync_group(node: Node, request: SyncGroupRequest, _context: Context) -> Answer:
+async def sync_group(node: Node, request: SyncGroupRequest, context: Context) -> Answer:
     """SyncGroup."""
     await ensure_offsets_topic(node)
     command = SyncCommand(
@@ -126,7 +127,7 @@ async def sync_group(node: Node, request: SyncGroupRequest, _context: Context) -
         request.protocol_name,
         [(item.member_id, item.assignment) for item in request.assignments],
     )
-    reply = await node.services.groups.submit(command)
+    reply = await node.services.groups.submit(command, user_of(context.session))
     return {
         "error_code": code_of(reply.error),
         "protocol_type": reply.protocol_type,

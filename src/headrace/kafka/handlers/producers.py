@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.transactions.commands import InitProducerIdCommand
 from headrace.coordination.transactions.state_records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from headrace.errors import HeadraceError, RequestInvalid
@@ -38,7 +39,7 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             raise RequestInvalid("a producer id and its epoch must be sent together")
         if (name := request.transactional_id) is not None:
-            producer_id, epoch = await _init_transactional(node, name, request)
+            producer_id, epoch = await _init_transactional(node, name, request, context)
         else:
             producer_id, epoch = await node.services.producer_ids.take(), 0
     except HeadraceError as refused:
@@ -53,7 +54,7 @@ async def init_producer_id(node: Node, request: InitProducerIdRequest, context: 
 
 
 async def _init_transactional(
-    node: Node, transactional_id: str, request: InitProducerIdRequest
+    node: Node, transactional_id: str, request: InitProducerIdRequest, context: Context
 ) -> tuple[int, int]:
     await node.services.topics.create_internal(TRANSACTIONS_TOPIC)
     command = InitProducerIdCommand(
@@ -62,7 +63,7 @@ async def _init_transactional(
         request.producer_id,
         request.producer_epoch,
     )
-    reply = await node.services.transactions.submit(command)
+    reply = await node.services.transactions.submit(command, user_of(context.session))
     if reply.error is not None:
         raise reply.error
     return reply.producer_id, reply.producer_epoch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.streams.commands import (
     DescribeStreamsGroupsCommand,
     EndpointPartitions,
@@ -117,7 +118,7 @@ async def streams_group_heartbeat(
         request.endpoint_information_epoch,
         request.shutdown_application,
     )
-    reply = await node.services.groups.submit(command)
+    reply = await node.services.groups.submit(command, user_of(context.session))
     tasks = reply.tasks
     return {
         "error_code": code_of(reply.error),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.groups.commands import OffsetToCommit, TransactionalCommitCommand
 from headrace.errors import (
     CoordinatorUnavailable,
@@ -117,7 +118,7 @@ async def _commit_verified(
         is_adding=context.version >= ADDING_SINCE,
     )
     if refusal is None:
-        return await node.services.groups.submit(command)
+        return await node.services.groups.submit(command, user_of(context.session))
     held.end_verification(request.producer_id)
     return command.refused(refusal)
 
