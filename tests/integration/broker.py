@@ -18,7 +18,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -31,6 +31,18 @@ STOP_TIMEOUT_S = 120
 
 RUNNING: list[Broker] = []
 """All that were started and not stopped, so that a failing test can show their logs."""
+
+
+class Place(NamedTuple):
+    """One listener of a broker."""
+
+    kafka: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where Kafka clients connect."""
+        host, _, port = self.kafka.rpartition(":")
+        return host, int(port)
 
 
 class Broker:
@@ -158,8 +170,7 @@ class Broker:
     @property
     def address(self) -> tuple[str, int]:
         """Where Kafka clients connect."""
-        host, _, port = self.kafka.rpartition(":")
-        return host, int(port)
+        return Place(self.kafka).address
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

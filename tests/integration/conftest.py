@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from tests.integration.broker import RUNNING, Broker
+from tests.integration.broker import RUNNING, Broker, Place
 
 _numbers = itertools.count(1)
 
@@ -38,6 +38,30 @@ def broker(shared_broker):
     assert shared_broker.is_alive(), "the broker has ended"
     faults = [line for line in shared_broker.log_since(mark) if re.search(r" ERROR |Trace", line)]
     assert not faults, faults[:5]
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory):
+    """The places of two tenants at one broker, whose clients need no login."""
+    names = "acme", "beta"
+    broker = Broker(
+        tmp_path_factory.mktemp("tenants"),
+        *("--authorizer", "acl", "--super-users", "User:root"),
+        *("--tenants", ";".join(f"{one}=User:{one}" for one in names)),
+        *(
+            "--listener-security-protocol-map",
+            ",".join(f"{one.upper()}:PLAINTEXT" for one in names),
+        ),
+        *(
+            part
+            for one in names
+            for part in ("--listener-setting", f"listener.name.{one}.headrace.tenant={one}")
+        ),
+    )
+    broker.kafka = ",".join(f"{one.upper()}://127.0.0.1:0" for one in names)
+    broker.start()
+    yield [Place(one) for one in broker.kafka.split(",")]
+    broker.stop()
 
 
 @pytest.fixture

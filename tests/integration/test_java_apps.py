@@ -184,9 +184,17 @@ def set_group_config(broker, group: str, name: str, value: str) -> None:
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 
 
-@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(broker, apps, guarantee):
+@pytest.mark.parametrize(
+    ("guarantee", "of_tenant"),
+    [(EXACTLY_ONCE, False), (EXACTLY_ONCE, True), (AT_LEAST_ONCE, False)],
+)
+def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(
+    request, apps, guarantee, of_tenant
+):
     """Two processes, one killed and started again: what they count is exact in the end."""
+    broker = (
+        request.getfixturevalue("tenants")[0] if of_tenant else request.getfixturevalue("broker")
+    )
     words, counts, group = fresh("words"), fresh("counts"), fresh("count")
     create_topic(broker.kafka, words, 4)
     create_topic(broker.kafka, counts, 4)

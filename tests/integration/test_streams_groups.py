@@ -17,7 +17,8 @@ from tests.integration.test_transactions import fresh
 from tests.waiting import wait_until
 
 DESCRIBE_CONFIGS = 32
-MISSING_INTERNAL_TOPICS, STREAMS_INVALID_TOPOLOGY = 3, 130
+STREAMS_GROUP_DESCRIBE = 89
+MISSING_SOURCE_TOPICS, MISSING_INTERNAL_TOPICS, STREAMS_INVALID_TOPOLOGY = 1, 3, 130
 TOPIC_CONFIGS = 2
 
 
@@ -65,6 +66,24 @@ def test_a_topology_that_cannot_be_is_refused(broker, topic):
     answer = Thread(broker.address, topic, topology).beat()
     assert error_codes(answer) == [STREAMS_INVALID_TOPOLOGY]
     assert "no/name" in answer.error_message
+
+
+def test_two_tenants_have_an_application_of_the_same_names(tenants, name):
+    for place in tenants:
+        thread = Thread(place.address, name, counting(name, name))
+        thread.beat()
+        assert thread.statuses == {MISSING_SOURCE_TOPICS: f"source topics are missing: {name}"}
+        create_topic(place.kafka, name, PARTITIONS)
+        wait_until(thread.has_all)
+        topics = admin(place.kafka).list_topics(timeout=10).topics
+        assert {*topics} == {name, f"{name}-repartition", f"{name}-changelog"}
+        with Raw(place.address) as raw:
+            (described,) = raw.call(STREAMS_GROUP_DESCRIBE, 0, group_ids=(name,)).groups
+        first, second = described.topology.subtopologies
+        assert [*first.source_topics, *first.repartition_sink_topics] == [
+            name, f"{name}-repartition",
+        ]  # fmt: skip
+        assert second.state_changelog_topics[0].name == f"{name}-changelog"
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])

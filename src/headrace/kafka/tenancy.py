@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
 from headrace.errors import ClusterUnauthorized
 from headrace.kafka import apis
 from headrace.kafka.wire.codecs import Message
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.authorizer import Authorizer
 
+_OF_SUBTOPOLOGIES: Final = (
+    *("source_topics", "source_topic_regex", "repartition_sink_topics"),
+    *("repartition_source_topics.name", "state_changelog_topics.name"),
+)
 NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.API_VERSIONS: (),
     apis.SASL_HANDSHAKE: (),
@@ -42,6 +47,7 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.DELETE_TOPICS: ("topics.name", "topic_names"),
     apis.CREATE_PARTITIONS: ("topics.name",),
     apis.DESCRIBE_CONFIGS: ("resources.resource_name",),
+    apis.ALTER_CONFIGS: ("resources.resource_name",),
     apis.INCREMENTAL_ALTER_CONFIGS: ("resources.resource_name",),
     apis.FIND_COORDINATOR: ("key", "coordinator_keys"),
     apis.JOIN_GROUP: ("group_id",),
@@ -56,6 +62,17 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.OFFSET_DELETE: ("group_id", "topics.name"),
     apis.DESCRIBE_GROUPS: ("groups",),
     apis.CONSUMER_GROUP_DESCRIBE: ("group_ids",),
+    apis.SHARE_GROUP_HEARTBEAT: ("group_id", "subscribed_topic_names"),
+    apis.SHARE_GROUP_DESCRIBE: ("group_ids",),
+    apis.SHARE_FETCH: ("group_id",),
+    apis.SHARE_ACKNOWLEDGE: ("group_id",),
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS: ("groups.group_id", "groups.topics.topic_name"),
+    apis.ALTER_SHARE_GROUP_OFFSETS: ("group_id", "topics.topic_name"),
+    apis.DELETE_SHARE_GROUP_OFFSETS: ("group_id", "topics.topic_name"),
+    apis.STREAMS_GROUP_HEARTBEAT: (
+        *("group_id", *(f"topology.subtopologies.{one}" for one in _OF_SUBTOPOLOGIES)),
+    ),
+    apis.STREAMS_GROUP_DESCRIBE: ("group_ids",),
     apis.LIST_GROUPS: (),
     apis.DELETE_GROUPS: ("groups_names",),
     apis.INIT_PRODUCER_ID: ("transactional_id",),
@@ -69,12 +86,17 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
 }
 """The fields with names of topics, groups, transactional ids and users in the requests of each API
 that tenants may send. Produce and Fetch are not dispatched as these are."""
-_TOPIC: Final = 2
-"""The only type of resource whose settings a tenant may see. Do not change: on the wire."""
+_TOPIC, _GROUP = 2, 32
+"""The types of resources whose settings a tenant may see. Do not change: on the wire."""
+_WITH_NAMES: Final = frozenset({DEAD_LETTER_TOPIC})
+"""Settings whose values are names."""
+_TEXTS: Final = frozenset({"error_message", "status_detail"})
+"""Fields of answers with texts for people, in which there may be keys."""
 _KEYS: Final = frozenset(
     {
         *("group_id", "key", "name", "resource_name", "topic", "topic_name", "transactional_id"),
         *("subscribed_topic_names", "subscribed_topic_regex", "user"),
+        *("source_topics", "source_topic_regex", "repartition_sink_topics"),
     }
 )
 """Fields of answers with keys. All others are returned as they are: an id that a client chose may
@@ -123,10 +145,15 @@ class Tenancy:
         False if tenants may not send it."""
         if self.prefix:
             resources = getattr(request, "resources", ())
-            if api_key not in NAMES or any(one.resource_type != _TOPIC for one in resources):
+            kinds = {one.resource_type for one in resources}
+            if api_key not in NAMES or not kinds <= {_TOPIC, _GROUP}:
                 return False
             for path in NAMES[api_key]:
                 self._add(request, path)
+            for one in resources:
+                for setting in getattr(one, "configs", None) or ():
+                    if setting.name in _WITH_NAMES:
+                        self._add(setting, "value")
         self._replace_ids(request)
         return True
 
@@ -167,7 +194,7 @@ class Tenancy:
     def leave(self, value: Any, field: str = "") -> Any:
         """An answer as its client may see it."""
         if isinstance(value, str):
-            if field == "error_message":
+            if field in _TEXTS:
                 for unknown, sent in self._replaced.items():
                     value = value.replace(str(unknown), str(sent))
                 return value.replace(self.prefix, "") if self.prefix else value
@@ -175,7 +202,12 @@ class Tenancy:
         if isinstance(value, UUID):
             return self._replaced.get(value, value)
         if isinstance(value, dict):
-            return {name: self.leave(item, name) for name, item in value.items()}
+            # The value of a setting that names something is a key, too.
+            is_of_name = value.get("name") in _WITH_NAMES
+            return {
+                name: self.leave(one, "name" if is_of_name and name == "value" else name)
+                for name, one in value.items()
+            }
         if isinstance(value, list | tuple) and not isinstance(value, str):
             return [self.leave(item, field) for item in value]
         return value

@@ -508,6 +508,34 @@ async def test_no_group_sends_dead_letters_to_another_tenant():
             assert codes_in(answer) == ({0} if letters == TOPIC else {40})
 
 
+@pytest.mark.parametrize("api_key", [apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS])
+async def test_a_tenants_group_names_its_dead_letter_topic_as_its_clients_do(api_key):
+    name, letters = "errors.deadletterqueue.topic.name", "letters"
+    async with tenants(ALICE) as rig:
+        client = NamedClient(rig, ALICE)
+
+        async def set_to(value: str) -> set[int]:
+            change = {"name": name, "value": value}
+            if api_key == apis.INCREMENTAL_ALTER_CONFIGS:
+                change |= {"config_operation": 0}
+            resource = {"resource_type": 32, "resource_name": GROUP, "configs": [change]}
+            request = {"resources": [resource], "validate_only": False}
+            return codes_in(await client.ask(api_key, 1, request))
+
+        assert await set_to(letters) == {0}
+        assert await set_to("«beta»letters") == {40}
+        assert rig.node.services.configurations.overrides_of_group(KEY + GROUP) == {
+            name: KEY + letters
+        }
+        resource = {"resource_type": 32, "resource_name": GROUP, "configuration_keys": [name]}
+        request = {"resources": [resource], "include_synonyms": True}
+        answer = await client.ask(apis.DESCRIBE_CONFIGS, 4, request)
+        (setting,) = answer.results[0].configs
+        assert setting.value == letters
+        assert letters in {one.value for one in setting.synonyms}
+        assert not KEYS.search(repr(answer))
+
+
 async def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
     async with tenants(ALICE) as rig:
         assert rig.node.access is not None

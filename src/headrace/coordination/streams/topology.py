@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import StreamsTopologyInvalid
 from headrace.records.identifiers import INTERNAL_TOPICS
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,11 +136,12 @@ def _check_subtopology(subtopology: Subtopology) -> None:
         *subtopology.repartition_sinks,
         *(topic.name for topic in internal),
     ):
-        if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
+        within = name_in(name)
+        if not _TOPIC_NAME.fullmatch(within) or within in {".", ".."}:
             raise StreamsTopologyInvalid(
                 f"{where} names {name[:100]!r}, which is not a valid topic name"
             )
-        if name in INTERNAL_TOPICS:
+        if within in INTERNAL_TOPICS:
             raise StreamsTopologyInvalid(f"{where} names {name}, which is internal to the brokers")
     inputs = subtopology.inputs()
     if len({*inputs}) != len(inputs):
