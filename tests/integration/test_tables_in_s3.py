@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from requests import RequestException
 from tests.s3_server import BUCKET, SECRET_KEY, Proxy, S3Server
 from tests.unit.storage.test_iceberg_tables import OWNER, SCHEMA, TOPIC, Lake, place, protected
 
 from headrace.errors import StorageUnavailable
+from headrace.pipeline.catalog import TableName, loaded, open_catalog
+from headrace.pipeline.errors import CatalogUnavailable
+from headrace.pipeline.warehouse import Warehouse
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering import table_catalog
 from headrace.storage.tiering.iceberg_tables import IcebergTables
@@ -129,16 +134,80 @@ async def test_a_catalog_that_never_answers_is_an_error_in_bounded_time(monkeypa
         proxy.close()
 
 
+@pytest.mark.timeout(120)  # without a bound of its own it never ends
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_a_request_to_a_catalog_ends_in_bounded_time_however_it_is_signed_and_whoever_asks(
+    monkeypatch, tmp_path, is_signed
+):
+    monkeypatch.setattr(table_catalog, "ANSWER_S", 0.2)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    for module in signing_modules():
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    catalog = RestCatalog({"rest.sigv4-enabled": "true"} if is_signed else {})
+    with served(catalog, monkeypatch) as url:
+        of_broker, of_pipeline = TableCatalog("lake", url), Warehouse.at("lake", kept_in=url)
+        asked, opened = of_broker.opened(), open_catalog(of_pipeline)
+        assert len(asked.list_tables("headrace")) == len(opened.list_tables("headrace")) == 0
+        assert catalog.signatures == (2 if is_signed else 0)
+        catalog.answers.clear()
+        with pytest.raises(RequestException, match="timed out"):
+            asked.list_tables("headrace")
+        with pytest.raises(CatalogUnavailable, match="does not answer"):
+            loaded(opened, TableName.of_topic(TOPIC))
+        with pytest.raises(CatalogUnavailable, match="does not answer"):
+            open_catalog(of_pipeline)
+
+
+def signing_modules() -> list[ModuleType]:
+    """What signs for Amazon's catalogs, as far as pyiceberg uses it: not installed here."""
+
+    class Signer:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def add_auth(self, request: SimpleNamespace) -> None:
+            request.headers["Authorization"] = "AWS4-HMAC-SHA256 of nobody"
+
+    class Session:
+        region_name = "us-east-1"
+
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def get_credentials(self) -> Any:
+            return SimpleNamespace(get_frozen_credentials=lambda: None)
+
+    found = []
+    for name, parts in {
+        "boto3": {"Session": Session},
+        "botocore": {},
+        "botocore.auth": {"SigV4Auth": Signer},
+        "botocore.awsrequest": {"AWSRequest": SimpleNamespace},
+    }.items():
+        module = ModuleType(name)
+        for part, value in parts.items():
+            setattr(module, part, value)
+        found.append(module)
+    return found
+
+
 class RestCatalog:
     """The login of a REST catalog without tables, and its configuration."""
 
     def __init__(self, config: dict[str, str]) -> None:
         self.config = config
+        self.answers = threading.Event()
+        self.answers.set()
+        self.signatures = 0
         self.logins = 0
         self.valid = 0
         """The number of the login whose token is valid."""
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
+        self.answers.wait()
+        if authorization.startswith("AWS4-"):
+            self.signatures += 1
+            return 200, {"identifiers": []}
         if path.startswith("/v1/config"):
             return 200, {"defaults": {}, "overrides": self.config}
         if path == "/v1/oauth/tokens":
@@ -165,7 +234,8 @@ def served(catalog: RestCatalog, monkeypatch: Any) -> Iterator[str]:
             self.send_response(code)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            with suppress(BrokenPipeError):  # who asked has waited long enough
+                self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
             """Nothing."""
@@ -181,6 +251,7 @@ def served(catalog: RestCatalog, monkeypatch: Any) -> Iterator[str]:
     try:
         yield f"rest:{url}"
     finally:
+        catalog.answers.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -109,6 +109,19 @@ def test_a_bar_on_the_terminal_counts_the_tasks_of_a_job(broker, numbered_topic)
     assert b"headrace pipeline resend" in drawn.splitlines()[-1]
 
 
+def test_a_comparison_of_no_records_ends_with_the_code_of_nothing_to_check(broker, topic, tmp_path):
+    name, warehouse = f"{topic}-empty", ("--warehouse", str(tmp_path))
+    create_topic(broker, name, 1, {"retention.ms": "-1"})
+    for job, code in (("archive", 0), ("reconcile", 6)):
+        done = headrace(
+            broker, "run", job, "--topic", name, *warehouse, "--master", "local[2]", "--json"
+        )
+        assert done.returncode == code, done.stderr
+    assert f"nothing is proven: {name} holds no records now" in done.stderr
+    found = json.loads(done.stdout)
+    assert (found["is_exact"], found["is_proven"], found["stored"]) == (True, False, 0)
+
+
 def test_quality_and_replay_answer_with_figures(broker, numbered_topic, tmp_path):
     expected = tmp_path / "expect.toml"
     expected.write_text(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.failures import CommandFailed
+from headrace.cli.failures import UNKNOWN, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
@@ -226,7 +226,8 @@ def reconcile(
 ) -> None:
     """Check that a table contains each record of a topic exactly once, byte for byte.
 
-    Changes nothing. The exit code is 1 if a record is missing, duplicated or different.
+    Changes nothing. The exit code is 1 if a record is missing, duplicated or different, and 6 if
+    the topic holds no records, so that there was nothing to compare.
 
     \b
     Example:
@@ -246,6 +247,7 @@ def reconcile(
                 "topic": report.topic,
                 "table": report.table,
                 "is_exact": report.is_exact,
+                "is_proven": report.is_proven,
                 "stored": report.stored_count,
                 "archived": report.archived_count,
                 "covers": report.covers,
@@ -264,6 +266,13 @@ def reconcile(
         raise CommandFailed(
             f"{table} does not match {topic}: {'; '.join(report.problems[:5])}",
             "Run the archive to completion first; if they still differ, keep both and report it",
+        )
+    if not report.is_proven:
+        raise CommandFailed(
+            f"nothing is proven: {topic} holds no records now, so none was compared with {table}",
+            "Check the topic's name, and whether retention deletes its records before they are"
+            " compared",
+            UNKNOWN,
         )
 
 

@@ -21,13 +21,14 @@ from headrace.pipeline.errors import (
     TableUnusable,
 )
 from headrace.pipeline.planning import Offsets, build, larger, walk
-from headrace.pipeline.warehouse import CATALOG, Warehouse
 from headrace.records.tenant_names import key_of, name_in, tenant_of
+from headrace.storage.tiering.table_catalog import CATALOG, rest_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.pipeline.position import TopicIds
+    from headrace.pipeline.warehouse import Warehouse
 
 TOPICS_NAMESPACE = "headrace"
 """Of the tables that topics have by default."""
@@ -137,15 +138,14 @@ class Ancestry(NamedTuple):
 
 
 _LOCK: Final = ".catalog.lock"
+_LEASES: Final = ".leases"
 
 
 def open_catalog(warehouse: Warehouse) -> Any:
     """The shared catalog, opened with pyiceberg. Raises CatalogUnavailable, OptionInvalid."""
     if warehouse.rest:
-        from pyiceberg.catalog.rest import RestCatalog
-
         with _answering(warehouse.rest):
-            return RestCatalog(warehouse.catalog, **warehouse.python_properties())
+            return rest_catalog(warehouse.catalog, warehouse.python_properties())
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -427,15 +427,15 @@ records."""
 
 @contextmanager
 def lease(warehouse: Warehouse, table: TableName, purpose: str = WRITTEN) -> Iterator[None]:
-    """Hold the machine-wide lease of `table` for this purpose. Raises LeaseHeld immediately.
+    """Hold the machine-wide lease of `table` for this purpose. Raises LeaseHeld immediately, and
+    OptionInvalid.
 
     The kernel releases it when the process dies. It only avoids wasted work: the table's
     compare-and-set prevents two writers from both succeeding (see jobs/archive.py).
     """
-    folder = warehouse.folder / ".leases"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (table.in_spark if purpose == WRITTEN else f"{table.in_spark}.{purpose}")
-    with path.open("a+") as stream:
+    name = table.in_spark if purpose == WRITTEN else f"{table.in_spark}.{purpose}"
+    warehouse.make_folder(f"{_LEASES}/{name}")
+    with (warehouse.folder / _LEASES / name).open("a+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

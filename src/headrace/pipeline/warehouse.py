@@ -17,15 +17,16 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.java.jars import cache_folder
 from headrace.pipeline.errors import OptionInvalid
-from headrace.storage.tiering.table_catalog import CATALOG as SHARED
 from headrace.storage.tiering.table_catalog import (
+    CATALOG,
     LOGIN,
     REST,
+    java_rest_limits,
+    python_s3_properties,
     rest_properties,
     s3_properties,
 )
 
-CATALOG = SHARED
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[^?#]*)?")
 _FROM_ENVIRONMENT = "env:"  # Iceberg's REST client replaces it by the variable's value
@@ -96,11 +97,12 @@ class Warehouse:
         return bool(self.rest) or self.objects.startswith("s3:")
 
     def make_folder(self, mark: str = "") -> None:
-        """Make the folder, and the empty file `mark` in it. Raises OptionInvalid."""
+        """Make the folder, and the file `mark` beneath it. Raises OptionInvalid."""
+        place = self.folder / mark
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            (place.parent if mark else place).mkdir(parents=True, exist_ok=True)
             if mark:
-                (self.folder / mark).open("a").close()
+                place.open("a").close()
         except OSError as error:
             raise OptionInvalid(
                 f"The warehouse {self} cannot be used: {error.strerror}: {error.filename}. Nothing"
@@ -124,7 +126,7 @@ class Warehouse:
         return {
             "uri": f"sqlite:///{self.catalog_file.resolve()}?timeout=30",
             "warehouse": self._location(),
-            **(s3_properties("s3.region") if self.is_remote else {}),
+            **(python_s3_properties() if self.is_remote else {}),
         }
 
     def _rest_properties(self) -> dict[str, str]:
@@ -140,6 +142,7 @@ class Warehouse:
             "header.X-Iceberg-Access-Delegation": "vended-credentials",
             **self._named(),
             **login,
+            **java_rest_limits(),
             **s3_properties("client.region"),
         }
 

@@ -1,8 +1,12 @@
 """What a table says of its own progress, without a JVM."""
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -306,6 +310,7 @@ def test_a_rest_catalog_gets_its_login_from_the_environment(tmp_path, monkeypatc
     assert settings[f"{prefix}.credential"] == "env:HEADRACE_CATALOG_CREDENTIAL"
     assert (settings[f"{prefix}.uri"], settings[f"{prefix}.warehouse"]) == (place.rest, "lake")
     assert f"{prefix}.token" not in settings
+    assert settings[f"{prefix}.rest.client.socket-timeout-ms"] == "30000"
     assert place.python_properties()["credential"] == "me:not-to-be-shown"
     assert "not-to-be-shown" not in f"{settings} {place!r}"
     other = Warehouse.at(place, "other")
@@ -440,6 +445,43 @@ def test_one_process_writes_a_table_at_a_time(tmp_path):
             pass
     with lease(Warehouse(tmp_path), name):
         pass
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from headrace.pipeline.catalog import TableName, lease
+from headrace.pipeline.warehouse import Warehouse
+with lease(Warehouse(Path(sys.argv[1])), TableName.parse("a.t")):
+    print(subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL).pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_lease_ends_with_its_process_also_if_that_is_killed_and_its_child_lives_on(tmp_path):
+    name = TableName.parse("a.t")
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        child = int(holder.stdout.readline())
+        try:
+            with pytest.raises(LeaseHeld, match=f"by process {holder.pid}"):
+                lease(Warehouse(tmp_path), name).__enter__()
+            holder.kill()
+            holder.wait()
+            with lease(Warehouse(tmp_path), name):
+                os.kill(child, 0)
+        finally:
+            holder.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_warehouse_where_no_lease_can_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / ".leases").touch()
+    for folder in (tmp_path / "file", tmp_path / "lake"):
+        with pytest.raises(OptionInvalid, match=r"cannot be used.*Give a directory"):
+            lease(Warehouse(folder), TableName.parse("a.t")).__enter__()
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path):

@@ -1,5 +1,7 @@
 """What a reconciliation makes of rows outside the log's bounds; and what it says then."""
 
+from dataclasses import replace
+
 from headrace.pipeline.jobs.coverage import (
     BEFORE,
     BEYOND,
@@ -31,6 +33,18 @@ def test_a_proof_names_what_it_covers_and_what_not():
         "t-0: 2 rows archived during the comparison",
         "7 rows of topic u: reconcile that topic, too",
     )
+
+
+def test_a_comparison_of_no_records_proves_nothing_unless_the_producers_counted_none():
+    nothing = PartitionProof(0, 90, 90, Side(), Side(), written_to=90)
+    report = ReconcileReport("t", "a.t", (nothing,), (), ("t-0: 90 rows before the log start",))
+    assert report.is_exact
+    assert not report.is_proven
+    assert not ReconcileReport("t", "a.t", ()).is_proven
+    counted = replace(report, partitions=(replace(nothing, published_count=0),))
+    assert counted.is_proven
+    assert not replace(counted, elsewhere=("rows from nowhere",)).is_proven
+    assert report_of([("t", 0, WITHIN, 85)]).is_proven
 
 
 def test_rows_that_cannot_be_records_of_the_log_are_problems():

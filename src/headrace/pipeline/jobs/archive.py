@@ -54,7 +54,8 @@ from headrace.pipeline.planning import Offsets, build, larger, limited, offset_o
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.publishing import Publisher
 from headrace.pipeline.session import SessionConfig, make_session, session_for
-from headrace.pipeline.warehouse import CATALOG, Place, Warehouse
+from headrace.pipeline.warehouse import Place, Warehouse
+from headrace.storage.tiering.table_catalog import CATALOG
 
 log = logging.getLogger(__name__)
 

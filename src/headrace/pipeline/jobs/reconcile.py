@@ -163,6 +163,12 @@ class ReconcileReport:
         return not self.problems
 
     @property
+    def is_proven(self) -> bool:
+        """Exact, and of something: records, or counts of producers that say that there are none."""
+        was_counted = any(proof.published_count is not None for proof in self.partitions)
+        return self.is_exact and bool(self.stored_count or was_counted)
+
+    @property
     def covers(self) -> list[str]:
         """What was compared; rows of the table outside are in `not_covered`."""
         return [

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from headrace.errors import RequestInvalid
 
 if TYPE_CHECKING:
-    from requests import Session
+    from requests import PreparedRequest, Response, Session
 
 CATALOG: Final = "headrace"
 REST: Final = "rest:"
@@ -31,6 +31,8 @@ KEEPS_TAGGED: Final = "headrace.tags-keep-files"
 snapshots: of a table, or of the catalog's configuration for all. Do not change: stored."""
 CONNECT_S: Final = 5
 ANSWER_S: Final = 30
+"""How long a request waits for a connection, and for bytes. Without them, a server that has hung
+would hold up an archive, or a broker's work on tables, without end."""
 _S3: Final = "s3://"
 _FILE: Final = "file://"
 _CATALOG_FILE: Final = "catalog.db"
@@ -46,12 +48,40 @@ def s3_properties(region: str) -> dict[str, str]:
     return {**found, region: place} if place else found
 
 
+def python_s3_properties() -> dict[str, str]:
+    """The same for pyiceberg, whose requests end in bounded time."""
+    limits = {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": str(ANSWER_S)}
+    return s3_properties("s3.region") | limits
+
+
+def java_rest_limits() -> dict[str, str]:
+    """Iceberg's properties by which Spark's requests to a REST catalog end in bounded time."""
+    return {
+        "rest.client.connection-timeout-ms": str(CONNECT_S * 1000),
+        "rest.client.socket-timeout-ms": str(ANSWER_S * 1000),
+    }
+
+
+def rest_catalog(name: str, properties: dict[str, str]) -> Any:
+    """A REST catalog of pyiceberg. Raises what that raises, and RequestException."""
+    from pyiceberg.catalog.rest import RestCatalog
+
+    class Impatient(RestCatalog):
+        """The library's own waits for an answer without end."""
+
+        def _config_headers(self, session: Session) -> None:
+            _limit(session)
+            super()._config_headers(session)
+
+    return Impatient(name, **properties)
+
+
 def rest_properties(url: str, warehouse: str) -> dict[str, str]:
     """The properties of pyiceberg's REST catalog, with secrets: not to be shown."""
     login = {name: os.environ.get(variable, "") for name, variable in LOGIN.items()}
     named = {"warehouse": warehouse} if warehouse else {}
     given = {name: value for name, value in login.items() if value}
-    return {"uri": url, **named, **given, **s3_properties("s3.region")}
+    return {"uri": url, **named, **given, **python_s3_properties()}
 
 
 class TableCatalog:
@@ -96,7 +126,11 @@ class TableCatalog:
         if file is not None and not file.is_file():
             return None
         if self._opened is None:
-            self._opened = self._open_rest() if file is None else self._open_sqlite(file)
+            if file is None:
+                given = rest_properties(self.rest, self._tables)
+                self._opened = rest_catalog(CATALOG, given)
+            else:
+                self._opened = self._open_sqlite(file)
         return self._opened
 
     def why_not(self, table: Any) -> str | None:
@@ -125,38 +159,18 @@ class TableCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
 
         given = {"uri": f"sqlite:///{file}?timeout=30", "warehouse": self._tables}
-        return SqlCatalog(CATALOG, **given, **(_s3_limits() if self._is_in_s3 else {}))
-
-    def _open_rest(self) -> Any:
-        from pyiceberg.catalog.rest import RestCatalog
-
-        class Impatient(RestCatalog):
-            """The library's own waits for an answer without end."""
-
-            def _config_headers(self, session: Session) -> None:
-                _limit(session)
-                super()._config_headers(session)
-
-        given = rest_properties(self.rest, self._tables) | _s3_limits()
-        return Impatient(CATALOG, **given)
-
-
-def _s3_limits() -> dict[str, str]:
-    limits = {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": str(ANSWER_S)}
-    return s3_properties("s3.region") | limits
+        return SqlCatalog(CATALOG, **given, **(python_s3_properties() if self._is_in_s3 else {}))
 
 
 def _limit(session: Session) -> None:
-    """Have the session's requests end in bounded time."""
-    from requests.adapters import HTTPAdapter
+    """Have the session's requests end in bounded time, whatever adapter sends them: that which
+    signs for Amazon's catalogs is mounted later, and before all others."""
+    send = session.send
 
-    class Limited(HTTPAdapter):
-        def send(self, *arguments: Any, **named: Any) -> Any:
-            named["timeout"] = (CONNECT_S, ANSWER_S)
-            return super().send(*arguments, **named)
+    def bounded(request: PreparedRequest, **named: Any) -> Response:
+        return send(request, **{**named, "timeout": (CONNECT_S, ANSWER_S)})
 
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, Limited())
+    session.send = bounded  # type: ignore[method-assign]  # of this session alone
 
 
 def _checked_url(catalog: str) -> str:
