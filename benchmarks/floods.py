@@ -33,12 +33,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from benchmarks import security
+from headrace.broker.services.queue_receipts import receipt_text
 from headrace.grpc import frames
 from headrace.grpc.hpack import encode_field
 from headrace.kafka.apis import APIS
 from headrace.kafka.client.exchange import request_frame
 from headrace.kafka.wire.schema import read_response, write_request
 from headrace.records.codec import Record, encode_batch
+from headrace.rocketmq import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,9 +137,9 @@ class Watch:
         self.others: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        addresses = [
-            f"{host}:{port}" for host, port in (self._served.address, self._served.web_address)
-        ]
+        served = self._served
+        faces = served.address, served.web_address, served.rocketmq
+        addresses = [f"{host}:{port}" for host, port in faces]
         command = [sys.executable, "-m", "benchmarks.floods", "--ask", *addresses]
         self._asking = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
@@ -157,8 +159,9 @@ class Watch:
             self.files = max(self.files, self._served.process.num_fds())
 
 
-def ask_until_told(kafka: str, web: str) -> None:
-    """Ask over Kafka's protocol and HTTP until the input ends; print how long answers took."""
+def ask_until_told(kafka: str, web: str, rocketmq: str) -> None:
+    """Ask over each protocol until the input ends; print how long answers took."""
+    name = wire.request_of("QueryRoute")(topic={"name": "unknown"}).SerializeToString()
     waits, failed = [], 0
     while not waits or not select.select([sys.stdin], [], [], 0.1)[0]:
         begun_s = time.monotonic()
@@ -169,6 +172,11 @@ def ask_until_told(kafka: str, web: str) -> None:
             asked.request("GET", "/healthz")
             asked.getresponse().read()
             asked.close()
+            calls = GrpcCalls(address_of(rocketmq), "QueryRoute", lambda: name)
+            with calls.socket:
+                calls.begin(1)
+                while not calls.ended():
+                    pass
         except (OSError, http.client.HTTPException):
             failed += 1
         waits.append(time.monotonic() - begun_s)
@@ -556,8 +564,11 @@ PREFACE: Final = frames.PREFACE + frames.settings({}) + frames.frame(frames.SETT
 
 def call_of(stream: int, method: str, message: bytes) -> bytes:
     data = b"\0" + struct.pack(">I", len(message)) + message
-    return head_of(stream, method, [("x-mq-client-id", "c")]) + frames.frame(
-        frames.DATA, frames.END_STREAM, stream, data
+    parts = [data[at : at + 16_000] for at in range(0, len(data), 16_000)]
+    last = len(parts) - 1
+    return head_of(stream, method, [("x-mq-client-id", "c")]) + b"".join(
+        frames.frame(frames.DATA, frames.END_STREAM if n == last else 0, stream, part)
+        for n, part in enumerate(parts)
     )
 
 
@@ -606,6 +617,197 @@ def grpc_unread(served: Served, seconds: float) -> None:
             opened.pop(0).close()
     for one in opened:
         one.close()
+
+
+class GrpcCalls:
+    """Calls on one connection, of which so many are in progress all the time."""
+
+    def __init__(self, address: tuple[str, int], rpc: str, request: Callable[[], bytes]) -> None:
+        self.socket = socket.create_connection(address, 60)
+        self._rpc = rpc
+        self._request = request
+        self._stream = 1
+        self._rest = b""
+        most = frames.WINDOW_MAX
+        settings = frames.settings({frames.INITIAL_WINDOW_SIZE: most})
+        self.socket.sendall(
+            frames.PREFACE
+            + settings
+            + frames.window_update(0, most - frames.WINDOW_DEFAULT)
+            + frames.frame(frames.SETTINGS, frames.ACK, 0)
+        )
+
+    def begin(self, count: int) -> None:
+        """Begin so many."""
+        out = b""
+        for _ in range(count):
+            out += call_of(self._stream, self._rpc, self._request())
+            self._stream += 2
+        self.socket.sendall(out)
+
+    def ended(self) -> int:
+        """Read what has come: how many have ended. Raises OSError."""
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError("closed by the broker")
+        data, at, count = self._rest + data, 0, 0
+        while len(data) - at >= frames.HEADER_BYTES:
+            size, flags, _stream = frames.FRAME_HEADER.unpack_from(data, at)
+            kind = size & 0xFF
+            end = at + frames.HEADER_BYTES + (size >> 8)
+            if end > len(data):
+                break
+            is_end = kind in {frames.HEADERS, frames.DATA} and flags & frames.END_STREAM
+            count += bool(is_end or kind == frames.RST_STREAM)
+            at = end
+        self._rest = data[at:]
+        return count
+
+
+def rocketmq_calls(
+    served: Served,
+    seconds: float,
+    rpc: str,
+    requests: Sequence[Any],
+    connections: int = 200,
+    at_once: int = 1,
+) -> None:
+    """Have so many calls in progress on each connection, whose answers are read as they come; each
+    connection has one of the requests."""
+    bodies = [one.SerializeToString() for one in requests]
+    opened: list[GrpcCalls] = []
+    ended = closed = 0
+    with selectors.DefaultSelector() as selector:
+        for number in range(connections):
+            body = bodies[number % len(bodies)]
+            one = GrpcCalls(served.rocketmq, rpc, lambda body=body: body)  # type: ignore[misc] # its own
+            opened.append(one)
+            selector.register(one.socket, selectors.EVENT_READ, one)
+        cpu_s, begun_s = served.cpu_s(), time.monotonic()
+        for one in opened:
+            one.begin(at_once)
+        while time.monotonic() < begun_s + seconds:
+            for key, _events in selector.select(0.1):
+                one = key.data
+                try:
+                    count = one.ended()
+                    ended += count
+                    if count:
+                        one.begin(count)
+                except OSError:
+                    closed += 1
+                    selector.unregister(one.socket)
+        cpu_s = served.cpu_s() - cpu_s
+    for one in opened:
+        one.socket.close()
+    each_ms = cpu_s / max(ended, 1) * 1_000
+    print(f"  {ended} calls of {rpc}, {each_ms:.2f} ms of CPU each; {closed} connections closed")
+
+
+def place(topic: str, number: int = 0) -> Any:
+    """A queue of RocketMQ's clients."""
+    return wire.MessageQueue(topic={"name": topic}, id=number)
+
+
+def fill_small(served: Served, count: int = 200) -> None:
+    """A topic with so many batches of 1,000 records of 100 bytes."""
+    create(served, ["small"])
+    value = VALUE[:100]
+    records = encode_batch([Record(n, 1, None, value, []) for n in range(1_000)])
+    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 5) + b"small"
+    body += struct.pack(">iii", 1, 0, len(records)) + records
+    with served.connect() as one:
+        for _ in range(count):
+            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
+            receive(one)
+
+
+def grpc_pulls(served: Served, seconds: float) -> None:
+    """1,000 messages a call, pulled over gRPC on 200 connections."""
+    fill_small(served, 20)
+    request = wire.request_of("PullMessage")(
+        group={"name": "g"}, message_queue=place("small"), batch_size=1_000
+    )
+    rocketmq_calls(served, seconds, "PullMessage", [request])
+
+
+def grpc_receives(served: Served, seconds: float) -> None:
+    """1,000 messages a call, received over gRPC by 200 groups on a connection each."""
+    fill_small(served)
+    requests = []
+    for number in range(200):
+        request = wire.request_of("ReceiveMessage")(
+            group={"name": f"g-{number}"}, message_queue=place("small"), batch_size=1_000
+        )
+        wire.set_ms(request.invisible_duration, 60_000)
+        requests.append(request)
+    rocketmq_calls(served, seconds, "ReceiveMessage", requests)
+
+
+def grpc_routes(served: Served, seconds: float) -> None:
+    """Routes of 1,000 partitions with 4 KB of addresses in each, over gRPC on 200 connections."""
+    topics(served, 1, 1_000)
+    request = wire.request_of("QueryRoute")(topic={"name": "topic-0"})
+    for number in range(250):
+        request.endpoints.addresses.add(host="127.0.0.1", port=number)
+    rocketmq_calls(served, seconds, "QueryRoute", [request])
+
+
+def grpc_sends(served: Served, seconds: float) -> None:
+    """1,000 small messages a call, sent over gRPC on 200 connections."""
+    create(served, ["small"], 16)
+    request = wire.request_of("SendMessage")()
+    for number in range(1_000):
+        request.messages.add(
+            topic={"name": "small"}, body=b"x",
+            system_properties={"message_id": f"01{number:032X}", "message_type": wire.NORMAL},
+        )  # fmt: skip
+    rocketmq_calls(served, seconds, "SendMessage", [request])
+
+
+def grpc_acks(served: Served, seconds: float) -> None:
+    """1,000 receipts a call, acknowledged over gRPC on 200 connections."""
+    create(served, ["small"])
+    request = wire.request_of("AckMessage")(group={"name": "g"}, topic={"name": "small"})
+    for number in range(1_000):
+        request.entries.add(message_id="m", receipt_handle=receipt_text(0, number, "m" * 12))
+    rocketmq_calls(served, seconds, "AckMessage", [request])
+
+
+def grpc_lite(served: Served, seconds: float) -> None:
+    """2,000 lite topics a call, subscribed to over gRPC on 200 connections."""
+    create(served, ["lite"], **{"headrace.message.type": "lite"})
+    request = wire.request_of("SyncLiteSubscription")(
+        topic={"name": "lite"}, group={"name": "g"}, action=2,
+        lite_topic_set=[f"lite-{number}" for number in range(2_000)],
+    )  # fmt: skip
+    rocketmq_calls(served, seconds, "SyncLiteSubscription", [request])
+
+
+def grpc_settings(served: Served, seconds: float) -> None:
+    """Settings with 120,000 topics over gRPC on 200 connections."""
+    command = wire.TelemetryCommand()
+    for _ in range(120_000):
+        command.settings.publishing.topics.add()
+    body = command.SerializeToString()
+    message = b"\0" + struct.pack(">I", len(body)) + body
+    data = b"".join(
+        frames.frame(frames.DATA, 0, 1, message[at : at + 16_000])
+        for at in range(0, len(message), 16_000)
+    )
+    opened = []
+    for _ in range(200):
+        calls = GrpcCalls(served.rocketmq, "Telemetry", bytes)
+        calls.socket.sendall(head_of(1, "Telemetry", [("x-mq-client-id", "c")]))
+        opened.append(calls.socket)
+    send_and_read(seconds, [(one, lambda _number: data) for one in opened])
+
+
+def grpc_small(served: Served, seconds: float) -> None:
+    """100 small calls at once over gRPC on each of 200 connections."""
+    create(served, ["small"])
+    request = wire.request_of("QueryOffset")(message_queue=place("small"), query_offset_policy=1)
+    rocketmq_calls(served, seconds, "QueryOffset", [request], at_once=100)
 
 
 def large_members(served: Served, seconds: float) -> None:
@@ -784,7 +986,8 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
     behind_a_join, waiting_members, large_members, many_groups, open_transactions, producer_ids,
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
-    grpc_unread, share_sessions, pushed_metrics, searches, far_delays,
+    grpc_unread, grpc_pulls, grpc_receives, grpc_routes, grpc_sends, grpc_acks, grpc_lite,
+    grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,
 )  # fmt: skip
 
 
@@ -813,7 +1016,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="names of floods")
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--ask", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--ask", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ask:
         ask_until_told(*options.ask)
