@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 MIB: Final = 1 << 20
 QUEUED_MIB: Final = 64
+OTHER: Final = ("127.0.0.2", 0)
+"""The address of the client that asks meanwhile: clients of one address have turns as one."""
 CONNECTIONS: Final = 10_000
 TOPIC: Final = "flooded"
 VALUE: Final = random.Random(1).randbytes(900_000)
@@ -140,7 +142,8 @@ class Watch:
         served = self._served
         faces = served.address, served.web_address, served.rocketmq
         addresses = [f"{host}:{port}" for host, port in faces]
-        command = [sys.executable, "-m", "benchmarks.floods", "--ask", *addresses]
+        pid = str(served.process.pid)
+        command = [sys.executable, "-m", "benchmarks.floods", "--ask", pid, *addresses]
         self._asking = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
         )
@@ -159,29 +162,47 @@ class Watch:
             self.files = max(self.files, self._served.process.num_fds())
 
 
-def ask_until_told(kafka: str, web: str, rocketmq: str) -> None:
-    """Ask over each protocol until the input ends; print how long answers took."""
+def loop_s(pid: str) -> float:
+    """The CPU time that a process's main thread has had, in seconds: the event loop's."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def ask_until_told(pid: str, kafka: str, web: str, rocketmq: str) -> None:
+    """Ask over each protocol until the input ends; print how long answers took, and how much of the
+    time the broker's event loop was running: on a busy machine, it waits as well."""
     name = wire.request_of("QueryRoute")(topic={"name": "unknown"}).SerializeToString()
+
+    def ask_kafka() -> None:
+        with socket.create_connection(address_of(kafka), 60, OTHER) as one:
+            ask(one, API_VERSIONS, {}, 0)
+
+    def ask_web() -> None:
+        connection = http.client.HTTPConnection(*address_of(web), 60, OTHER)
+        with contextlib.closing(connection) as one:
+            one.request("GET", "/healthz")
+            one.getresponse().read()
+
+    def ask_rocketmq() -> None:
+        calls = GrpcCalls(address_of(rocketmq), "QueryRoute", lambda: name, OTHER)
+        with calls.socket:
+            calls.begin(1)
+            while not calls.ended():
+                pass
+
     waits, failed = [], 0
+    loops: dict[str, float] = {}
     while not waits or not select.select([sys.stdin], [], [], 0.1)[0]:
         begun_s = time.monotonic()
-        try:
-            with socket.create_connection(address_of(kafka), 60) as one:
-                ask(one, API_VERSIONS, {}, 0)
-            asked = http.client.HTTPConnection(*address_of(web), timeout=60)
-            asked.request("GET", "/healthz")
-            asked.getresponse().read()
-            asked.close()
-            calls = GrpcCalls(address_of(rocketmq), "QueryRoute", lambda: name)
-            with calls.socket:
-                calls.begin(1)
-                while not calls.ended():
-                    pass
-        except (OSError, http.client.HTTPException):
-            failed += 1
+        for one in (ask_kafka, ask_web, ask_rocketmq):
+            before_s, face = loop_s(pid), one.__name__.removeprefix("ask_")
+            try:
+                one()
+            except (OSError, http.client.HTTPException):
+                failed += 1
+            loops[face] = max(loops.get(face, 0), loop_s(pid) - before_s)
         waits.append(time.monotonic() - begun_s)
     waits.sort()
-    found = {"median_s": waits[len(waits) // 2], "slowest_s": waits[-1]}
+    found = {"median_s": waits[len(waits) // 2], "slowest_s": waits[-1], "loop_s": loops}
     print(json.dumps({"count": len(waits), "failed": failed, **found}))
 
 
@@ -622,8 +643,14 @@ def grpc_unread(served: Served, seconds: float) -> None:
 class GrpcCalls:
     """Calls on one connection, of which so many are in progress all the time."""
 
-    def __init__(self, address: tuple[str, int], rpc: str, request: Callable[[], bytes]) -> None:
-        self.socket = socket.create_connection(address, 60)
+    def __init__(
+        self,
+        address: tuple[str, int],
+        rpc: str,
+        request: Callable[[], bytes],
+        source: tuple[str, int] | None = None,
+    ) -> None:
+        self.socket = socket.create_connection(address, 60, source)
         self._rpc = rpc
         self._request = request
         self._stream = 1
@@ -999,12 +1026,14 @@ def run(flood: Callable[[Served, float], None], seconds: float) -> None:
             with Watch(served) as watch:
                 flood(served, seconds)
             others = watch.others
+            ran = [f"{took_s:.3f} s ({face})" for face, took_s in others["loop_s"].items()]
             print(
                 f"{flood.__name__}: {(flood.__doc__ or '').rstrip('.')}:"
                 f" {(watch.most - watch.before) / MIB:.0f} MiB more than"
                 f" {watch.before / MIB:.0f}, {watch.files} files; others waited"
                 f" {others['median_s']:.2f} s, {others['slowest_s']:.2f} s at most, and got"
-                f" {others['failed']} errors in place of {others['count']} answers",
+                f" {others['failed']} errors in place of {others['count']} answers; the loop ran"
+                f" for {', '.join(ran)} at most before one",
                 flush=True,
             )
         finally:
@@ -1016,7 +1045,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="names of floods")
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--ask", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--ask", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.ask:
         ask_until_told(*options.ask)

@@ -39,6 +39,7 @@ class CallConnection(Protocol):
     outflow: Outflow
     limits: Limits
     is_write_paused: bool
+    is_slow: bool
 
     def hold(self, size: int) -> bool:
         """Count bytes of incomplete messages, or fewer; returns whether they may be kept."""

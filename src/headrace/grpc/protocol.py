@@ -24,13 +24,14 @@ from headrace.grpc.turns import Turns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from typing import Protocol
 
     from headrace.grpc.limits import Limits
     from headrace.grpc.outflow import Stream
     from headrace.grpc.requests import Request
     from headrace.grpc.service import Method
+    from headrace.grpc.turns import Arrivals
 
     class Server(Protocol):
         """What a connection needs of its server."""
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
         methods: dict[bytes, Method]
         accepts_plain: bool
         name: str
+        arrivals: Arrivals
+
+        def address(self, connection: GrpcProtocol) -> Hashable:
+            """Whose connections take turns as one."""
+            ...
 
         def opened(self, connection: GrpcProtocol) -> bool:
             """A client has connected; returns whether it may stay."""
@@ -113,6 +119,7 @@ class GrpcProtocol:
         "call_bytes",
         "held_bytes",
         "is_secure",
+        "is_slow",
         "is_write_paused",
         "limits",
         "outflow",
@@ -141,6 +148,8 @@ class GrpcProtocol:
         self.owed_bytes = 0
         """Responses that the socket, or the client's windows, have not taken."""
         self.is_write_paused = False
+        self.is_slow = False
+        """See service.Connection."""
         self._is_receiving = False
         self._turns: Turns | None = None
         self._opened_s = self._heard_s = loop.time()
@@ -164,10 +173,11 @@ class GrpcProtocol:
         # What the socket does not take at once is counted (`pause_writing`): with the usual 64 KiB
         # of each, 10,000 clients that do not read would have 600 MiB.
         self._transport.set_write_buffer_limits(0)
-        self._turns = Turns(self, self._transport, self._loop)
         address = transport.get_extra_info("peername")
         if address:
             self.peer = str(address[0])
+        server = self._server
+        self._turns = Turns(self, self._transport, server.arrivals, server.address(self))
         if not self._server.opened(self):
             self.abort("is one too many: connections_max")
 
@@ -175,7 +185,9 @@ class GrpcProtocol:
         """See asyncio.Protocol."""
         self._transport = None
         self._tunnel = None
-        self._turns = None
+        if self._turns is not None:
+            self._turns.close()
+            self._turns = None
         self._http2.lost()
         self.outflow.output.clear()
         self._owe(0)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 from headrace.grpc.limits import Limits
 from headrace.grpc.protocol import GrpcProtocol
 from headrace.grpc.tls import ContextOfListener
+from headrace.grpc.turns import Arrivals
+from headrace.runtime.clock import SystemClock
 from headrace.runtime.free_memory import trim_heap
 from headrace.runtime.slow_calls import SlowCalls
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from headrace.grpc.protocol import Peer
     from headrace.grpc.service import Services
@@ -42,6 +44,7 @@ class GrpcServer:
         tls: ssl.SSLContext | None = None,
         accepts_plain: bool = True,
         open_session: Callable[[Peer], object | None] | None = None,
+        now_ns: Callable[[], int] = SystemClock.now_ns,
     ) -> None:
         """To be created on a running event loop.
 
@@ -67,6 +70,7 @@ class GrpcServer:
         self._open_session = open_session
         self._slow_calls = SlowCalls("headrace-grpc")
         self._loop = asyncio.get_running_loop()
+        self.arrivals = Arrivals(self._loop, now_ns)
         self._connections: dict[GrpcProtocol, None] = {}
         self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -124,6 +128,10 @@ class GrpcServer:
         self._connections.pop(connection, None)
         if not self._connections and self._emptied is not None:
             self._emptied.set()
+
+    def address(self, connection: GrpcProtocol) -> Hashable:
+        """See Server."""
+        return connection.peer
 
     def tunnel(self) -> TlsTunnel | None:
         """See Server."""

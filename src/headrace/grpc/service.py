@@ -48,6 +48,13 @@ class CallRefused(Rejected):
         self.status = status
 
 
+class Connection(Protocol):
+    """One connection of a client."""
+
+    is_slow: bool
+    """For the services: whether the last call that has ended took long (`loop_turns.SLOW_NS`)."""
+
+
 class Call(Protocol):
     """One call of a client.
 
@@ -81,8 +88,8 @@ class Call(Protocol):
         ...
 
     @property
-    def connection(self) -> object:
-        """What the listener was told of when it was `opened`."""
+    def connection(self) -> Connection:
+        """The connection by which it came, the same object for all its calls."""
         ...
 
     @property

@@ -1,16 +1,23 @@
-"""What a client has sent at once and has large answers is taken in turns with other clients.
+"""When what clients have sent is processed: in turns with other clients.
 
 Invariants: keeps the order in which it arrived; the socket is not read meanwhile, so that little
-waits.
+waits. In each turn of the event loop as much is processed as takes `loop_turns.TURN_NS`, and the
+rest in the next ones: addresses in turns, and their connections. One whose last piece took long has
+its turns among those of its kind, so that others of its address do not wait for all of these.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.runtime.loop_turns import SLOW_NS, FairQueue, ReadTurn
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Hashable
     from typing import Protocol
+
+    from headrace.runtime.loop_turns import Path
 
     class Connection(Protocol):
         """Whose turns they are."""
@@ -26,49 +33,107 @@ if TYPE_CHECKING:
 
 
 TURN_BYTES = 16 * 1024
+"""Processed at once."""
 TURN_UNSENT_BYTES = 1 << 20
 """A connection that has more unsent responses than that waits after each `TURN_BYTES` until others
 have had their turn: small questions may have large answers."""
 
 
+class Arrivals:
+    """What has arrived on the connections of a listener."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
+        self.now_ns = now_ns
+        self._loop = loop
+        self._turn = ReadTurn(loop)
+        self._waiting = FairQueue()
+        self._is_serving = False
+
+    def must_wait(self, now_ns: int) -> bool:
+        """Whether a connection lets others have their turn."""
+        return bool(self._waiting) or self._turn.is_over(now_ns)
+
+    def wait(self, path: Path, turns: Turns) -> None:
+        """Have `take_turn` called when it is this connection's."""
+        self._waiting.add(path, turns)
+        if not self._is_serving:
+            self._is_serving = True
+            self._loop.call_soon(self._serve)
+
+    def forget(self, path: Path, turns: Turns) -> None:
+        """It does not wait any more."""
+        self._waiting.remove(path, turns)
+
+    def _serve(self) -> None:
+        # Those that wait again are served after others that have arrived meanwhile.
+        while self._waiting and not self._turn.is_over(self.now_ns()):
+            turns: Turns = self._waiting.pop()
+            turns.take_turn()
+        self._is_serving = bool(self._waiting)
+        if self._is_serving:
+            self._loop.call_soon(self._serve)
+
+
 class Turns:
     """Of one connection."""
 
-    __slots__ = ("_connection", "_loop", "_rest", "_transport")
+    __slots__ = ("_address", "_arrivals", "_connection", "_is_slow", "_path", "_rest", "_transport")
 
     def __init__(
         self,
         connection: Connection,
         transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
+        arrivals: Arrivals,
+        address: Hashable,
     ) -> None:
+        """`address`: of the client, from which it may have several connections."""
         self._connection = connection
         self._transport = transport
-        self._loop = loop
+        self._arrivals = arrivals
+        self._address = address
+        self._is_slow = False
+        self._path: Path = ()
+        """By which it waits."""
         self._rest = b""
 
     def add(self, data: bytes) -> None:
         """Process what has arrived, or let it wait for its turn."""
         if self._rest:
             self._rest += data
-        elif len(data) <= TURN_BYTES:
-            self._connection.take(data)
+        elif self._arrivals.must_wait(self._arrivals.now_ns()):
+            self._wait(data)
         else:
-            self._go_on(data)
+            self._take(data)
 
-    def _go_on(self, data: bytes) -> None:
-        for at in range(0, len(data), TURN_BYTES):
-            if self._transport.is_closing():
-                return
-            if at and self._connection.unsent_bytes > TURN_UNSENT_BYTES:
-                self._rest = data[at:]
-                self._transport.pause_reading()
-                self._loop.call_soon(self._next)
-                return
-            self._connection.take(data[at : at + TURN_BYTES])
-
-    def _next(self) -> None:
+    def take_turn(self) -> None:
+        """See Arrivals."""
         data, self._rest = self._rest, b""
-        self._go_on(data)
+        self._take(data)
         if not (self._rest or self._connection.is_write_paused or self._transport.is_closing()):
             self._transport.resume_reading()
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._rest = b""
+        self._arrivals.forget(self._path, self)
+
+    def _take(self, data: bytes) -> None:
+        arrivals, connection = self._arrivals, self._connection
+        now_ns = arrivals.now_ns()
+        for at in range(0, len(data), TURN_BYTES):
+            begun_ns = now_ns
+            connection.take(data[at : at + TURN_BYTES])
+            now_ns = arrivals.now_ns()
+            self._is_slow = now_ns - begun_ns > SLOW_NS
+            rest_at = at + TURN_BYTES
+            if rest_at >= len(data) or self._transport.is_closing():
+                return
+            if connection.unsent_bytes > TURN_UNSENT_BYTES or arrivals.must_wait(now_ns):
+                self._wait(data[rest_at:])
+                return
+
+    def _wait(self, data: bytes) -> None:
+        self._rest = data
+        self._transport.pause_reading()
+        self._path = self._address, self._is_slow
+        self._arrivals.wait(self._path, self)

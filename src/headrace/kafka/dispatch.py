@@ -101,15 +101,12 @@ from headrace.kafka.wire.primitives import FrameInvalid, skip_tags
 from headrace.kafka.wire.produce import FLEXIBLE
 from headrace.kafka.wire.schema import read_request, write_response
 from headrace.metadata.endpoints import KAFKA, Endpoint
-from headrace.runtime.loop_turns import Paced
-from headrace.runtime.metered import Metered
+from headrace.runtime.loop_turns import Paced, paced_here
 from headrace.runtime.tasks import Tasks
 from headrace.runtime.tls import server_name_of
 from headrace.runtime.tls_server import TlsServer, listening_sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
-
     from headrace.broker.node import Node
     from headrace.broker.security.sessions import Admission, Quotas
     from headrace.kafka.handlers.context import Handler
@@ -538,14 +535,15 @@ class KafkaFace:
         if api_key in {PRODUCE, FETCH}:
             self._quotas.spent(session, api_key, self.now_ns() - begun_ns)
 
-    async def _metered(self, handling: Awaitable[Answer], reply: Reply, context: Context) -> Answer:
-        """The response of a handler, with the throttle time of all quotas."""
-        metered = Metered(cast("Coroutine[Any, Any, Answer]", handling), self.now_ns)
-        answer: Any = await metered
+    def _charged(self, answer: Any, reply: Reply, context: Context) -> Answer:
+        """A handler's answer with the throttle time of all quotas, that of its own time among
+        them."""
+        paced = paced_here()
+        assert paced is not None, "requests that are not of Produce or Fetch are paced"
         reply.throttle_ms = max(
             reply.throttle_ms,
             answer.get("throttle_time_ms", 0),
-            self._quotas.spent(context.session, context.api_key, metered.spent_ns),
+            self._quotas.spent(context.session, context.api_key, paced.spent_until_now_ns()),
         )
         return {**answer, "throttle_time_ms": reply.throttle_ms} if reply.throttle_ms else answer
 
@@ -568,11 +566,10 @@ class KafkaFace:
 
     async def _encoded(self, reply: Reply, request: Any, context: Context) -> bytes:
         """The body of a response."""
-        handling = self._handle(_SERVED[context.api_key], request, context)
-        if self._quotas.is_active:
-            answer = await self._metered(handling, reply, context)
-        else:
-            answer = await handling
+        is_charged = self._quotas.is_active
+        answer = await self._handle(_SERVED[context.api_key], request, context)
+        if is_charged:
+            answer = self._charged(answer, reply, context)
         body = write_response(context.api_key, context.version, answer)
         self.figures.note_errors(context.api_key, answer)
         return body

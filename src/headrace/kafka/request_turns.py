@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.broker.services.fair_shares import path_of
-from headrace.runtime.loop_turns import SLOW_NS, TURN_NS
+from headrace.runtime.loop_turns import SLOW_NS, ReadTurn
 
 if TYPE_CHECKING:
     import asyncio
@@ -113,24 +113,13 @@ class RequestTurns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers, turns: LoopTurns) -> None:
         """`turns`: of all protocols."""
-        self._loop = loop
         self._answers = answers
         self._turns = turns
         self._lines: dict[Asker, _Line] = {}
         """Of connections with a request that waits or is not answered."""
-        self._ends_ns = 0
-        """When this turn of the loop has taken long; 0: no client has sent two requests at once."""
-
-    def is_over(self, now_ns: int) -> bool:
+        self.is_over = ReadTurn(loop).is_over
         """Whether a connection that has further requests lets others have their turn, by the time
         at which its last one began."""
-        if not self._ends_ns:
-            self._ends_ns = now_ns + TURN_NS
-            self._loop.call_soon(self._begin_next)
-        return now_ns > self._ends_ns
-
-    def _begin_next(self) -> None:
-        self._ends_ns = 0
 
     def begin(self, asker: Asker, place: Place, begin: Callable[[], None]) -> None:
         """Have a request handled, now or when it is its turn. `begin` starts a task, which ends

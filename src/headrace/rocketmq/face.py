@@ -13,6 +13,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.client_addresses import client_address
 from headrace.broker.security.listener import OPEN
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.services.readiness import readiness_of
@@ -71,6 +72,10 @@ class LimitedServer(GrpcServer):
             log.warning("client %s has more connections than allowed (%s)", host, exceeded)
         return super().opened(connection) and not exceeded
 
+    def address(self, connection: GrpcProtocol) -> str:
+        """See protocol.Server."""
+        return client_address(connection.peer)
+
     def closed(self, connection: GrpcProtocol) -> None:
         """See protocol.Server."""
         self._of_broker.close(connection)
@@ -115,6 +120,7 @@ class RocketMqFace:
             tls=self._own_certificate(host) if is_plain else listener.tls,
             accepts_plain=is_plain,
             open_session=lambda peer: self._open_session(listener, peer),
+            now_ns=self._services.appends.clock.now_ns,
         )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = await asyncio.get_running_loop().create_server(

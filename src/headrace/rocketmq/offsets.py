@@ -21,9 +21,10 @@ from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.receiving import MESSAGES_MAX, READ, poll_s, selection_of
 from headrace.rocketmq.shown_messages import attempt, response
+from headrace.runtime.loop_turns import paced_alike
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from headrace.broker.services.reads import PartitionRead
     from headrace.broker.services.services import Services
@@ -86,7 +87,7 @@ class Offsets:
         self, caller: Caller, reading: Coroutine[Any, Any, PartitionRead]
     ) -> PartitionRead | None:
         """What is read; None: the client has gone before. Raises what the reading raises."""
-        task = self._tasks.start(_or_error(reading), "a pull")
+        task = self._tasks.start(_or_error(paced_alike(reading)), "a pull")
         gone = self._tasks.start(caller.wait_gone(), "a client that pulls")
         try:
             await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +144,7 @@ class Offsets:
 
 
 async def _or_error(
-    reading: Coroutine[Any, Any, PartitionRead],
+    reading: Awaitable[PartitionRead],
 ) -> PartitionRead | HeadraceError:
     """What is read, or why it cannot be: a task that failed would be logged."""
     try:

@@ -41,6 +41,8 @@ MESSAGES_MAX: Final = 1_000
 RESPONSE: Final = wire.response_of("SendMessage")
 Ended = Callable[[Any], None]
 """Gets a call's response, or the exception with which it failed."""
+_Results = Sequence[Sent | HeadraceError] | Exception
+"""Of each message, or why none is known."""
 
 
 class Sending:
@@ -68,27 +70,49 @@ class Sending:
             return False
         if given.packed_bytes:
             _held(caller).add(given.unpacked_bytes(bodies))
-        self._store(caller, topic, request, bodies, ended)
+        size = request.ByteSize() if self._services.quotas.is_active else 0
+
+        def stored(parsed: Sequence[Parsed], results: _Results) -> None:
+            try:
+                response = _response(caller, topic, parsed, results)
+                wait_s = self._answer_wait_s(caller, size)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
+                ended(error)
+                return
+            if wait_s:
+                asyncio.get_running_loop().call_later(wait_s, ended, response)
+            else:
+                ended(response)
+
+        self._store(topic, request, bodies, stored)
         return True
 
     async def send(self, caller: Caller, request: Any, response: Any) -> None:
-        """Store messages as `start`, which could not begin at once."""
+        """Store messages as `start`, which could not begin at once, or has many."""
         self._check(caller, request)
         topic = await caller.topic(request.messages[0].topic)
         bodies = await self._unpacked(caller, topic, Bodies(request.messages))
-        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        size = request.ByteSize() if self._services.quotas.is_active else 0
+        storing: asyncio.Future[tuple[Sequence[Parsed], _Results]]
+        storing = asyncio.get_running_loop().create_future()
 
-        def ended(found: Any) -> None:
-            if result.done():
-                return
-            if isinstance(found, Exception):
-                result.set_exception(found)
-            else:
-                result.set_result(found)
+        def stored(parsed: Sequence[Parsed], results: _Results) -> None:
+            if not storing.done():
+                storing.set_result((parsed, results))
 
-        self._store(caller, topic, request, bodies, ended)
+        self._store(topic, request, bodies, stored)
         del request, bodies  # its records have what is still needed
-        response.CopyFrom(await result)
+        response.CopyFrom(_response(caller, topic, *await storing))
+        if wait_s := self._answer_wait_s(caller, size):
+            await asyncio.sleep(wait_s)
+
+    def _answer_wait_s(self, caller: Caller, size: int) -> float:
+        """How long the answer waits for the client's quota."""
+        quotas = self._services.quotas
+        wait_ms = quotas.answer_wait_ms(caller.session, size) if quotas.is_active else 0
+        if wait_ms:
+            _held(caller).release()  # the answer alone waits, not what was sent
+        return wait_ms / 1_000
 
     def _check(self, caller: Caller, request: Any) -> None:
         """Raises Refused, QuotaExceeded."""
@@ -124,33 +148,16 @@ class Sending:
         return bodies
 
     def _store(
-        self, caller: Caller, topic: Topic, request: Any, bodies: list[bytes], ended: Ended
+        self,
+        topic: Topic,
+        request: Any,
+        bodies: list[bytes],
+        stored: Callable[[Sequence[Parsed], _Results], None],
     ) -> None:
-        """Append messages and make the response. Raises Refused."""
-        quotas = self._services.quotas
+        """Append messages. Raises Refused."""
         parsed = self._parsed(topic, request.messages, bodies)
-        size = request.ByteSize() if quotas.is_active else 0
-
-        def stored(results: Sequence[Sent | HeadraceError] | Exception) -> None:
-            if isinstance(results, Exception):
-                ended(results)
-                return
-            try:
-                response = RESPONSE()
-                for one, result in zip(parsed, results, strict=True):
-                    _fill_entry(caller, response.entries.add(), topic, one, result)
-                set_common_status(response.status, response.entries)
-                wait_ms = quotas.answer_wait_ms(caller.session, size) if quotas.is_active else 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client waits
-                ended(error)
-                return
-            if wait_ms:
-                _held(caller).release()  # the answer alone waits, not what was sent
-                asyncio.get_running_loop().call_later(wait_ms / 1_000, ended, response)
-            else:
-                ended(response)
-
-        self._sends.send(topic, [Outgoing(one.record) for one in parsed], stored)
+        records = [Outgoing(one.record) for one in parsed]
+        self._sends.send(topic, records, partial(stored, parsed))
 
     def _parsed(self, topic: Topic, messages: Any, bodies: list[bytes]) -> list[Parsed]:
         """Raises Refused."""
@@ -209,6 +216,17 @@ class Sending:
 def _held(caller: Caller) -> Held:
     assert caller.held is not None, "a send is one request"
     return caller.held
+
+
+def _response(caller: Caller, topic: Topic, parsed: Sequence[Parsed], results: _Results) -> Any:
+    """The response with the result of each message. Raises what `results` is, if it is an error."""
+    if isinstance(results, Exception):
+        raise results
+    response = RESPONSE()
+    for one, result in zip(parsed, results, strict=True):
+        _fill_entry(caller, response.entries.add(), topic, one, result)
+    set_common_status(response.status, response.entries)
+    return response
 
 
 def _fill_entry(

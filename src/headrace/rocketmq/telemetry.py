@@ -6,6 +6,8 @@ them is served all the same. The last stream of a client is the one that command
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -21,15 +23,21 @@ from headrace.rocketmq.caller import Caller, check_session, session_of
 from headrace.rocketmq.clients import POLL_MS_DEFAULT
 from headrace.rocketmq.codes import UNRECOGNIZED_CLIENT_TYPE, Refused, set_status
 from headrace.rocketmq.lite import SUBSCRIPTIONS_MAX
+from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.services import Services
     from headrace.grpc.service import Call, Requests
+    from headrace.rocketmq.call_turns import CallTurns
     from headrace.rocketmq.clients import Client, Clients
     from headrace.rocketmq.groups import RocketGroups
-    from headrace.runtime.tasks import Tasks
+    from headrace.rocketmq.in_progress import Held, InProgress
 
+SETTINGS: Final = 2
+"""The number of TelemetryCommand's field."""
+FIELDS_MAX: Final = 16
+"""Of a TelemetryCommand, that are looked at: it has two."""
 SEND_ATTEMPTS: Final = 3
 SEND_BACKOFF_MS: Final = (500, 5_000)
 """Clients wait so long only after TOO_MANY_REQUESTS: they retry other failures at once."""
@@ -45,12 +53,18 @@ class Telemetry:
     """Telemetry, Heartbeat and NotifyClientTermination."""
 
     def __init__(
-        self, services: Services, groups: RocketGroups, clients: Clients, tasks: Tasks
+        self,
+        services: Services,
+        groups: RocketGroups,
+        clients: Clients,
+        turns: CallTurns,
+        in_progress: InProgress,
     ) -> None:
         self._services = services
         self._groups = groups
         self._clients = clients
-        self._tasks = tasks
+        self._turns = turns
+        self._in_progress = in_progress
         self._streams: dict[_Stream, None] = {}
         """Those that have said whose they are."""
         services.issuers.keys.issued.on_change(self._key_changed)
@@ -83,24 +97,38 @@ class Telemetry:
         return _Stream(self, call)
 
     def take(self, stream: _Stream, body: bytes) -> None:
-        """One command of a client."""
+        """One command of a client: settings wait, encoded, for their turn."""
         try:
-            command = wire.TelemetryCommand.FromString(body)
-        except DecodeError:
-            stream.call.finish(Status.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
+            is_settings = any(number == SETTINGS for number, *_ in islice(fields(body), FIELDS_MAX))
+            held = self._in_progress.begin(stream.call.session, len(body)) if is_settings else None
+        except ProtobufInvalid:
+            _finish_invalid(stream.call)
             return
-        if command.HasField("settings"):
-            stream.next_settings = command.settings
+        except Refused as error:
+            answer = wire.TelemetryCommand()
+            set_status(answer.status, error)
+            stream.call.send(answer.SerializeToString())
+            return
+        if held is not None:
+            stream.wait(body, held)
             if not stream.is_answering:
                 stream.is_answering = True
-                self._tasks.spawn(self._answer_latest(stream), "rocketmq settings")
+                answer_latest = partial(self._answer_latest, stream)
+                session = stream.session or session_of(self._services, stream.call)
+                self._turns.spawn(stream.call, session, answer_latest, "rocketmq settings")
 
     async def _answer_latest(self, stream: _Stream) -> None:
         """Answer settings one after another; of those that came meanwhile, the last ones alone."""
         try:
-            while stream.next_settings is not None and not stream.call.is_finished:
-                settings, stream.next_settings = stream.next_settings, None
-                await self._answer(stream, settings)
+            while stream.waiting is not None and not stream.call.is_finished:
+                (body, held), stream.waiting = stream.waiting, None
+                try:
+                    settings = wire.TelemetryCommand.FromString(body).settings
+                    await self._answer(stream, settings)
+                except DecodeError:
+                    _finish_invalid(stream.call)
+                finally:
+                    held.release()
                 await stream.call.drained()
         finally:
             stream.is_answering = False
@@ -186,6 +214,10 @@ def _exponential(policy: Any, attempts: int, bounds_ms: tuple[int, int]) -> None
     backoff.multiplier = 2
 
 
+def _finish_invalid(call: Call) -> None:
+    call.finish(Status.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
+
+
 class _Stream:
     """See headrace.grpc.service.Requests."""
 
@@ -195,8 +227,8 @@ class _Stream:
         self.client: Client | None = None
         self.session: ClientSession | None = None
         """Whose stream it is, from its first command on: it is signed when it is opened."""
-        self.next_settings: Any = None
-        """Of the client, not answered yet."""
+        self.waiting: tuple[bytes, Held] | None = None
+        """The client's last settings that are not answered yet."""
         self.is_answering = False
         call.on_cancel(self._end)
 
@@ -205,6 +237,16 @@ class _Stream:
         if not self.call.is_finished:
             self.client = client
             self._telemetry.joined(self)
+
+    def wait(self, body: bytes, held: Held) -> None:
+        """Answer these settings, in place of those that wait."""
+        self._drop_waiting()
+        self.waiting = body, held
+
+    def _drop_waiting(self) -> None:
+        if self.waiting is not None:
+            self.waiting[1].release()
+            self.waiting = None
 
     def message(self, body: bytes) -> None:
         """See Requests."""
@@ -222,4 +264,5 @@ class _Stream:
         self.call.finish(status, message)
 
     def _end(self) -> None:
+        self._drop_waiting()
         self._telemetry.left(self)

@@ -16,23 +16,25 @@ from threading import local
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     Clock = Callable[[], int]
 
 T = TypeVar("T")
 
-BEGUN_MAX: Final = 16
+BEGUN_MAX: Final = 64
 """In one turn. Ordinary ones take 0.1 ms each."""
 TURN_NS: Final = 10_000_000
 """What they may take. One alone may take longer."""
 SLOW_NS: Final = TURN_NS // 4
 """A request that has taken longer has its further turns among those of its kind, and so have the
-next ones of its connection: others of the same user do not wait for all of these. The last part of
-a path."""
+next ones of its connection: others of the same user do not wait for all of these."""
 
 Path = tuple[Hashable, ...]
-"""To whom a request belongs, the largest part first."""
+"""To whom a request belongs, the largest part first: the share of its tenant, its user, whether it
+`is_slow`, and its connection if that has several requests that wait."""
+_IS_SLOW: Final = 2
+"""Which part that is."""
 
 
 class FairQueue:
@@ -152,13 +154,6 @@ class LoopTurns:
         self.is_long = False
         """Whether what has begun in this turn has taken long: nothing more is to be done in it."""
         self._is_ending = False
-        self.number = 0
-        """Of the turn, while requests begin."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return not self._ready
 
     def begun(self) -> None:
         """A request begins."""
@@ -217,7 +212,6 @@ class LoopTurns:
 
     def _end_turn(self) -> None:
         self._is_ending = self.is_long = False
-        self.number += 1
         begun, spent_ns = self._begun_count, self._spent_ns
         self._begun_count = self._spent_ns = 0
         if spent_ns > TURN_NS:
@@ -230,6 +224,28 @@ class LoopTurns:
             waiter: Waiter = self._ready.pop()
             waiter.take_turn()
         self.may_begin = self._begun_count < self._begun_max and not self._ready
+
+
+class ReadTurn:
+    """How long what is read from sockets is processed in this turn of the loop."""
+
+    __slots__ = ("_ends_ns", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ends_ns = 0
+        """0: nothing has been read."""
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether what is left waits for the next turn: TURN_NS have passed since this was asked
+        first in this one."""
+        if not self._ends_ns:
+            self._ends_ns = now_ns + TURN_NS
+            self._loop.call_soon(self._begin_next)
+        return now_ns > self._ends_ns
+
+    def _begin_next(self) -> None:
+        self._ends_ns = 0
 
 
 class _Here(local):
@@ -246,11 +262,19 @@ def paced_here() -> Paced[Any] | None:
     return _here.paced
 
 
+def paced_alike(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    """For a task of its own: awaits a coroutine each step of which takes a turn of the request that
+    runs, if that is paced."""
+    paced = paced_here()
+    return coroutine if paced is None else paced.alike(coroutine)
+
+
 class Paced(Generic[T]):
     """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
     what has waited with others may go on at the same moment, for any length of time."""
 
     __slots__ = (
+        "_begun_ns",
         "_coroutine",
         "_now_ns",
         "_turns",
@@ -268,6 +292,7 @@ class Paced(Generic[T]):
         self.path = path
         self._coroutine = coroutine
         self._now_ns = now_ns
+        self._begun_ns = 0
         self.has_begun = False
         """Whether the next step has its turn already."""
         self.spent_ns = 0
@@ -291,7 +316,7 @@ class Paced(Generic[T]):
                         yield from turns.enter_first(self.path).__await__()
                 except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
                     error = raised
-                begun_ns = now_ns()
+                self._begun_ns = now_ns()
                 before, _here.paced = _here.paced, self
                 try:
                     waited_for = coroutine.send(None) if error is None else coroutine.throw(error)
@@ -301,7 +326,7 @@ class Paced(Generic[T]):
                 finally:
                     _here.paced = before
                     error = None  # no cycle: its traceback refers to this frame
-                    self._count(now_ns() - begun_ns)
+                    self._count(now_ns() - self._begun_ns)
                 try:
                     yield waited_for
                 except (Exception, CancelledError) as raised:  # noqa: BLE001  # the coroutine's
@@ -315,8 +340,16 @@ class Paced(Generic[T]):
                 _here.paced = before
             raise
 
+    def spent_until_now_ns(self) -> int:
+        """Of one that runs: with what the step that goes on has taken."""
+        return self.spent_ns + self._now_ns() - self._begun_ns
+
+    def alike(self, coroutine: Coroutine[Any, Any, T]) -> Paced[T]:
+        """Another one of the same request."""
+        return Paced(self._turns, self.path, coroutine, self._now_ns)
+
     def _count(self, spent_ns: int) -> None:
         self.spent_ns += spent_ns
         self._turns.spent(spent_ns)
-        if self.spent_ns > SLOW_NS and self.path[-1:] == (False,):
-            self.path = (*self.path[:-1], True)
+        if self.spent_ns > SLOW_NS and self.path[_IS_SLOW] is False:
+            self.path = (*self.path[:_IS_SLOW], True, *self.path[_IS_SLOW + 1 :])

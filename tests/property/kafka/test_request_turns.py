@@ -281,7 +281,7 @@ def test_each_request_begins_once_in_order_and_nothing_is_left(
             assert count == len(answers) == len(client.sent), "none is left"
             assert client.transport.is_read
     assert not broker.turns._lines
-    assert broker.turns._turns.is_empty
+    assert not broker.turns._turns._ready
     assert broker.responses.held_bytes == 0
     assert not broker.responses._holders
 

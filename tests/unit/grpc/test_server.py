@@ -22,6 +22,7 @@ from headrace.grpc import frames
 from headrace.grpc.calls import ServerCall
 from headrace.grpc.limits import Limits
 from headrace.grpc.messages import INLINE_BYTES_MAX, MessageInvalid
+from headrace.grpc.outflow import Stream
 from headrace.grpc.requests import Request
 from headrace.grpc.server import DEFAULTS, GrpcServer
 from headrace.grpc.service import Method, Status
@@ -256,7 +257,7 @@ def test_a_decompression_error_after_its_call_has_ended_is_not_left_unretrieved(
     try:
         running = [loop.create_future()]
         request = Request([], {b"grpc-encoding": b"gzip"}, 0)
-        call = ServerCall(Connection(), None, request, Method("/t/x", print), None)
+        call = ServerCall(Connection(), Stream(1, 0, 0), request, Method("/t/x", print), None)
         body = message(gzip.compress(bytes(300_000)), 1)
         call.receive(body, 0, len(body), is_last=True)
         call.reset()

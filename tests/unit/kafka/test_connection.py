@@ -10,8 +10,8 @@ from typing import Any
 from headrace.broker.services.connection_memory import RequestMemory, ResponseMemory
 from headrace.kafka.connection import KafkaConnection
 from headrace.kafka.request_figures import RequestFigures
-from headrace.kafka.request_turns import TURN_NS, RequestTurns
-from headrace.runtime.loop_turns import LoopTurns
+from headrace.kafka.request_turns import RequestTurns
+from headrace.runtime.loop_turns import TURN_NS, LoopTurns
 
 
 class Transport:

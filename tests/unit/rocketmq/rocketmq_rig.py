@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 CLIENT = "client@1"
 
 
+class TestConnection:
+    """See headrace.grpc.service.Connection."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.is_slow = False
+
+
 class TestCall:
     """See headrace.grpc.service.Call."""
 
@@ -34,7 +43,7 @@ class TestCall:
         self.secure = False
         self.authority = "broker.test:8081"
         self.session = session
-        self.connection = session
+        self.connection = TestConnection()
         self.deadline: float | None = None
         self.headers = {b"x-mq-client-id": client_id.encode()} if client_id else {}
         self.sent: list[bytes] = []
@@ -102,11 +111,14 @@ class Rocket:
         self.made = 0
         self.session: ClientSession | None = None
         """Of calls that name no other."""
+        self.connection = TestConnection()
 
     def begin(self, rpc: str, request: Any, client_id: str = CLIENT, **of_call: Any) -> TestCall:
         """Send a request; the call goes on."""
         path = f"/{wire.SERVICE}/{rpc}"
         call = TestCall(path, client_id, of_call.get("session", self.session))
+        call.connection = self.connection
+        call.peer = of_call.get("peer", call.peer)
         call.deadline = of_call.get("deadline")
         call.headers |= of_call.get("headers", {})
         if not of_call.get("is_reading", True):

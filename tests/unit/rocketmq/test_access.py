@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.kit.broker import broker
-from tests.unit.rocketmq.rocketmq_rig import Rocket
+from tests.unit.rocketmq.rocketmq_rig import Rocket, TestConnection
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
@@ -231,7 +231,8 @@ async def test_a_connection_above_its_tenants_limit_is_not_served():
         codes_of = []
         for _ in range(2):
             rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("alice"))
-            rig.node.services.connections.open(rocket.session, "ROCKETMQ", "10.0.0.7")
+            rocket.connection = TestConnection()
+            rig.node.services.connections.open(rocket.connection, "ROCKETMQ", "10.0.0.7")
             answer = await rocket.ask("QueryRoute", topic=wire.Resource(name=TOPIC))
             codes_of.append(answer.status.code)
         assert codes_of == [codes.OK, codes.FORBIDDEN]
@@ -244,8 +245,8 @@ async def test_the_stream_of_a_client_counts_as_a_connection_of_its_tenant():
 
         async def open_stream() -> int:
             session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("alice"))
-            assert connections.open(session, "ROCKETMQ", "10.0.0.7") == ""
             call = rocket.stream_call("Telemetry", session, {})
+            assert connections.open(call.connection, "ROCKETMQ", "10.0.0.7") == ""
             handler: Any = rocket.messaging.methods[call.path].handler
             settings = wire.TelemetryCommand()
             settings.settings.client_type = wire.PRODUCER

@@ -6,6 +6,7 @@ Every message is a record that the other protocols read, and the other way round
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from hashlib import md5
 from types import SimpleNamespace
@@ -614,6 +615,9 @@ def frames_of(task):
     while getattr(coroutine, "cr_frame", None) is not None:
         yield coroutine.cr_frame
         coroutine = coroutine.cr_await
+        if inspect.isgenerator(coroutine):  # that of Paced
+            yield coroutine.gi_frame
+            coroutine = coroutine.gi_frame.f_locals["coroutine"]
 
 
 @on_rocketmq

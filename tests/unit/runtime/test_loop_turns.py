@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced
-from headrace.runtime.metered import Metered
+from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced, paced_here
 
 if TYPE_CHECKING:
     from headrace.runtime.loop_turns import Path
@@ -63,6 +62,16 @@ def test_what_does_not_wait_any_more_leaves_nothing() -> None:
     assert not queue
 
 
+class CountedTurns(LoopTurns):
+    """Counts the turns while requests begin."""
+
+    number = 0
+
+    def _end_turn(self) -> None:
+        self.number += 1
+        super()._end_turn()
+
+
 async def steps(clock: Clock, turns: LoopTurns, log: list[str], name: str, count: int) -> None:
     """Requests of one client at once, each of whose two steps takes half a turn."""
 
@@ -97,7 +106,7 @@ def test_others_go_on_beside_many_requests_of_one() -> None:
 
 def test_few_begin_in_a_turn_that_take_long() -> None:
     async def scenario() -> None:
-        clock, turns = Clock(), LoopTurns()
+        clock, turns = Clock(), CountedTurns()
         in_turns: dict[int, int] = {}
 
         async def request() -> None:
@@ -189,8 +198,7 @@ def test_a_request_ends_at_once_when_what_awaits_it_is_closed() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("is_paced", [True, False], ids=["paced", "metered"])
-def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find(is_paced: bool) -> None:
+def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find() -> None:
     """It runs rarely in a broker, and a request may have megabytes."""
 
     async def scenario() -> None:
@@ -207,10 +215,7 @@ def test_errors_leave_no_garbage_that_the_cycle_collector_has_to_find(is_paced: 
             with suppress(_NotDoneError):
                 await failed()
 
-        if is_paced:
-            await Paced(turns, ONE, request(), clock.read)
-        else:
-            await Metered(request(), clock.read)
+        await Paced(turns, ONE, request(), clock.read)
         await asyncio.sleep(0)  # what has resumed it is done
         assert [error() for error in errors] == [None]
 
@@ -237,6 +242,24 @@ def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
         await asyncio.wait(tasks)
         assert tasks[BEGUN_MAX].cancelled()
         assert begun == [*range(BEGUN_MAX), BEGUN_MAX + 1]
+
+    asyncio.run(scenario())
+
+
+def test_what_runs_knows_what_it_has_spent_until_now() -> None:
+    async def scenario() -> None:
+        clock, turns = Clock(), LoopTurns()
+
+        async def request() -> int:
+            clock.now_ns += 3
+            await asyncio.sleep(0)
+            clock.now_ns += 4
+            here = paced_here()
+            assert here is not None
+            return here.spent_until_now_ns()
+
+        paced = Paced(turns, ONE, request(), clock.read)
+        assert await paced == paced.spent_ns == 7
 
     asyncio.run(scenario())
 
