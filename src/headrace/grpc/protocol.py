@@ -355,8 +355,9 @@ class GrpcProtocol:
         """See CallConnection."""
         outflow = self.outflow
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_lingering:  # calls may end whose client is told nothing
             outflow.take()
+            self._owe(0)
             return
         if outflow.output:
             data = outflow.take()
@@ -367,7 +368,7 @@ class GrpcProtocol:
                     self.abort(f"cannot be sent anything ({error.reason})")
                     return
             transport.write(data)
-        if (self.is_write_paused or outflow.unsent_bytes) and not self._is_lingering:
+        if self.is_write_paused or outflow.unsent_bytes:
             self._owe(self.unsent_bytes)
             if self.owed_bytes > self.limits.unsent_bytes_max:
                 self.abort("does not read its responses: unsent_bytes_max")

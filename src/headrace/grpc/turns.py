@@ -47,7 +47,10 @@ class Arrivals:
         self._loop = loop
         self._turn = ReadTurn(loop)
         self._waiting = FairQueue()
-        self._is_serving = False
+        self._again: list[tuple[Path, Turns]] = []
+        """Those that have had a turn in this one of the loop, and wait again."""
+        self._is_serving = self._is_due = False
+        """Whether those that wait have their turns now, or in the next turn of the loop."""
 
     def must_wait(self, now_ns: int) -> bool:
         """Whether a connection lets others have their turn."""
@@ -55,23 +58,35 @@ class Arrivals:
 
     def wait(self, path: Path, turns: Turns) -> None:
         """Have `take_turn` called when it is this connection's."""
+        if self._is_serving:  # it waits until the socket has had its answers
+            self._again.append((path, turns))
+            return
         self._waiting.add(path, turns)
-        if not self._is_serving:
-            self._is_serving = True
-            self._loop.call_soon(self._serve)
+        self._serve_soon()
 
     def forget(self, path: Path, turns: Turns) -> None:
         """It does not wait any more."""
         self._waiting.remove(path, turns)
+        self._again = [one for one in self._again if one[1] is not turns]
+
+    def _serve_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        # Those that wait again are served after others that have arrived meanwhile.
-        while self._waiting and not self._turn.is_over(self.now_ns()):
-            turns: Turns = self._waiting.pop()
-            turns.take_turn()
-        self._is_serving = bool(self._waiting)
-        if self._is_serving:
-            self._loop.call_soon(self._serve)
+        self._is_serving, self._is_due = True, False
+        try:
+            while self._waiting and not self._turn.is_over(self.now_ns()):
+                turns: Turns = self._waiting.pop()
+                turns.take_turn()
+        finally:
+            self._is_serving = False
+            again, self._again = self._again, []
+            for path, one in again:
+                self._waiting.add(path, one)
+            if self._waiting:
+                self._serve_soon()
 
 
 class Turns:

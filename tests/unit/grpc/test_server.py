@@ -437,6 +437,16 @@ def test_the_connection_with_the_largest_calls_is_closed_when_all_take_too_much(
         assert one.server.connection_count <= 2
 
 
+def test_a_server_stops_beside_a_connection_that_has_failed_and_has_calls():
+    limits = Limits(listener_calls_bytes_max=40_000)
+    with contextlib.ExitStack() as stays_open, served(limits) as one:
+        greedy = stays_open.enter_context(RawClient(one.address))
+        for number in range(10):
+            more = {f"x{field}": f"{number}-{field}" for field in range(100)}
+            greedy.call(2 * number + 1, "/t/never", b"", **more)
+        assert greedy.next(frames.GOAWAY).code == frames.ENHANCE_YOUR_CALM
+
+
 def ask_for(client: RawClient, kib: int) -> None:
     """Call for responses that are not read; the window of the connection holds them back."""
     body = message(bytes(kib << 10))
