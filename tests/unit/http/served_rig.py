@@ -49,6 +49,7 @@ class BareFace:
         services.topics, services.health = SimpleNamespace(disk=None), health
         services.authorizer = AllowAll()
         services.calls = OwnerCalls(None, list, 0)
+        services.users = SimpleNamespace(super_users=None)
         services.appends = SimpleNamespace(clock=SystemClock(), records_total=0, bytes_total=0)
         services.dead_letters = SimpleNamespace(copied_total=0)
         self.services, self.tasks = services, Tasks()
