@@ -100,34 +100,12 @@ class GrpcProtocol:
     """See the module."""
 
     __slots__ = (
-        "_close_at_s",
-        "_heard_s",
-        "_http2",
-        "_is_draining",
-        "_is_heard",
-        "_is_lingering",
-        "_is_probed",
-        "_is_receiving",
-        "_loop",
-        "_next_deadline",
-        "_opened_s",
-        "_refuse_at_s",
-        "_server",
-        "_transport",
-        "_tunnel",
-        "_turns",
-        "call_bytes",
-        "held_bytes",
-        "is_secure",
-        "is_slow",
-        "is_write_paused",
-        "limits",
-        "outflow",
-        "owed_bytes",
-        "peer",
-        "run_slowly",
+        "_close_at_s", "_heard_s", "_http2", "_is_draining", "_is_heard", "_is_lingering",
+        "_is_probed", "_is_receiving", "_loop", "_next_deadline", "_opened_s", "_refuse_at_s",
+        "_server", "_transport", "_tunnel", "_turns", "call_bytes", "held_bytes", "is_secure",
+        "is_slow", "is_write_paused", "limits", "outflow", "owed_bytes", "peer", "run_slowly",
         "session",
-    )
+    )  # fmt: skip
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server

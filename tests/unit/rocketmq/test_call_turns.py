@@ -6,22 +6,13 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
+from tests.kit.turns import TurnCount
 from tests.unit.rocketmq.rocketmq_rig import TestConnection, on_rocketmq
 
 from headrace.rocketmq import codes, messaging, wire
 from headrace.runtime.loop_turns import TURN_NS, LoopTurns
 
 UNARY = [rpc for rpc in wire.RPCS if rpc != wire.TELEMETRY]
-
-
-class CountedTurns(LoopTurns):
-    """Counts the turns while calls begin."""
-
-    number = 0
-
-    def _end_turn(self) -> None:
-        self.number += 1
-        super()._end_turn()
 
 
 class Clock:
@@ -35,8 +26,9 @@ class Clock:
 
 
 def heavy(rocket):
-    """Have each call take a turn from when it is decoded; returns the turns and their count."""
-    turns, clock, begun = CountedTurns(), Clock(), Counter()
+    """Have each call take a turn from when it is decoded; returns how many began in which."""
+    turns, clock, begun = LoopTurns(), Clock(), Counter()
+    count = TurnCount(turns)
     services = rocket.node.services
     rocket.messaging._turns._services = SimpleNamespace(
         turns=turns, fair_shares=services.fair_shares, appends=SimpleNamespace(clock=clock)
@@ -44,12 +36,12 @@ def heavy(rocket):
     accepted = rocket.messaging._accepted
 
     def accept(rpc, *rest):
-        begun[turns.number] += 1
+        begun[count.number] += 1
         clock.passed_ns += TURN_NS + 1
         return accepted(rpc, *rest)
 
     rocket.messaging._accepted = accept
-    return turns, begun
+    return begun
 
 
 def request_of(rpc):
@@ -66,7 +58,7 @@ def request_of(rpc):
 
 @on_rocketmq
 async def test_calls_of_every_kind_that_take_long_begin_one_by_one(rocket):
-    _turns, begun = heavy(rocket)
+    begun = heavy(rocket)
     calls = [rocket.begin(rpc, request_of(rpc)) for rpc in UNARY for _ in range(4)]
     for call in calls:
         await asyncio.wait_for(call.over.wait(), 30)
@@ -76,7 +68,7 @@ async def test_calls_of_every_kind_that_take_long_begin_one_by_one(rocket):
 
 @on_rocketmq
 async def test_another_client_waits_for_one_call_and_not_for_all(rocket):
-    _turns, begun = heavy(rocket)
+    begun = heavy(rocket)
     await rocket.create("jobs")
     calls = []
     for _ in range(50):
@@ -93,7 +85,7 @@ async def test_another_client_waits_for_one_call_and_not_for_all(rocket):
 
 @on_rocketmq
 async def test_a_call_that_ended_while_it_waited_is_not_handled(rocket):
-    _turns, begun = heavy(rocket)
+    begun = heavy(rocket)
     calls = [rocket.begin("QueryRoute", request_of("QueryRoute")) for _ in range(5)]
     calls[3].cancel()
     for call in calls:

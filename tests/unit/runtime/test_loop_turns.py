@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.turns import TurnCount
 
 from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced, paced_here
 
@@ -62,16 +63,6 @@ def test_what_does_not_wait_any_more_leaves_nothing() -> None:
     assert not queue
 
 
-class CountedTurns(LoopTurns):
-    """Counts the turns while requests begin."""
-
-    number = 0
-
-    def _end_turn(self) -> None:
-        self.number += 1
-        super()._end_turn()
-
-
 async def steps(clock: Clock, turns: LoopTurns, log: list[str], name: str, count: int) -> None:
     """Requests of one client at once, each of whose two steps takes half a turn."""
 
@@ -106,11 +97,12 @@ def test_others_go_on_beside_many_requests_of_one() -> None:
 
 def test_few_begin_in_a_turn_that_take_long() -> None:
     async def scenario() -> None:
-        clock, turns = Clock(), CountedTurns()
+        clock, turns = Clock(), LoopTurns()
+        count = TurnCount(turns)
         in_turns: dict[int, int] = {}
 
         async def request() -> None:
-            in_turns[turns.number] = in_turns.get(turns.number, 0) + 1
+            in_turns[count.number] = in_turns.get(count.number, 0) + 1
             clock.now_ns += 2 * TURN_NS
 
         await asyncio.gather(*(Paced(turns, ONE, request(), clock.read) for _ in range(100)))
