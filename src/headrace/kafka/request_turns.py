@@ -6,15 +6,19 @@ requests keeps others waiting. No answer is made that would only add to what its
 read, or that would wait for an earlier one with many others. A request that may not begin waits,
 and its connection is not read meanwhile; the one whose answer is the next to be sent waits for no
 earlier one. Requests of Produce and Fetch are handled as they arrive, those that a client has sent
-at once also for TURN_NS only.
+at once also for TURN_NS only. A request with an effect is handled although its client has left;
+so many of these wait that their users have places for.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.broker.services.fair_shares import path_of
+from headrace.broker.security.tenant_shares import Holder, SharedPlaces
+from headrace.broker.services.fair_shares import path_of, user_of
+from headrace.errors import StorageUnavailable
 from headrace.runtime.loop_turns import SLOW_NS, ReadTurn
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.services.fair_shares import Charge
     from headrace.kafka.tenant_line import TenantLine
     from headrace.runtime.loop_turns import LoopTurns, Path
 
@@ -34,6 +39,8 @@ UNANSWERED_MAX: Final = 32
 """Requests of one connection that have begun: twice as many after each small answer, one after a
 large one. Kafka's brokers handle one at a time."""
 LARGE_BYTES: Final = 64 * 1024
+DEPARTED_MAX: Final = 500
+"""Requests that wait while their clients have left: as many as Kafka's brokers queue by default."""
 
 
 class Asker(Protocol):
@@ -75,6 +82,7 @@ class Place(Protocol):
     """That of a request's answer."""
 
     api_key: int
+    charge: Charge | None
 
     @property
     def is_next(self) -> bool:
@@ -88,6 +96,7 @@ class _Line:
     __slots__ = (
         "_asker",
         "_turns",
+        "departed",
         "path",
         "unanswered_count",
         "unanswered_max",
@@ -100,6 +109,8 @@ class _Line:
         self.unanswered_count = 0
         self.unanswered_max = UNANSWERED_MIN
         self.waiting: tuple[Place, Callable[[], None]] | None = None
+        self.departed: Callable[[], None] | None = None
+        """Gives back the place of a request whose client has left."""
         self.path: Path = ()
         """Of all its requests that wait or are not answered: they keep their order."""
 
@@ -118,8 +129,7 @@ class RequestTurns:
         self._lines: dict[Asker, _Line] = {}
         """Of connections with a request that waits or is not answered."""
         self.is_over = ReadTurn(loop).is_over
-        """Whether a connection that has further requests lets others have their turn, by the time
-        at which its last one began."""
+        self._departed = SharedPlaces("requests of clients that have left", DEPARTED_MAX)
 
     def begin(self, asker: Asker, place: Place, begin: Callable[[], None]) -> None:
         """Have a request handled, now or when it is its turn. `begin` starts a task, which ends
@@ -138,6 +148,9 @@ class RequestTurns:
 
     def _begin(self, line: _Line, begin: Callable[[], None]) -> None:
         line.unanswered_count += 1
+        if line.departed is not None:
+            line.departed()
+            line.departed = None
         self._turns.begun()
         begin()
 
@@ -168,14 +181,20 @@ class RequestTurns:
                 line.path = path
 
     def drop(self, asker: Asker, api_keys: Container[int]) -> None:
-        """A connection has ended: if its request that waits is of these APIs, it is not handled."""
+        """A connection has ended: if its request that waits is of these APIs, or too many others
+        of its user wait so, it is not handled."""
         line = self._lines.get(asker)
         if line is None or line.waiting is None:
             return
-        if line.waiting[0].api_key not in api_keys:
-            self._queue(line)
-            return
+        place, _ = line.waiting
+        if place.api_key not in api_keys:
+            with suppress(StorageUnavailable):
+                line.departed = self._departed.take(Holder(user=user_of(asker.session)))
+                self._queue(line)
+                return
         line.waiting = None
+        if place.charge is not None:
+            place.charge.release()
         self._turns.forget(line.path, line)
         if not line.unanswered_count:
             del self._lines[asker]

@@ -33,7 +33,7 @@ class Releases:
 def join(groups, topic, member_id):
     groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
     session, _ = groups.sessions.open("workers", member_id, object())
-    session.update([(topic.id, 0)], [])
+    groups.sessions.update(session, [(topic.id, 0)], [])
 
 
 async def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_members(monkeypatch):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kit.broker import broker, on_a_broker
 
-from headrace.kafka import dispatch
+from headrace.broker.security.principal import Principal
+from headrace.kafka import dispatch, request_turns
 from headrace.kafka.request_turns import UNANSWERED_MIN, WAITING_BYTES_MAX
 from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS
 
@@ -198,6 +199,40 @@ async def test_a_request_with_an_effect_is_handled_although_its_client_has_left(
             if not found.groups[0].members:
                 break
     assert handled.count(METADATA) <= UNANSWERED_MIN, "what has no effect is not handled then"
+
+
+async def test_few_requests_wait_whose_clients_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection would leave one: they are as many as a client opens."""
+    monkeypatch.setattr(request_turns, "DEPARTED_MAX", 30)
+    handled: list[str] = []
+
+    async def noted(api_key: int, request: Any) -> None:
+        if api_key == COMMIT:
+            handled.append(request.group_id)
+
+    async with broker() as rig:
+
+        def leave(group: str, user: str) -> None:
+            client = rig.client()
+            client.connection.session.principal = Principal(user)
+            client.send(COMMIT, 2, commit(group, 1))
+            client.transport.abort()
+
+        note_requests(noted)
+        for _ in range(BEGUN_MAX):
+            rig.client().send(METADATA, 4, ALL)
+        for number in range(COUNT):
+            leave(f"noisy{number}", "noisy")
+        for number in range(3):
+            leave(f"quiet{number}", "quiet")
+        await turns(20 * COUNT)
+        quiet = [group for group in handled if group.startswith("quiet")]
+        assert quiet == ["quiet0", "quiet1", "quiet2"]
+        assert 20 <= len(handled) - len(quiet) <= 20 + BEGUN_MAX
+        handled.clear()
+        leave("later", "noisy")
+        await turns(COUNT)
+        assert handled == ["later"], "places are given back"
 
 
 @on_a_broker(lambda rig: rig)

@@ -175,6 +175,37 @@ async def test_all_share_sessions_together_have_a_bounded_number_of_partitions(m
         assert rig.node.share_groups.sessions._partition_count == 0
 
 
+async def test_a_fetch_that_wants_too_many_partitions_has_acknowledged(monkeypatch):
+    """Otherwise what was processed would be delivered again. Kafka's client opens a new session
+    after the error, which cannot acknowledge what the former one had."""
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+        client = rig.client()
+        assert only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))).acquired_records
+        monkeypatch.setattr(share_sessions, "PARTITIONS_TOTAL_MAX", 10)
+        asked = fetch(topic.id, 1) | {"topics": acknowledge(topic.id, 1, 0, 2, 1)["topics"]}
+        asked["topics"][0]["partitions"] += [{"partition_index": one} for one in range(1, 11)]
+        answer = await client.ask(SHARE_FETCH, 2, asked)
+        assert answer.error_code == SHARE_SESSION_LIMIT_REACHED
+        answer = await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))
+        assert answer.error_code == 0
+        assert not answer.responses, "all of them are finished"
+
+
+async def test_what_a_session_with_too_many_partitions_holds_is_released_with_it(monkeypatch):
+    async with broker() as rig:
+        topic = await topic_with(rig, batch(b"1", b"2", b"3"))
+        client = rig.client()
+        assert only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0))).acquired_records
+        monkeypatch.setattr(share_sessions, "PARTITIONS_TOTAL_MAX", 10)
+        asked = fetch(topic.id, 1)
+        asked["topics"][0]["partitions"] += [{"partition_index": one} for one in range(1, 11)]
+        answer = await client.ask(SHARE_FETCH, 2, asked)
+        assert answer.error_code == SHARE_SESSION_LIMIT_REACHED
+        again = only_part(await client.ask(SHARE_FETCH, 2, fetch(topic.id, 0)))
+        assert again.acquired_records[0].delivery_count == 2
+
+
 async def test_a_fetch_of_many_partitions_gives_others_their_turns(monkeypatch):
     async with broker() as rig:
         await topic_with(rig)

@@ -17,7 +17,7 @@ from headrace.errors import (
 from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
     from uuid import UUID
 
 OPEN_EPOCH: Final = 0
@@ -56,16 +56,6 @@ class ShareSession:
         """Whether the session is closed: records acquired for it after that belong to no one."""
         self.waiters = Waiters()
         """Notified when it ends."""
-
-    def update(self, wanted: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Apply changes. Raises RequestInvalid if there are too many partitions."""
-        for key in wanted:
-            self.partitions.setdefault(key, None)
-        for key in forgotten:
-            self.partitions.pop(key, None)
-        if len(self.partitions) > PARTITIONS_MAX:
-            self.partitions.clear()
-            raise RequestInvalid(f"a share session can have at most {PARTITIONS_MAX} partitions")
 
     def served(self, key: PartitionKey) -> None:
         """Move it to the end, so that one busy partition does not starve the others."""
@@ -122,25 +112,26 @@ class ShareSessions:
     def update(
         self,
         session: ShareSession,
-        wanted: Iterable[PartitionKey],
-        forgotten: Iterable[PartitionKey],
+        wanted: Collection[PartitionKey],
+        forgotten: Collection[PartitionKey],
     ) -> None:
-        """Change what a session fetches. Raises RequestInvalid, ShareSessionLimitReached: it has no
-        partitions then."""
-        if session.has_ended:
-            return  # nothing is fetched for it
-        before = len(session.partitions)
-        try:
-            session.update(wanted, forgotten)
-        finally:
-            self._partition_count += len(session.partitions) - before
-        if self._partition_count > PARTITIONS_TOTAL_MAX:
-            self._partition_count -= len(session.partitions)
-            session.partitions.clear()
+        """Change what a session fetches. Raises RequestInvalid, ShareSessionLimitReached: it has
+        its former partitions then, of which it may hold records."""
+        if session.has_ended or not (wanted or forgotten):
+            return  # nothing is fetched for it, or nothing changes
+        partitions = session.partitions | dict.fromkeys(wanted)
+        for key in forgotten:
+            partitions.pop(key, None)
+        if len(partitions) > PARTITIONS_MAX:
+            raise RequestInvalid(f"a share session can have at most {PARTITIONS_MAX} partitions")
+        added = len(partitions) - len(session.partitions)
+        if added > 0 and self._partition_count + added > PARTITIONS_TOTAL_MAX:
             raise ShareSessionLimitReached(
                 f"the share sessions of this broker have their maximum of {PARTITIONS_TOTAL_MAX}"
                 " partitions: try again when others have ended, or with fewer partitions"
             )
+        session.partitions = partitions
+        self._partition_count += added
 
     def close(self, group_id: str, member_id: str) -> ShareSession | None:
         """End the member's session; the caller releases what it holds."""

@@ -294,8 +294,10 @@ async def _share_fetch(node: Node, request: Any, context: Context) -> dict[Parti
         for topic in request.forgotten_topics_data
         for number in topic.partitions
     ]
-    groups.sessions.update(session, _keys(request.topics), forgotten)
+    # Acknowledged first: with too many partitions the request is refused, and the session that its
+    # client opens then cannot acknowledge what this one has delivered.
     errors = await _acknowledge(node, session, wanted)
+    groups.sessions.update(session, _keys(request.topics), forgotten)
     if forgotten and node.services.queues.terms(request.group_id).config.is_sticky:
         await groups.release_partitions(session, forgotten)
     outcomes: dict[PartitionKey, _Outcome] = {}
