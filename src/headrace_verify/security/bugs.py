@@ -470,6 +470,40 @@ def give_places_to_whoever_comes_first(patch: Patch) -> None:
     patch(SharedPlaces, "take", lambda self, _holder: take(self, NO_HOLDER))
 
 
+def forget_who_makes_groups(patch: Patch) -> None:
+    from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+
+    check = GroupCoordinator._check_group
+    patch(GroupCoordinator, "_check_group", lambda self, group_id, _user: check(self, group_id, ""))
+
+
+def forget_who_describes_members(patch: Patch) -> None:
+    from headrace.broker.coordinators.kept_state import Room
+    from headrace.broker.security.tenant_shares import NO_HOLDER
+
+    take = Room.take
+
+    async def forgetful(self: Any, holder: Any = NO_HOLDER, amount: int = 1) -> str:
+        is_of_members = self._what == "bytes of members"
+        return await take(self, NO_HOLDER if is_of_members else holder, amount)
+
+    patch(Room, "take", forgetful)
+
+
+def forget_who_begins_transactions(patch: Patch) -> None:
+    from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
+
+    check = TransactionCoordinator._check_room
+    patch(TransactionCoordinator, "_check_room", lambda self, id_, _user: check(self, id_, ""))
+
+
+def forget_who_takes_places(patch: Patch) -> None:
+    from headrace.broker.security.tenant_shares import Holder, SharedPlaces
+
+    take = SharedPlaces.take
+    patch(SharedPlaces, "take", lambda self, holder: take(self, Holder(holder.tenant)))
+
+
 def parse_requests_leniently(patch: Patch) -> None:
     from headrace.http.connection import HttpConnection
 
@@ -514,6 +548,18 @@ BUGS = (
         ("leaves places for streams",),
         says="keeps others out",
     ),
+    Hole(forget_who_makes_groups, ("leaves room for others",), says="makes groups keeps"),
+    Hole(
+        forget_who_describes_members,
+        ("leaves room for others",),
+        says="descriptions of members keeps",
+    ),
+    Hole(
+        forget_who_begins_transactions,
+        ("leaves room for others",),
+        says="transactional ids keeps",
+    ),
+    Hole(forget_who_takes_places, ("leaves room for others",), says="follows keeps others out"),
     Hole(decode_names_in_http_once_more, ("encoded names",), says="tells by HTTP"),
     Hole(decode_names_in_kafka_once_more, ("encoded names",), says="tells by Kafka"),
     Hole(decode_names_in_rocketmq_once_more, ("encoded names",), says="tells by RocketMQ"),

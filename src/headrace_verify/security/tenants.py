@@ -37,7 +37,7 @@ _MADE: Final = "made-at-its-listener"
 _TOPICS_MAX: Final = 2
 _STORED_MAX: Final = 50_000
 _STORED: Final = 0
-_PLACES: Final = 64
+PLACES: Final = 64
 """For clients that follow topics."""
 _WRITES_MAX: Final = 2_000
 """Each of 5 KB: they take far longer than the second in which a broker notices."""
@@ -225,16 +225,16 @@ def a_tenant_leaves_places_for_streams_to_others(abuse: Abuse) -> None:
         key = secured.ask("POST", "/v1/keys", basic(MALLORY), {"name": "of a tenant"}).json()
         client = {"Authorization": f"Bearer {key.get('key', '')}"}
         secured.ask("POST", "/v1/topics", client, {"name": "f0", "partitions": 1})
-        taken = [_follows(secured, held, "/v1/topics/f0/tail", client) for _ in range(_PLACES + 1)]
+        taken = [follows(secured, held, "/v1/topics/f0/tail", client) for _ in range(PLACES + 1)]
         abuse.expect(200 in taken, f"a tenant cannot follow its topic: {taken[0]}")
         abuse.expect(503 in taken, "a tenant follows without end")
         of_victim = f"/v1/topics/{quote(prefix_of(VICTIM) + HELD)}/tail"
-        status = _follows(secured, held, of_victim, basic(ADMIN))
+        status = follows(secured, held, of_victim, basic(ADMIN))
         abuse.expect(status == 200, f"a tenant that follows keeps others out: {status}")
         secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
 
 
-def _follows(secured: Secured, held: ExitStack, path: str, headers: dict[str, str]) -> int:
+def follows(secured: Secured, held: ExitStack, path: str, headers: dict[str, str]) -> int:
     """The status of a stream, which stays open until the end of the case."""
     host, port = secured.broker.http_address
     lines = [f"GET {path} HTTP/1.1", f"Host: {host}:{port}"]

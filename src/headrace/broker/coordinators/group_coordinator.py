@@ -244,11 +244,10 @@ class GroupCoordinator:
         if groups is None or groups.knows(group_id):
             return
         machine = self.shards.machine_of(group_id)
-        if not isinstance(machine, GroupMachine):
-            return  # it is not loaded
-        if group_id in machine.groups:
+        is_loaded = isinstance(machine, GroupMachine)  # otherwise it may be there
+        if isinstance(machine, GroupMachine) and group_id in machine.groups:
             groups.note(group_id)
-        elif excess := await groups.take(group_id, user):
+        elif (excess := await groups.take(group_id, user)) and is_loaded:
             raise PolicyViolation(
                 f"{excess} (headrace.groups.max): nothing was changed; delete groups, let their"
                 " offsets expire, or raise the setting"
