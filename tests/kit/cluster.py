@@ -12,6 +12,7 @@ from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.machine import Machine
+from headrace.broker.ownership.shared_ownership import SharedOwnership
 from headrace.errors import HeadraceError
 from headrace.metadata.memory import MemoryMetadata, MemoryMetadataStore
 from headrace.records.codec import iterate_records
@@ -102,6 +103,13 @@ class Cluster:
             return []
         count = len(topic.partitions)
         return [seen_by.ownership.leader(topic, number).broker for number in range(count)]
+
+    def targets(self, name: str, node: Node) -> list[int]:
+        """The broker to which each partition is to move, or where it is to stay, as one broker
+        sees it."""
+        topic, ownership = node.topics.get(name), node.ownership
+        assert isinstance(ownership, SharedOwnership)
+        return [ownership.placement.target(topic, at) for at in range(len(topic.partitions))]
 
     def agree(self, name: str, among: set[int]) -> bool:
         """Whether all brokers name the same owners, these serve, and no others do."""

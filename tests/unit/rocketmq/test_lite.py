@@ -30,6 +30,8 @@ PARENT = "parent"
 GROUP = "lite-workers"
 WHERE = {"topic": {"name": PARENT}, "group": {"name": GROUP}}
 ADD, REMOVE, SET, LEAVE = range(4)
+LOCK_MS = 600_000
+"""Of messages that are to be settled: an acknowledgement after the lock's end is refused."""
 
 
 class Lite:
@@ -59,12 +61,18 @@ class Lite:
         assert parts[0].status.code in {codes.OK, codes.MESSAGE_NOT_FOUND}, parts[0].status
         return [one.message for one in parts if one.HasField("message")]
 
+    async def give_back(self, message):
+        """Have it delivered again: at once, unless its owner has changed, which forgets locks."""
+        where = WHERE | {"group": {"name": self.group}}
+        receipt = message.system_properties.receipt_handle
+        await self.rocket.ask("ChangeInvisibleDuration", **where, receipt_handle=receipt)
+
     async def bodies(self, **fields):
         return sorted(one.body.decode() for one in await self.receive(**fields))
 
     async def take(self, **fields):
-        """Receive and acknowledge."""
-        got = await self.receive(**fields)
+        """Receive and acknowledge, however long this process is held up in between."""
+        got = await self.receive(**{"invisible_ms": LOCK_MS} | fields)
         if got:
             found = await self.rocket.acknowledge(PARENT, self.group, *got)
             assert set(found) == {codes.OK}
