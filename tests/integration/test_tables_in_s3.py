@@ -127,7 +127,7 @@ async def test_a_catalog_that_never_answers_is_an_error_in_bounded_time(monkeypa
             url = f"http://127.0.0.1:{proxy.port}"
             monkeypatch.setenv("HEADRACE_CATALOG_OAUTH2_URI", f"{url}/v1/oauth/tokens")
             tables = IcebergTables.open("lake", OWNER, f"rest:{url}")
-            for call in (tables.settled(TOPIC), tables.protected()):
+            for call in (tables.settled(TOPIC), tables.protected([])):
                 with pytest.raises(StorageUnavailable, match="cannot be used now") as caught:
                     await call
                 assert "secret-of-nobody" not in str(caught.value)

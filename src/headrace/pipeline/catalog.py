@@ -21,8 +21,8 @@ from headrace.pipeline.errors import (
     TableUnusable,
 )
 from headrace.pipeline.planning import Offsets, build, larger, walk
-from headrace.records.tenant_names import key_of, name_in, tenant_of
-from headrace.storage.tiering.table_catalog import CATALOG, rest_catalog
+from headrace.records.tenant_names import key_of, tenant_of
+from headrace.storage.tiering.table_catalog import CATALOG, NAMESPACE, rest_catalog, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.position import TopicIds
     from headrace.pipeline.warehouse import Warehouse
 
-TOPICS_NAMESPACE = "headrace"
-"""Of the tables that topics have by default."""
-TENANT_NAMESPACE = "tenant_"
-"""And the tenant's name: of the tables of its topics. Do not change: stored."""
 SHARED_TABLE = "headrace.archive"
 """What earlier versions archived all topics into by default."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -81,9 +77,7 @@ class TableName(NamedTuple):
     @classmethod
     def of_topic(cls, topic: str) -> TableName:
         """The table of its own that a topic has by default: in a namespace of its tenant's own."""
-        tenant = tenant_of(topic)
-        namespace = TENANT_NAMESPACE + tenant if tenant else TOPICS_NAMESPACE
-        return cls(CATALOG, namespace, name_in(topic))
+        return cls(CATALOG, *table_of(topic))
 
     @property
     def in_spark(self) -> str:
@@ -234,7 +228,7 @@ def table_of_topic(warehouse: Warehouse, topic: str) -> TableName:
     own = TableName.of_topic(key)
     earlier = [TableName.parse(SHARED_TABLE)]
     if tenant_of(key):
-        earlier.append(TableName(CATALOG, TOPICS_NAMESPACE, key))
+        earlier.append(TableName(CATALOG, NAMESPACE, key))
     if warehouse.is_there:
         catalog = open_catalog(warehouse)
         for name in earlier:

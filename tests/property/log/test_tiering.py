@@ -67,7 +67,7 @@ class FileTables:
     async def is_protected(self, topic: str, ledger: int, snapshot: int) -> bool:
         return (topic, ledger) in self.tags
 
-    async def protected(self) -> Protection:
+    async def protected(self, topics: Any) -> Protection:
         return Protection(frozenset(self.tags))
 
     def close(self) -> None:

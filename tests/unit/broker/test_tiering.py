@@ -37,8 +37,8 @@ from headrace.records.codec import Record, decode_batch
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobLimits, BlobStore
-from headrace.storage.tiering.iceberg_tables import NAMESPACE, IcebergTables
-from headrace.storage.tiering.table_catalog import CATALOG, TableCatalog
+from headrace.storage.tiering.iceberg_tables import IcebergTables
+from headrace.storage.tiering.table_catalog import CATALOG, NAMESPACE, TableCatalog
 from headrace.storage.tiering.table_files import ProtectedFiles, Protection, TablePlace
 from headrace.storage.tiering.tiered_store import OTHER_FILES, TieredLedgerStore
 
@@ -258,7 +258,7 @@ class Tables:
     async def protect(self, place: TablePlace, base_offset: int, end_offset: int) -> None:
         self.asked.append(place.ledger)
 
-    async def protected(self) -> Protection:
+    async def protected(self, topics: Any) -> Protection:
         return Protection(frozenset())
 
     def close(self) -> None:
@@ -345,8 +345,8 @@ class AlteredTables(FileTables):
         pairs = zip(found.files, copies, strict=True)
         return found._replace(files=[one._replace(path=str(copy)) for one, copy in pairs])
 
-    async def protected(self) -> Protection:
-        found = await super().protected()
+    async def protected(self, topics: Any) -> Protection:
+        found = await super().protected(topics)
         return Protection(frozenset(), {"t": "damaged"}) if self.is_unread else found
 
 

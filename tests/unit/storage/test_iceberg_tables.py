@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import StorageUnavailable
+from headrace.pipeline.catalog import TableName
+from headrace.records.tenant_names import key_of
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.iceberg_tables import IcebergTables
 from headrace.storage.tiering.table_files import Protection, TablePlace
@@ -71,7 +73,7 @@ def tables(lake, tmp_path):
 
 
 async def protected(tables: IcebergTables) -> list[tuple[str, int]]:
-    found = await tables.protected()
+    found = await tables.protected([TOPIC])
     assert not found.unread
     return sorted(found.ledgers)
 
@@ -178,6 +180,23 @@ async def test_only_what_maintenance_said_is_settled(lake, tables):
         assert await tables.settled(TOPIC) == {}
 
 
+async def test_the_table_of_a_tenants_topic_is_where_the_pipeline_keeps_it(lake, tables):
+    of_tenant = TableName.of_topic(key_of(f"acme/{TOPIC}")).in_catalog
+    assert of_tenant == ("tenant_acme", TOPIC)
+    lake.catalog.create_namespace("tenant_acme")
+    table = lake.catalog.create_table(of_tenant, SCHEMA)
+    topic = key_of(f"acme/{TOPIC}")
+    row = {"topic": topic, "partition": 0, "offset": 3}
+    table.append(pa.Table.from_pylist([row], SCHEMA))
+    lake.append(0, 10)
+    (file,) = (await tables.protect(TablePlace(topic, 0, LedgerId(8)), 0, 10)).files
+    assert file.path.startswith(table.location())
+    await tables.protect(place(7), 0, 10)
+    assert (await tables.protected([topic])).ledgers == {(TOPIC, 7), (topic, 8)}
+    await tables.release(topic, LedgerId(8))
+    assert (await tables.protected([topic])).ledgers == {(TOPIC, 7)}
+
+
 async def test_a_table_that_cannot_be_loaded_hides_no_tags_of_others(lake, tables):
     lake.append(0, 10)
     await tables.protect(place(7), 0, 10)
@@ -185,7 +204,7 @@ async def test_a_table_that_cannot_be_loaded_hides_no_tags_of_others(lake, table
         lake.catalog.create_table(("headrace", name), SCHEMA)
         damaged = lake.catalog.load_table(("headrace", name)).metadata_location
         Path(damaged.removeprefix("file://")).unlink()
-    found = await tables.protected()
+    found = await tables.protected([])
     assert found.ledgers == {(TOPIC, 7)}
     assert found.unread.keys() == {"a", "z"}
 
@@ -213,7 +232,7 @@ async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalo
     data = metadata.read_bytes()
     for damaged in (b"{}", b"", data[:-9]):
         metadata.write_bytes(damaged)
-        assert (await tables.protected()).unread.keys() == {TOPIC}
+        assert (await tables.protected([])).unread.keys() == {TOPIC}
         for call in (tables.settled(TOPIC), tables.protect(place(7), 0, 10)):
             with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
                 await call
@@ -225,11 +244,11 @@ async def test_a_table_that_is_damaged_says_nothing_of_tags_and_a_missing_catalo
         with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
             await tables.protect(place(7), 0, 10)
     metadata.unlink()
-    assert (await tables.protected()).unread.keys() == {TOPIC}
+    assert (await tables.protected([])).unread.keys() == {TOPIC}
     (tmp_path / "catalog.db").write_bytes(b"no database")
     with pytest.raises(StorageUnavailable, match="object storage keeps the records"):
-        await IcebergTables.open(str(tmp_path), OWNER).protected()
+        await IcebergTables.open(str(tmp_path), OWNER).protected([])
     (tmp_path / "catalog.db").rename(tmp_path / "away")
-    assert await tables.protected() == Protection(frozenset())
+    assert await tables.protected([]) == Protection(frozenset())
     assert await tables.settled(TOPIC) == {}
     assert await tables.protect(place(7), 0, 10) is None

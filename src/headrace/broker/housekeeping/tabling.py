@@ -159,7 +159,7 @@ class Tabling:
     async def protected(self) -> Protection | None:
         """See TableFiles; None if the tables cannot be used now."""
         try:
-            found = await self._tables.protected()
+            found = await self._tables.protected(list(self._topics.by_name))
         except HeadraceError as error:
             log.warning("tags of tables are neither checked nor released now: %s", error)
             return None

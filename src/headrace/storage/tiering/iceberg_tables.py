@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,19 +19,23 @@ from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
-from headrace.storage.tiering.table_catalog import TableCatalog
+from headrace.storage.tiering.table_catalog import (
+    NAMESPACE,
+    TableCatalog,
+    table_of,
+    topic_of,
+)
 from headrace.storage.tiering.table_files import ProtectedFiles, Protection
 from headrace.storage.tiering.table_sources import TableSources
 from headrace.storage.tiering.table_tags import TableTag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.runtime.disk import Disk
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.table_files import TablePlace
 
-NAMESPACE: Final = "headrace"
 SETTLED: Final = "headrace.offsets"
 """The table's property: the ends of the partitions when maintenance last ran."""
 SETTLED_AT: Final = "headrace.offsets-at"
@@ -87,9 +92,9 @@ class IcebergTables:
         """See TableFiles."""
         return bool(await self._in_thread(self._is_protected, topic, ledger, snapshot))
 
-    async def protected(self) -> Protection:
+    async def protected(self, topics: Collection[str]) -> Protection:
         """See TableFiles."""
-        found: Protection = await self._in_thread(self._protected)
+        found: Protection = await self._in_thread(self._protected, topics)
         return found
 
     async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:
@@ -196,12 +201,13 @@ class IcebergTables:
             and table.snapshot_by_id(snapshot) is not None
         )
 
-    def _protected(self) -> Protection:
+    def _protected(self, topics: Collection[str]) -> Protection:
         from requests import RequestException
 
         ledgers: set[tuple[str, LedgerId]] = set()
         unread: dict[str, str] = {}
-        for topic in self._topics():
+        namespaces = sorted({NAMESPACE, *(table_of(topic)[0] for topic in topics)})
+        for topic in chain.from_iterable(map(self._topics, namespaces)):
             try:
                 table = self._table(topic)
                 names = () if table is None else table.refs()
@@ -214,15 +220,16 @@ class IcebergTables:
             ledgers |= {(topic, tag.ledger) for tag in tags if tag.owner == self._owner}
         return Protection(frozenset(ledgers), unread)
 
-    def _topics(self) -> Sequence[str]:
-        """The topics that have tables."""
+    def _topics(self, namespace: str) -> Sequence[str]:
+        """The topics that have tables in a namespace."""
         from pyiceberg.exceptions import NoSuchNamespaceError
 
         catalog = self._catalog.opened()
         try:
-            return [] if catalog is None else [name for _, name in catalog.list_tables(NAMESPACE)]
+            names = () if catalog is None else catalog.list_tables(namespace)
         except NoSuchNamespaceError:
             return []
+        return [topic for _, name in names if (topic := topic_of(namespace, name)) is not None]
 
     def _release(self, topic: str, ledger: LedgerId, snapshot: int | None) -> None:
         table = self._table(topic)
@@ -246,7 +253,7 @@ class IcebergTables:
 
         catalog = self._catalog.opened()
         try:
-            return None if catalog is None else catalog.load_table((NAMESPACE, topic))
+            return None if catalog is None else catalog.load_table(table_of(topic))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from headrace.errors import RequestInvalid
+from headrace.records.tenant_names import name_in, prefix_of, tenant_of
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response, Session
 
 CATALOG: Final = "headrace"
+NAMESPACE: Final = "headrace"
+"""Of the tables that topics have by default. Do not change: stored."""
+TENANT_NAMESPACE: Final = "tenant_"
+"""And the tenant's name: of the tables of its topics. Do not change: stored."""
 REST: Final = "rest:"
 LOGIN: Final = {
     "token": "HEADRACE_CATALOG_TOKEN",
@@ -36,6 +41,19 @@ would hold up an archive, or a broker's work on tables, without end."""
 _S3: Final = "s3://"
 _FILE: Final = "file://"
 _CATALOG_FILE: Final = "catalog.db"
+
+
+def table_of(topic: str) -> tuple[str, str]:
+    """Namespace and name of the table of its own that a topic has by default."""
+    tenant = tenant_of(topic)
+    return TENANT_NAMESPACE + tenant if tenant else NAMESPACE, name_in(topic)
+
+
+def topic_of(namespace: str, name: str) -> str | None:
+    """The topic that has this table by default; None if no topic has it."""
+    tenant = namespace.removeprefix(TENANT_NAMESPACE) if namespace != NAMESPACE else ""
+    topic = prefix_of(tenant) + name
+    return topic if table_of(topic) == (namespace, name) else None
 
 
 def s3_properties(region: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.storage.ledger import LedgerId
     from headrace.storage.tiering.recipe_format import TableFile
@@ -68,8 +68,11 @@ class TableFiles(Protocol):
         """
         ...
 
-    async def protected(self) -> Protection:
-        """The ledgers with protection. Raises StorageUnavailable if no table can be read."""
+    async def protected(self, topics: Collection[str]) -> Protection:
+        """The ledgers with protection, by tables in the namespaces of these topics' tables.
+
+        Raises StorageUnavailable if no table can be read.
+        """
         ...
 
     async def release(self, topic: str, ledger: LedgerId, snapshot: int | None = None) -> None:
