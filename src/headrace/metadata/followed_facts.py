@@ -53,7 +53,7 @@ class FollowedFacts:
         self.apply = apply
         self._empty: dict[str, MetadataEntry] = {}
         self._swept: dict[str, MetadataEntry] = {}
-        """Those that were empty at the last sweep."""
+        """Those that have been empty since before the last sweep ended."""
         self.turns = Turns()
 
     @property
@@ -63,6 +63,7 @@ class FollowedFacts:
 
     def note(self, key: str, entry: MetadataEntry | None, *, is_empty: bool) -> None:
         """The entry stored under a key is applied."""
+        self._swept.pop(key, None)  # it may be another fact of the same version
         if is_empty and entry is not None:
             self._empty[key] = entry
         else:
@@ -106,11 +107,12 @@ class FollowedFacts:
     async def sweep(self, may_delete: Callable[[], bool]) -> None:
         """Delete the facts that have been empty since the last sweep, if they could be deleted at
         both."""
-        before, self._swept = self._swept, {}
         if not may_delete():
+            self._swept.clear()
             return
-        for key, entry in before.items():
-            if self._empty.get(key) == entry:
+        for key in list(self._swept):
+            entry = self._swept.get(key)  # it may have changed meanwhile
+            if entry is not None:
                 await self._delete(key, entry)
         self._swept = dict(self._empty)
 

@@ -1,9 +1,11 @@
 """Brokers that follow facts of names that come and go: whatever they see late, at once or not at
 all, each applies the states of a name in the order in which they were stored, and ends with the
-store's.
+store's. No change replaces another state than the one with content that it was decided on.
 
 The store is one log of changes. Each broker's server follows it with a lag of its own; what the
-server answers and reports reaches the broker in that order, as ZooKeeper promises.
+server answers and reports reaches the broker in that order, as ZooKeeper promises. Between two
+sweeps of a broker is EMPTY_KEPT_S: what was under way, or on its way, at the end of the one is over
+at the other.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +27,7 @@ from headrace.metadata.watches import Watches, next_version
 from headrace.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
 PREFIX = "/names/"
 NAMES = ("a", "b")
@@ -39,6 +42,9 @@ class Log:
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, State]] = []
+        self.step = 0
+        self.lost: list[str] = []
+        """States that were replaced unseen."""
 
     def state(self, key: str, upto: int | None = None) -> State:
         for changed, state in reversed(self.changes[:upto]):
@@ -54,6 +60,8 @@ class LateStore:
         self.log = log
         self.seen = 0
         self.outbox: deque[Callable[[], None]] = deque()
+        self.basis = EMPTY
+        """The value on which the change was decided that is stored next."""
         self._watches = Watches()
 
     def advance(self) -> bool:
@@ -94,6 +102,7 @@ class LateStore:
         return await self._write(key, value, expected_version)
 
     async def delete(self, key: str, expected_version: int) -> None:
+        self.basis = EMPTY
         await self._write(key, None, expected_version)
 
     async def _write(self, key: str, value: bytes | None, expected: int) -> int:
@@ -101,6 +110,9 @@ class LateStore:
         error, version = None, ABSENT
         try:
             version = next_version(key, ABSENT if state is None else state[0], expected)
+            # What was decided on an empty fact may meet a later one: see decision 76.
+            if state is not None and state[1] != self.basis != EMPTY:
+                self.log.lost.append(f"{state} of {key} by {value!r}, decided on {self.basis!r}")
             self.log.changes.append((key, None if value is None else (version, value)))
         except HeadraceError as conflict:
             error = conflict
@@ -121,6 +133,27 @@ class Broker:
         self.applied: dict[str, list[bytes]] = {PREFIX + name: [] for name in NAMES}
         self.is_late = False
         self.tasks = tasks
+        self.swept_at = self.swept_upto = 0
+        """At which step its last sweep ended, and how much was stored then."""
+        self.sweeps = False
+        self._under_way: dict[object, int] = {}
+        """What it does, and at which step it began."""
+
+    def is_behind(self, other: Broker) -> bool:
+        """Whether it does what it began, or does not see what was stored, before another one's
+        last sweep."""
+        is_late = self.store.seen < other.swept_upto
+        return is_late or any(begun < other.swept_at for begun in self._under_way.values())
+
+    def _spawn(self, work: Coroutine[None, None, None], step: int) -> None:
+        async def run() -> None:
+            try:
+                await work
+            finally:
+                del self._under_way[work]
+
+        self._under_way[work] = step
+        self.tasks.spawn(run(), "a change or a sweep")
 
     async def start(self) -> None:
         cache = MetadataCache(
@@ -135,15 +168,26 @@ class Broker:
         if self.applied[key][-1:] != [value]:
             self.applied[key].append(value)
 
-    def change(self, name: str, value: bytes) -> None:
+    def change(self, name: str, value: bytes, step: int = 0) -> None:
+        def decide(entry: MetadataEntry | None) -> bytes:
+            self.store.basis = EMPTY if entry is None else entry.value
+            return value
+
         async def changing() -> None:
             with suppress(MetadataUnavailable):  # others were faster, ten times
-                await self.facts.change(PREFIX + name, lambda _entry: value)
+                await self.facts.change(PREFIX + name, decide)
 
-        self.tasks.spawn(changing(), f"change {name}")
+        self._spawn(changing(), step)
 
-    def sweep(self) -> None:
-        self.tasks.spawn(self.facts.sweep(lambda: True), "empty facts")
+    def sweep(self, step: int = 0) -> None:
+        async def sweeping() -> None:
+            await self.facts.sweep(lambda: True)
+            self.swept_at, self.sweeps = self.store.log.step, False
+            self.swept_upto = len(self.store.log.changes)
+
+        if not self.sweeps:
+            self.sweeps = True
+            self._spawn(sweeping(), step)
 
 
 async def _turn() -> None:
@@ -176,9 +220,9 @@ async def _run(steps: Sequence[tuple[str, int, str]]) -> None:
         for broker in brokers:
             await broker.start()
         for count, (step, at, name) in enumerate(steps):
-            broker = brokers[at]
+            broker, log.step = brokers[at], count
             if step in {"set", "clear"}:
-                broker.change(name, b"%d" % count if step == "set" else EMPTY)
+                broker.change(name, b"%d" % count if step == "set" else EMPTY, count)
             elif step == "see":
                 broker.store.advance()
             elif step == "deliver":
@@ -189,7 +233,10 @@ async def _run(steps: Sequence[tuple[str, int, str]]) -> None:
             elif step == "lag":
                 broker.is_late = not broker.is_late
             else:
-                broker.sweep()
+                for other in brokers if not broker.sweeps else ():
+                    while other.is_behind(broker):
+                        await _catch_up([other])
+                broker.sweep(count)
             await _turn()
             await _catch_up([one for one in brokers if not one.is_late])
         for _ in range(3):  # of which the second deletes what is empty
@@ -202,6 +249,7 @@ async def _run(steps: Sequence[tuple[str, int, str]]) -> None:
 
 
 def _check(log: Log, brokers: Sequence[Broker]) -> None:
+    assert not log.lost
     for key in (PREFIX + name for name in NAMES):
         states = [state for changed, state in log.changes if changed == key]
         stored = [EMPTY] + [EMPTY if state is None else state[1] for state in states]
@@ -218,3 +266,58 @@ def test_what_brokers_apply_is_in_the_stores_order_and_ends_as_the_store(
     steps: list[tuple[str, int, str]],
 ) -> None:
     asyncio.run(_run(steps))
+
+
+EARLIER = (
+    ("set", 0, "a"),
+    ("lag", 1, "a"),
+    ("set", 1, "a"),  # decides on that, once it has the answer
+    ("clear", 0, "a"),
+    ("sweep", 0, "a"),
+    ("set", 0, "a"),
+    ("burst", 1, "a"),
+)
+
+
+def test_a_deletion_that_does_not_wait_loses_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change was decided on a version that a later fact has, too."""
+    sweep = FollowedFacts.sweep
+
+    async def at_once(self: FollowedFacts, may_delete: Callable[[], bool]) -> None:
+        self._swept = dict(self._empty)
+        await sweep(self, may_delete)
+
+    asyncio.run(_run(EARLIER))
+    monkeypatch.setattr(FollowedFacts, "sweep", at_once)
+    with pytest.raises(AssertionError, match="decided on b'0'"):
+        asyncio.run(_run(EARLIER))
+
+
+def test_a_fact_that_was_deleted_and_became_empty_again_is_kept_as_long_as_others() -> None:
+    """It has the same version as at the last sweep."""
+    steps = [
+        *[("set", 0, "a"), ("clear", 0, "a"), ("sweep", 0, "a")],
+        *[("sweep", 1, "a"), ("sweep", 1, "a"), ("set", 1, "a"), ("clear", 1, "a")],
+    ]
+
+    async def scenario() -> None:
+        log, tasks = Log(), Tasks()
+        brokers = [Broker(log, tasks) for _ in range(2)]
+        for broker in brokers:
+            await broker.start()
+        for step, at, _ in [*steps, ("sweep", 0, "a")]:
+            if step == "sweep":
+                brokers[at].sweep()
+            else:
+                brokers[at].change("a", b"x" if step == "set" else EMPTY)
+            await _turn()
+            await _catch_up(brokers)
+        assert log.changes[2] == (PREFIX + "a", None)
+        assert log.state(PREFIX + "a") == (1, EMPTY)
+        brokers[0].sweep()
+        await _turn()
+        await _catch_up(brokers)
+        assert log.state(PREFIX + "a") is None
+        await tasks.close()
+
+    asyncio.run(scenario())
