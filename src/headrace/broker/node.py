@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
+from headrace.broker.coordinators.coordinated_logs import CoordinatedLogs
 from headrace.broker.coordinators.coordinator_shards import CoordinatorRegistry
 from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.coordinators.group_dependencies import group_dependencies
@@ -94,7 +95,7 @@ from headrace.broker.topics.topic_loading import load_topics
 from headrace.broker.topics.topics import Topics
 from headrace.coordination.quotas.tenant_limits import CONNECTIONS, STORED
 from headrace.coordination.quotas.tenant_limits import GROUPS as GROUP_COUNT
-from headrace.errors import HeadraceError, NotCoordinator
+from headrace.errors import HeadraceError
 from headrace.log.environment import CompanionedLogs, Environment
 from headrace.log.loaded_indexes import LoadedIndexes
 from headrace.log.partition_log import PartitionLog
@@ -183,6 +184,7 @@ class Node:
             environment, config, randomness, own, limits_of, is_standalone=is_standalone
         )
         self.ownership = self.topics.ownership
+        self._coordinated = CoordinatedLogs(self.topics, self.ownership, clock)
         self.cluster = Cluster(config, self.topics, self.ownership, clock)
         self._check_group = None if self.access is None else self.tenant_rates.counts.check_group
         self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get, self._check_group)
@@ -383,7 +385,7 @@ class Node:
     def _prepare_coordinators(self) -> None:
         config = self.config
         self.groups = GroupCoordinator(
-            partial(self._shard_log, OFFSETS_TOPIC),
+            partial(self._coordinated.shard_log, OFFSETS_TOPIC),
             config.offsets_partition_count,
             self.clock,
             self.randomness,
@@ -411,7 +413,7 @@ class Node:
             self.peers.coordinators,
         )
         self.transactions = TransactionCoordinator(
-            partial(self._shard_log, TRANSACTIONS_TOPIC),
+            partial(self._coordinated.shard_log, TRANSACTIONS_TOPIC),
             config.transactions_partition_count,
             self.producer_ids,
             self.marker_sender,
@@ -506,21 +508,7 @@ class Node:
 
     def _check_coordinator(self, group_id: str) -> None:
         """Raise NotCoordinator if another broker coordinates the group."""
-        self._coordinated(OFFSETS_TOPIC, self.groups.partition_for(group_id))
-
-    def _coordinated(self, name: str, number: int) -> PartitionLog:
-        topic = self.topics.by_name.get(name)
-        if topic is None:
-            raise NotCoordinator(
-                f"this broker coordinates nothing: topic {name} does not exist yet"
-            )
-        if number >= len(topic.partitions) or not self.ownership.is_mine(topic, number):
-            raise NotCoordinator("another broker coordinates this key: look up the coordinator")
-        return topic.require_log(number)
-
-    def _shard_log(self, name: str, number: int) -> InternalPartition:
-        log_ = self._coordinated(name, number)
-        return InternalPartition(log_, self.clock)
+        self._coordinated.require(OFFSETS_TOPIC, self.groups.partition_for(group_id))
 
     # --- housekeeping ------------------------------------------------------------------------
 
