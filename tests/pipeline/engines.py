@@ -1,4 +1,5 @@
-"""Other engines that read Iceberg tables: Apache Flink, in one process, and a Trino server."""
+"""Other engines that read Iceberg tables: Apache Flink, in one process, a Trino server, and what
+Python installs."""
 
 from __future__ import annotations
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FLINK = Path(__file__).parent / "flink"
+READ = Path(__file__).parent / "readers" / "read.py"
+READERS = ("duckdb", "clickhouse", "polars", "daft", "datafusion")
 TRINO = "476"
 TRINO_SHA256 = "cfd5accde17e8ebd251eeeb78aed1f490e77bb3a164d95a0f454bf8a7c1cbd3f"
 TRINO_JAVA = 24  # the first that it runs on
@@ -37,12 +40,22 @@ START_S = 300
 OPENED = ("java.util", "java.lang", "java.net", "java.io", "java.nio", "java.time", "sun.nio.ch")
 
 
-def flink(mode: str, statements: list[str]) -> list[str]:
-    """The command that prints the rows of the last statement."""
+def _python_of(lock: Path) -> Path:
+    """Of an environment of its own; the test is skipped where it cannot be had."""
     try:
-        python = find_python((FLINK / "requirements.lock").read_text())
+        return find_python(lock.read_text())
     except NotInstalled as error:
         pytest.skip(str(error))
+
+
+def reader(name: str) -> list[str]:
+    """The command that prints what one of READERS reads."""
+    return [str(_python_of(READ.with_name("requirements.lock"))), str(READ), name]
+
+
+def flink(mode: str, statements: list[str]) -> list[str]:
+    """The command that prints the rows of the last statement."""
+    python = _python_of(FLINK / "requirements.lock")
     (own,) = python.parents[1].glob("lib/python*/site-packages/pyflink")
     spark = Path(pyspark.__file__).parent / "jars"
     jars = [*pinned_jars(FLINK / "jars.txt"), *ensure_jars([AWS])]
@@ -75,7 +88,7 @@ def flink_catalog(rest: str, store: dict[str, str], place: str) -> str:
 @contextmanager
 def trino(rest: str, store: dict[str, str], place: str, folder: Path) -> Iterator[Any]:
     """What runs SQL on a Trino server with the REST catalog as `lake`, and returns rows."""
-    java = _newer_java()
+    java = newer_java(TRINO_JAVA, f"Trino {TRINO}")
     home = made_once("peers", f"trino-{TRINO}", _unpack_trino) / f"trino-server-{TRINO}"
     port = free_port()
     catalog = {
@@ -141,13 +154,14 @@ def trino(rest: str, store: dict[str, str], place: str, folder: Path) -> Iterato
             it.kill()
 
 
-def _newer_java() -> Path:
+def newer_java(least: int, program: str) -> Path:
+    """A Java of this machine that `program` runs on; the test is skipped where there is none."""
     homes = [os.environ.get("JAVA_HOME", "/none"), *sorted(Path("/usr/lib/jvm").glob("*"))]
     for java in (Path(home) / "bin" / "java" for home in homes):
         found = probe(java) if java.is_file() else None
-        if found is not None and found[1] >= TRINO_JAVA:
+        if found is not None and found[1] >= least:
             return java
-    pytest.skip(f"Trino {TRINO} needs Java {TRINO_JAVA} or newer, in JAVA_HOME or /usr/lib/jvm")
+    pytest.skip(f"{program} needs Java {least} or newer, in JAVA_HOME or /usr/lib/jvm")
 
 
 def _unpack_trino(target: Path) -> None:

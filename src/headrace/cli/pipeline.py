@@ -341,6 +341,7 @@ def maintain(
             "files_added": report.files_added,
             "snapshots_expired": report.snapshots_expired,
             "orphans_removed": report.orphans_removed,
+            "left_to_catalog": report.is_catalogs_own,
             "seconds": report.elapsed_ms / 1000,
         }
     )

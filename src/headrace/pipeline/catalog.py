@@ -155,6 +155,12 @@ def open_catalog(warehouse: Warehouse) -> Any:
         ) from error
 
 
+def can_stage(catalog: Any) -> bool:
+    """Whether a snapshot can be in a table without being the current one. Nessie has branches and
+    tags of the whole catalog instead."""
+    return bool(catalog.properties.get("nessie.is-nessie-catalog") != "true")
+
+
 @contextmanager
 def _answering(url: str) -> Iterator[None]:
     """Raise CatalogUnavailable, or OptionInvalid, where a REST catalog does not do what it is asked

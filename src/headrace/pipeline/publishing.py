@@ -15,6 +15,11 @@ table still is what the progress was read from, by a commit that Iceberg compare
 that replace others are a deletion and an append on a branch, whose end becomes the current snapshot
 in the same way.
 
+Nessie has one snapshot for each table: readers would see what is staged, before anything compared
+it. There a round is one overwrite of its own offsets, which Iceberg validates in the same way, and
+which replaces rows, if at all, by the same. Its readers cannot stream, which needs earlier
+snapshots; and there are no merges, which cannot be told which snapshot to follow.
+
 Relies on this behaviour of Iceberg 1.12: `BaseOverwriteFiles.operation` is `append` if files are
 added and none is deleted; compaction (`replace`) does not count as a conflict;
 `TableOperations.commit` fails if the table's metadata is not the one that it is given any more.
@@ -29,8 +34,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import loaded
-from headrace.pipeline.errors import OptionInvalid, TableMoved
+from headrace.pipeline.catalog import can_stage, loaded
+from headrace.pipeline.errors import OptionInvalid, TableMoved, TableUnusable
 from headrace.pipeline.planning import offset_of, walk
 
 if TYPE_CHECKING:
@@ -217,9 +222,29 @@ class Publisher:
         Raises TableMoved if rows at or after `start` were added since the snapshot, or if a
         rollback removed it.
         """
+        if not can_stage(self._catalog):
+            self._overwrite(frame, start, end, since_snapshot_id, properties)
+            return
         with self._staging(properties) as wap_id:
             frame.writeTo(self._table.in_spark).append()
         self._publish(self._staged(wap_id), start, end, since_snapshot_id, properties)
+
+    def _overwrite(
+        self,
+        frame: Any,
+        start: Offsets,
+        end: Offsets,
+        since_snapshot_id: int | None,
+        properties: Mapping[str, str],
+    ) -> None:
+        """`commit` in one step."""
+        writer = frame.writeTo(self._table.in_spark).option("isolation-level", "serializable")
+        if since_snapshot_id is not None:
+            writer = writer.option("validate-from-snapshot-id", since_snapshot_id)
+        for name, value in properties.items():
+            writer = writer.option(f"snapshot-property.{name}", value)
+        with self._refusing():
+            writer.overwrite(_within(start, end))
 
     def merge(
         self,
@@ -293,8 +318,15 @@ class Publisher:
         )
 
     def _staged_or_none(self, wap_id: str) -> Any:
-        for snapshot in reversed(loaded(self._catalog, self._table).snapshots()):
+        table = loaded(self._catalog, self._table)
+        for snapshot in reversed(table.snapshots()):
             if snapshot.summary and snapshot.summary.additional_properties.get(_WAP_ID) == wap_id:
+                if snapshot.snapshot_id == table.metadata.current_snapshot_id:
+                    raise TableUnusable(
+                        f"{self._table.in_spark}: the catalog made a staged snapshot the current"
+                        " one, so that two writers could undo each other's commits. The round is in"
+                        " the table. Keep topics' tables in another catalog."
+                    )
                 return snapshot
         return None
 
@@ -334,6 +366,19 @@ class Publisher:
             update.set(name, value)
         with self._refusing():
             update.commit()
+
+
+def _within(start: Offsets, end: Offsets) -> Any:
+    """The column "records of this round"."""
+    from pyspark.sql import functions as f
+
+    found = f.lit(False)
+    for topic, partition, last in walk(end):
+        begin = offset_of(start, topic, partition, 0)
+        if last > begin:
+            place = (f.col("topic") == topic) & (f.col("partition") == partition)
+            found |= place & (f.col("offset") >= begin) & (f.col("offset") < last)
+    return found
 
 
 def _beyond(expressions: Any, start: Offsets, end: Offsets) -> Any:

@@ -143,6 +143,9 @@ class Warehouse:
             **self._named(),
             **login,
             **java_rest_limits(),
+            # A login that expires is renewed by the credential: few servers exchange one
+            # token for another, which is the default.
+            **({"token-exchange-enabled": "false"} if "credential" in login else {}),
             **s3_properties("client.region"),
         }
 

@@ -311,6 +311,7 @@ def test_a_rest_catalog_gets_its_login_from_the_environment(tmp_path, monkeypatc
     assert (settings[f"{prefix}.uri"], settings[f"{prefix}.warehouse"]) == (place.rest, "lake")
     assert f"{prefix}.token" not in settings
     assert settings[f"{prefix}.rest.client.socket-timeout-ms"] == "30000"
+    assert settings[f"{prefix}.token-exchange-enabled"] == "false"
     assert place.python_properties()["credential"] == "me:not-to-be-shown"
     assert "not-to-be-shown" not in f"{settings} {place!r}"
     other = Warehouse.at(place, "other")

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.catalog import TableName
+from headrace.pipeline.errors import OptionInvalid, TableUnusable
+from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.jobs.quality import QualityReport, store_violations
+from headrace.pipeline.jobs.tables import _reason
 from headrace.pipeline.jobs.windows import Window
+from headrace.pipeline.publishing import Publisher
 
 ARCHIVE = ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
 
@@ -38,3 +42,50 @@ def test_violations_do_not_replace_the_records_of_an_archive():
         store_violations(report, "headrace.archive", spark=spark)
     words = {statement.split()[0] for statement in spark.statements}
     assert words == {"CREATE"}, spark.statements
+
+
+class Catalog:
+    """One that has this configuration, and the one table."""
+
+    def __init__(self, table: Any = None, **config: str) -> None:
+        self.properties = {"uri": "http://catalog", **config}
+        self._table = table
+
+    def load_table(self, _name: object) -> Any:
+        return self._table
+
+
+def test_a_catalog_that_makes_staged_snapshots_current_is_refused():
+    """The commit of the staged one compared nothing, so it may have undone another's."""
+    summary = SimpleNamespace(additional_properties={"wap.id": "mine"})
+    snapshots = [SimpleNamespace(snapshot_id=1, summary=None)]
+    snapshots.append(SimpleNamespace(snapshot_id=2, summary=summary))
+    for current, is_refused in ((2, True), (1, False), (None, False)):
+        table = SimpleNamespace(
+            snapshots=lambda: snapshots, metadata=SimpleNamespace(current_snapshot_id=current)
+        )
+        publisher = Publisher(None, TableName.of_topic("orders"), Catalog(table))
+        if is_refused:
+            with pytest.raises(TableUnusable, match="in another catalog"):
+                publisher._staged("mine")
+        else:
+            assert publisher._staged("mine") == 2
+
+
+def test_nessie_gets_no_upsert_tables():
+    nessie = Catalog(**{"nessie.is-nessie-catalog": "true"})
+    with pytest.raises(OptionInvalid, match="Nothing was written"):
+        ensure_table(None, nessie, None, TableName.of_topic("orders"), Layout("upsert", "zstd"))
+
+
+def test_a_failure_of_spark_is_told_by_what_java_says_of_it():
+    error = Exception(
+        "An error occurred while calling o1.append.\n: org.apache.spark.SparkException: Failed\n"
+        "\tat org.apache.spark.A\nCaused by: java.io.IOException: middle\n"
+        "Caused by: software.amazon.S3Exception: Access Denied\n\t... 2 more"
+    )
+    assert _reason(error) == (
+        "Exception: An error occurred while calling o1.append. org.apache.spark.SparkException:"
+        " Failed; software.amazon.S3Exception: Access Denied"
+    )
+    assert _reason(ValueError()) == "ValueError: "

@@ -12,13 +12,15 @@ from headrace.pipeline.catalog import (
     ADDED_COLUMNS,
     APPEND,
     MODE_PROPERTY,
+    UPSERT,
     TableName,
+    can_stage,
     check_layout,
     check_mode,
     creating,
     load_table_or_none,
 )
-from headrace.pipeline.errors import TableUnusable
+from headrace.pipeline.errors import OptionInvalid, TableUnusable
 from headrace.pipeline.publishing import WAP_PROPERTY, java_table
 
 if TYPE_CHECKING:
@@ -50,7 +52,13 @@ def side_table(table: TableName) -> TableName:
 def ensure_table(
     spark: Any, catalog: Any, place: Warehouse, table: TableName, layout: Layout
 ) -> None:
-    """Create the table, or check and complete it. Raises TableUnusable."""
+    """Create the table, or check and complete it. Raises OptionInvalid, TableUnusable."""
+    if layout.mode == UPSERT and not can_stage(catalog):
+        raise OptionInvalid(
+            f"The table {table.in_spark} cannot be in mode upsert: its catalog, Nessie, keeps one"
+            " snapshot of a table, and a merge must be staged. Nothing was written. Use mode"
+            " append, or keep the table in another catalog."
+        )
     present = load_table_or_none(catalog, table)
     if present is None:
         _create(spark, place, table, layout, _BINARY if not layout.is_typed else {})

@@ -35,6 +35,8 @@ from headrace.pipeline.warehouse import Place, Warehouse
 
 # Iceberg refuses less: a younger file may belong to a commit in progress
 _ORPHAN_AGE_HOURS_MIN = 24
+_GC = "gc.enabled"
+"""Iceberg's property of a table whose files others may need. Nessie sets it to false."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,18 @@ class MaintainReport:
     snapshots_expired: int
     orphans_removed: int
     elapsed_ms: int
+    is_catalogs_own: bool = False
+    """Whether snapshots and orphan files are left to the catalog's own maintenance."""
 
     def __str__(self) -> str:
+        removed = (
+            f" {self.snapshots_expired:,} snapshots and {self.orphans_removed:,} orphan files"
+            " removed"
+        )
+        left = f" snapshots and orphan files left to the catalog ({_GC}=false)"
         return (
             f"{self.files_rewritten:,} files compacted into {self.files_added:,},"
-            f" {self.snapshots_expired:,} snapshots and {self.orphans_removed:,} orphan files"
-            f" removed, {self.elapsed_ms / 1000:.1f} s"
+            f"{left if self.is_catalogs_own else removed}, {self.elapsed_ms / 1000:.1f} s"
         )
 
 
@@ -75,7 +83,9 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     begun_ns = monotonic_ns()
     table = TableName.parse(config.table)
     warehouse = Warehouse.at(config.warehouse, table.catalog)
-    is_archive = _is_archive(load_table(warehouse, table))
+    found = load_table(warehouse, table)
+    removes = str(found.properties.get(_GC, "true")).lower() == "true"
+    is_archive = _is_archive(found)
     with lease(warehouse, table, MAINTAINED):
         own = spark is None
         if own:
@@ -87,13 +97,15 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
             rewritten, added = _compact(spark, config, table, warehouse, by_offset=is_archive)
             if is_archive:
                 _keep_offsets(spark, warehouse, table)
-            expired = _expire(spark, config, table, warehouse)
-            orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
+            expired = orphans = 0
+            if removes:
+                expired = _expire(spark, config, table, warehouse)
+                orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
         finally:
             if own:
                 spark.stop()
     elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
-    return MaintainReport(rewritten, added, expired, orphans, elapsed_ms)
+    return MaintainReport(rewritten, added, expired, orphans, elapsed_ms, not removes)
 
 
 def _is_archive(table: Any) -> bool:

@@ -136,10 +136,17 @@ class _Table(Thread):
                 self.stopping.wait(service.config.retry_ms / 1000)
 
 
+_CAUSES = (": ", "Caused by: ")
+"""How the lines of a trace of Java's begin that say what has happened."""
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, HeadraceError):
         return str(error)
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    lines = str(error).strip().splitlines() or [""]
+    causes = [line.split(": ", 1)[1] for line in lines if line.startswith(_CAUSES)]
+    shown = " ".join([lines[0], "; ".join(causes[:1] + causes[1:][-1:])])
+    return f"{type(error).__name__}: {shown.strip()}"
 
 
 class _Service:
