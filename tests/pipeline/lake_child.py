@@ -17,7 +17,7 @@ if __name__ == "__main__":
     spark = make_session(
         SessionConfig("local[2]", warehouse=warehouse, memory_mb=768, short_run=True)
     )
-    config = ArchiveConfig(bootstrap, topic, warehouse, round_records_max=150)
+    config = ArchiveConfig(bootstrap, topic, warehouse, round_records_max=150, is_daily=True)
     report = run_archive(config, spark=spark)
     latest = ArchiveConfig(bootstrap, topic, warehouse, "headrace.latest", mode="upsert")
     run_archive(latest, spark=spark)

@@ -1,12 +1,14 @@
-"""Flink and Trino read the tables of topics, as docs/TABLES.md says."""
+"""Other engines read the tables of topics, as docs/TABLES.md says."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.pipeline.engines import flink, flink_catalog, trino
+from confluent_kafka import Producer
+from tests.pipeline.engines import READERS, flink, flink_catalog, reader, trino
 from tests.pipeline.iceberg_rest import iceberg_rest
 from tests.s3_server import BUCKET, S3Server
 from tests.waiting import wait_until
@@ -87,3 +89,24 @@ def test_flink_and_trino_read_a_table_and_flink_streams_on(archived, store, rest
         query = FIGURES.format(p="partition", o='"offset"', table=f'"{topic}"')
         assert run(query) == [[330, 330, 109, 330]]
         assert run("SELECT count(*) FROM lake.headrace.latest") == [[30]]
+
+
+def test_what_python_installs_reads_a_table_and_one_with_replaced_and_deleted_rows(
+    archived, broker, store, rest, topic
+):
+    archived(0, 300)
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce(topic, None, b"key-9", 2)
+    assert producer.flush(60) == 0
+    archived(300, 29)  # all keys but that one
+    lake = {"rest": rest, "place": PLACE, "bucket": BUCKET, "store": store, "topic": topic}
+    latest = sorted(f"value-{number}" for number in range(300, 329))
+    for name in READERS:
+        done = subprocess.run(
+            reader(name),
+            env={**os.environ, "LAKE": json.dumps(lake)},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{name}: {done.stderr[-3000:]}"
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found == [[330, 330, 109, 329], latest], name
