@@ -49,7 +49,10 @@ class Routes:
     async def query_route(self, caller: Caller, request: Any, response: Any) -> None:
         """The queues of a topic."""
         topic = await caller.topic(request.topic)
-        response.message_queues.extend(self._queues(caller, topic, request))
+        for number, queue in self._queues(caller, topic, request):
+            added = response.message_queues.add()
+            added.CopyFrom(queue)
+            added.id = number
 
     async def query_assignment(self, caller: Caller, request: Any, response: Any) -> None:
         """The queues that a push consumer receives from: one of each broker, since a receive takes
@@ -61,20 +64,22 @@ class Routes:
         config = self._groups.config(group_id)
         is_fifo = config.is_ordered or config.is_serial
         brokers: set[str] = set()
-        for queue in self._queues(caller, topic, request):
+        for number, queue in self._queues(caller, topic, request):
             if is_fifo or queue.broker.name not in brokers:
                 brokers.add(queue.broker.name)
-                response.assignments.add().message_queue.CopyFrom(queue)
+                assigned = response.assignments.add().message_queue
+                assigned.CopyFrom(queue)
+                assigned.id = number
 
-    def _queues(self, caller: Caller, topic: Topic, request: Any) -> Iterator[Any]:
+    def _queues(self, caller: Caller, topic: Topic, request: Any) -> Iterator[tuple[int, Any]]:
+        """(number, the queue without its number) of each: the same of all queues of one broker,
+        because endpoints may be many."""
         cluster = self._services.cluster
         accepted = ACCEPTED[self._services.topics.message_type(topic)]
         own = _asked_by(caller, request)
         resource = resource_of(request.topic)
+        of_brokers: dict[int, Any] = {}
         for number in range(len(topic.partitions)):
-            queue = wire.MessageQueue(id=number, permission=wire.READ_WRITE)
-            queue.topic.CopyFrom(resource)
-            queue.accept_message_types.extend(accepted)
             broker = cluster.leader_of(topic, number)
             endpoints = own
             broker_id = cluster.broker_id
@@ -84,9 +89,14 @@ class Routes:
                         endpoints = endpoints_of(one.host, one.port)
                         broker_id = broker.id
                         break
-            queue.broker.name = f"broker-{broker_id}"
-            queue.broker.endpoints.CopyFrom(endpoints)
-            yield queue
+            queue = of_brokers.get(broker_id)
+            if queue is None:
+                queue = of_brokers[broker_id] = wire.MessageQueue(permission=wire.READ_WRITE)
+                queue.topic.CopyFrom(resource)
+                queue.accept_message_types.extend(accepted)
+                queue.broker.name = f"broker-{broker_id}"
+                queue.broker.endpoints.CopyFrom(endpoints)
+            yield number, queue
 
 
 def _asked_by(caller: Caller, request: Any) -> Any:
