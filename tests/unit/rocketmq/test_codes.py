@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
+from tests.waiting import until
 
 from headrace import errors
 from headrace.broker.services.topic_service import NewTopic
@@ -229,11 +230,20 @@ async def test_bodies_that_grow_are_decompressed_beside_the_loop_and_count_as_wh
     configs = {"max.message.bytes": str(5 * 1024 * 1024)}
     await rocket.node.services.topics.create(NewTopic("large", 1, -1, configs))
     request = bombs(rocket, "large")
+    threads, have_begun = rocket.messaging._sending._threads, asyncio.Event()
+    run = threads.run
+
+    async def run_later(function):
+        await have_begun.wait()
+        return await run(function)
+
+    threads.run = run_later
     sent = [rocket.begin("SendMessage", request) for _ in range(5)]
     progress = rocket.messaging.in_progress
     assert progress.bytes == 5 * request.ByteSize(), "nothing was decompressed yet"
-    await asyncio.sleep(0)
+    await until(lambda: sum(call.is_finished for call in sent) == 2)
     assert progress.bytes > 3 * 16 * 1024 * 1024
+    have_begun.set()
     for call in sent:
         await asyncio.wait_for(call.over.wait(), 30)
     found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in sent]
