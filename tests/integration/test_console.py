@@ -163,6 +163,56 @@ def test_a_page_that_cannot_be_loaded_is_asked_for_again_and_then_said(browser):
         page.get_by_role("heading", name="Queues").wait_for()
 
 
+def test_a_page_that_the_broker_never_sends_is_said_and_asked_for_again(browser):
+    with browser.page("") as page:
+        page.clock.install()
+        page.route("**/pages/groups.js", lambda _route: None)
+        with page.expect_request("**/pages/groups.js"):
+            page.goto(f"{browser.base}/#/groups")
+        page.locator("main").get_by_text("Loading").wait_for()
+        page.clock.fast_forward(10_000)
+        page.get_by_text("The broker has not sent this page for 10 seconds").wait_for()
+        assert accessibility_violations(page) == []
+        with page.expect_request("**/pages/groups.js"):
+            page.get_by_role("button", name="Try again").click()
+        page.unroute("**/pages/groups.js")
+        page.get_by_role("link", name="billing").wait_for()
+
+
+def test_a_job_that_runs_is_asked_of_its_broker_alone(browser):
+    """All brokers are asked once at the beginning and once at the end, for each kind."""
+    task = {
+        "id": "0f1e2d3c4b5a6978", "broker": 7, "state": "running", "asked": {"topic": "orders"},
+        "started_ms": 1, "progress": {"records": 3}, "result_count": 0,
+    }  # fmt: skip
+    asked: list[str] = []
+
+    def answer(route):
+        path = route.request.url.partition("/v1/")[2]
+        asked.append(path)
+        kind = path.partition("?")[0]
+        route.fulfill(json={kind: [task] if kind == "searches" else []})
+
+    kinds = ["redrives", "searches", "traces"]
+    with browser.page("") as page:
+        page.clock.install()
+        page.route(re.compile(r"/v1/(redrives|searches|traces)([?].*)?$"), answer)
+        page.goto(f"{browser.base}/#/jobs")
+        page.get_by_text("3 records read").wait_for()
+        assert sorted(asked) == kinds
+        for records in (4, 5, 6):
+            task["progress"] = {"records": records}
+            page.clock.fast_forward(1_000)
+            page.get_by_text(f"{records} records read").wait_for()
+        assert {*asked[3:]} == {"searches?broker=7"}
+        task["state"] = "done"
+        del asked[:]
+        page.clock.fast_forward(1_000)
+        page.get_by_text("done", exact=True).wait_for()
+        assert asked[0] == "searches?broker=7"
+        assert sorted(asked[1:]) == kinds
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_speak_chinese_and_show_commands_that_the_command_line_takes(browser, path):
     with browser.page(path, locale="zh-CN") as page:
@@ -515,6 +565,17 @@ def test_a_message_is_sent_again_with_what_it_had(browser, console_broker):
     assert found == [("k", value, [["h", "v: w"]])] * 3
 
 
+def test_a_step_back_from_a_copy_leaves_none_of_it(browser):
+    with browser.page("topics/orders/send") as page:
+        value_box = page.locator("textarea").first
+        value_box.wait_for()
+        page.goto(f"{browser.base}/#/topics/orders/send?partition=0&offset=0")
+        wait_until(value_box.input_value)
+        page.go_back()
+        page.get_by_text("A copy of").wait_for(state="detached")
+        wait_until(lambda: value_box.input_value() == "")
+
+
 def test_a_setting_is_changed_and_reset(browser, console_broker):
     def retention() -> dict:
         answer = json.loads(console_broker.get("/v1/topics/empty/config")[1])
@@ -725,6 +786,9 @@ def test_a_queue_says_how_old_its_oldest_message_is(browser):
         oldest = page.locator(".figure", has_text="Oldest").locator("dd")
         oldest.wait_for()
         assert re.match(r"[\d.]+ (ms|s|min|h)\b", oldest.inner_text())
+        calls = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+        assert [one for one in calls if "offsets?loaded=true" in one], "which reads no record"
+        assert not [one for one in calls if "times=true" in one]
     with browser.page("queues/orders/nobody") as page:
         page.locator(".figure", has_text="Oldest").get_by_text("\N{EN DASH}").wait_for()
 

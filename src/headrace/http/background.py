@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from headrace.broker.security.authorizer import Operation as Right
 from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.background_tasks import RESULTS_MAX, TaskUnknown, unknown_task
+from headrace.broker.services.broker_settings import BROKER_ID_MAX
 from headrace.broker.services.owner_calls import checked, split
 from headrace.errors import HeadraceError, PeerVersionDiffers, Retriable
 from headrace.http.event_streams import EventStream, event
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.http.schemas import Schema
 
 TASK: Final = text(64, 1)
+_BROKER: Final = integer(0, BROKER_ID_MAX, description="Ask this broker alone. Default: all.")
 FOLLOWERS_MAX: Final = 64
 EVENT_RESULTS: Final = 50
 POLL_S: Final = 0.2
@@ -71,9 +73,10 @@ class TaskOperations:
             Operation("POST", path, f"start{title}", summary, self._start, body=body,
                       success="202"),
             Operation("GET", path, f"list{title}Tasks", f"List the {plural(kind)} of all brokers.",
-                      self._list),
+                      self._list, {"broker": _BROKER}),
             Operation("GET", f"{path}/{{task}}", f"get{title}",
-                      f"Get the progress and results of a {kind}.", self._get, {**named, **PAGE}),
+                      f"Get the progress and results of a {kind}.", self._get,
+                      {**named, **PAGE, "broker": _BROKER}),
             Operation("GET", f"{path}/{{task}}/events", f"follow{title}",
                       f"Stream the results and progress of a {kind} as server-sent events.",
                       self._follow, named | {"from": integer(0, RESULTS_MAX, default=0)},
@@ -146,7 +149,9 @@ class TaskOperations:
     # --- of all brokers -----------------------------------------------------------------------
 
     async def _list(self, call: Call) -> Json:
-        answers = await self._calls.ask_brokers(f"{plural(self._kind)}.list", [], limit_s=LIST_S)
+        of = [call.query["broker"]] if "broker" in call.query else None
+        name = f"{plural(self._kind)}.list"
+        answers = await self._calls.ask_brokers(name, [], limit_s=LIST_S, of=of)
         found, failed = split(answers)
         mine = [
             self._public(task)
@@ -185,7 +190,8 @@ class TaskOperations:
     async def _get(self, call: Call) -> Json:
         first = _first(call.query.get("page_token", ""))
         limit = call.query.get("limit", LIMIT_DEFAULT)
-        task, results = await self._find(call, Right.DESCRIBE, first, first + limit)
+        at = call.query.get("broker")
+        task, results = await self._find(call, Right.DESCRIBE, first, first + limit, at)
         answer = self._public(task) | {"results": results}
         end = first + len(results)
         if results and end < task["result_count"]:

@@ -16,8 +16,8 @@ from tests.unit.http.http_rig import scope
 from headrace import broker, http, schemas
 from headrace.broker.coordinators.group_config import GROUP_DEFINITIONS
 from headrace.broker.security.acls import REASONS
-from headrace.broker.services.group_diagnosis import SENTENCES
 from headrace.broker.services.broker_settings import BROKER_ID, FIXED
+from headrace.broker.services.group_diagnosis import SENTENCES
 from headrace.broker.settings.table import SETTINGS
 from headrace.broker.topics.topic_config import DEFINITIONS
 from headrace.console.assets import load_assets

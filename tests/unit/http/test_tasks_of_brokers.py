@@ -9,6 +9,7 @@ import pytest
 from tests.unit.http.test_queues_of_brokers import TOPIC, with_brokers
 from tests.unit.http.test_whole_topics import webs_of
 
+from headrace.broker.services.owner_calls import OwnerCalls
 from headrace.http import background
 
 
@@ -50,6 +51,30 @@ async def test_any_broker_shows_and_removes_the_tasks_of_all(cluster):
     removed = await webs[2].ok("DELETE", f"/v1/searches/{task}")
     assert (removed["id"], removed["state"]) == (task, "done")
     assert (await webs[0].ask("GET", f"/v1/searches/{task}"))[0] == 404
+
+
+@with_brokers(3)
+async def test_who_knows_the_broker_of_a_task_asks_no_other(cluster):
+    webs = await webs_of(cluster)
+    task = await searched(webs)
+    asked = []
+    for web in webs:
+        calls = web.node.services.calls
+
+        async def carry_out(*given, calls=calls):
+            asked.append(calls.broker_id)
+            return await OwnerCalls.carry_out(calls, *given)
+
+        calls.carry_out = carry_out
+    answer = await webs[1].ok("GET", "/v1/searches?broker=1")
+    assert [one["id"] for one in answer["searches"]] == [task]
+    assert (await webs[1].ok("GET", f"/v1/searches/{task}?broker=1"))["state"] == "done"
+    assert asked == [1, 1]
+    assert (await webs[1].ok("GET", "/v1/searches?broker=3"))["searches"] == []
+    assert (await webs[1].ask("GET", f"/v1/searches/{task}?broker=3"))[0] == 404
+    answer = await webs[1].ok("GET", "/v1/searches?broker=9")
+    assert (answer["searches"], [one["broker"] for one in answer["failed"]]) == ([], [9])
+    assert asked == [1, 1, 3, 3]
 
 
 @with_brokers(3)

@@ -110,11 +110,16 @@ class OwnerCalls:
         return decoded(answer.get(-1, missing))
 
     async def ask_brokers(
-        self, name: str, asked: Any, time_s: float = 0, limit_s: float | None = None
+        self,
+        name: str,
+        asked: Any,
+        time_s: float = 0,
+        limit_s: float | None = None,
+        of: Sequence[int] | None = None,
     ) -> dict[int, Any]:
         """The result of each live broker, or its HeadraceError. `limit_s`: for how long it is
-        awaited, if not as long as calls are in general."""
-        brokers = [broker.id for broker in self._brokers()]
+        awaited, if not as long as calls are in general. `of`: these brokers, not all."""
+        brokers = [broker.id for broker in self._brokers()] if of is None else of
         return await self._ask_each(brokers, name, asked, time_s, limit_s)
 
     async def ask_next(self, name: str, asked: Any, limit_s: float) -> dict[int, Any]:

@@ -34,6 +34,20 @@ export const firstPage = pageOf([firstName])?.[2]().then(({ Page: part }) => Obj
 const Unloaded = () => html`<h1>${t("The page could not be loaded")}</h1>
   <p>${t("The broker did not send it, twice. Its log may say why.")} <button onClick=${() => location.reload()}>${t("Read again")}</button></p>`;
 
+// A browser does not give up a module that a broker never sends.
+const LATE_MS = 10_000;
+const Waiting = () => {
+  const [isLate, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), LATE_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  return isLate
+    ? html`<div class="note" role="status">${t("The broker has not sent this page for {n} seconds.", { n: LATE_MS / 1_000 })}
+        <button onClick=${() => location.reload()}>${t("Try again")}</button></div>`
+    : html`<p class="quiet" role="status">${t("Loading")} …</p>`;
+};
+
 function Page() {
   const name = route.value.path[0] ?? "";
   const known = pageOf(route.value.path);
@@ -63,7 +77,7 @@ function Page() {
     seen.current = where; // the first page takes no focus: somebody may be typing already
   }, [where, shown.name]);
   if (!known) return html`<h1>${t("There is no such page")}</h1><p><a href="#/">${t("Overview")}</a></p>`;
-  if (shown.name !== name) return html`<p class="quiet" role="status">${t("Loading")} …</p>`;
+  if (shown.name !== name) return html`<${Waiting} key=${name} />`;
   return html`<${shown.part} path=${route.value.path.slice(1)} query=${route.value.query} key=${where} />
     <${Elsewhere} key=${`elsewhere ${where}`} />`;
 }

@@ -177,6 +177,7 @@ export const words = {
   "too large": "太大",
   "the broker does not answer": "Broker 没有应答",
   "check that it runs, then try again": "请检查它是否在运行，然后重试",
+  "The broker has not sent this page for {n} seconds.": "Broker 已 {n} 秒没有发送此页面。",
   "the broker has not answered for {n} seconds": "Broker 已 {n} 秒没有应答",
   "check that it runs, and whether it has done it, then try again": "请检查它是否在运行，以及操作是否已完成，然后重试",
   "Results of Spark jobs": "Spark 作业的结果",

@@ -1,5 +1,5 @@
 // Jobs: the redrives, searches and traces of all brokers, as they run and after; stopped, undone.
-import { html, useEffect } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { at, get, useData } from "../api.js";
 import { useAction } from "../action.js";
 import { count, line, span, time, visible } from "../format.js";
@@ -27,12 +27,30 @@ export const Page = ({ path, query }) => {
 };
 
 // Asks again while something runs.
-function usePolling(state, isRunning) {
+function usePolling(again, isRunning, keys) {
   useEffect(() => {
     if (!isRunning) return undefined;
-    const timer = setTimeout(state.again, POLL_MS);
+    const timer = setTimeout(again, POLL_MS);
     return () => clearTimeout(timer);
-  }, [state.data]);
+  }, keys);
+}
+
+const isRunning = (one) => one.state === "running";
+
+// The jobs of these kinds, of one broker, or of all.
+const jobsOf = (kinds, query, signal) => Promise.all(kinds.map((kind) => get(`/v1/${kind}`, query, signal).then((answer) => ({ ...answer, kind }))))
+  .then((answers) => ({
+    failed: answers.flatMap((one) => one.failed ?? []),
+    rows: answers.flatMap((one) => one[one.kind].map((task) => ({ ...task, kind: one.kind }))),
+  }));
+
+// The jobs as they are now, of which those that ran are asked for, each of its broker alone; null if that is away.
+async function progressed(rows) {
+  const asked = new Map(rows.filter(isRunning).map((one) => [`${one.kind} ${one.broker}`, one]));
+  const found = await Promise.all([...asked.values()].map(({ kind, broker }) => jobsOf([kind], { broker })));
+  if (found.some((one) => one.failed.length)) return null;
+  const now = new Map(found.flatMap((one) => one.rows).map((one) => [one.id, one]));
+  return rows.map((one) => (isRunning(one) ? now.get(one.id) ?? one : one));
 }
 
 function progressOf({ progress }) {
@@ -54,19 +72,27 @@ function stopAction(kind, task, changed) {
 
 // `topic`: those of one topic alone; `turn` changes when one was started elsewhere.
 export function Jobs({ kinds, topic = "", turn = 0, changed = () => {} }) {
-  const state = useData((signal) => Promise.all(kinds.map((kind) => get(`/v1/${kind}`, {}, signal).then((answer) => ({ ...answer, kind }))))
-    .then((answers) => ({
-      failed: answers.flatMap((one) => one.failed ?? []),
-      rows: answers.flatMap((one) => one[one.kind].map((task) => ({ ...task, kind: one.kind })))
-        .filter((one) => !topic || (one.asked.topic === topic && !one.asked.dry_run))
-        .sort((a, b) => b.started_ms - a.started_ms),
-    })), [topic, turn]);
+  const state = useData((signal) => jobsOf(kinds, {}, signal).then(({ failed, rows }) => ({
+    failed,
+    rows: rows.filter((one) => !topic || (one.asked.topic === topic && !one.asked.dry_run)).sort((a, b) => b.started_ms - a.started_ms),
+  })), [topic, turn]);
+  const [later, setLater] = useState(null); // {of: what was read, rows: as they are since then}
+  const rowsNow = later?.of === state.data ? later?.rows : state.data?.rows;
   const [dialog, start] = useAction();
-  usePolling(state, state.data?.rows.some((one) => one.state === "running"));
+  usePolling(async () => {
+    const { data } = state;
+    try {
+      const rows = await progressed(rowsNow);
+      if (rows?.some(isRunning)) setLater({ of: data, rows });
+      else state.again(); // what was started meanwhile, too
+    } catch {
+      state.again(); // says what is wrong
+    }
+  }, rowsNow?.some(isRunning), [state.data, later]);
   const again = () => { state.again(); changed(); };
-  return html`<${Loaded} state=${state}>${({ rows, failed }) => html`<${Missing} failed=${failed} />${rows.length === 0
+  return html`<${Loaded} state=${state}>${({ failed }) => html`<${Missing} failed=${failed} />${rowsNow.length === 0
     ? html`<${Empty} text=${t("No job has run since the brokers started.")} />`
-    : html`<${Table} label=${t("Jobs")} rows=${rows} keyOf=${(one) => one.id} columns=${[
+    : html`<${Table} label=${t("Jobs")} rows=${rowsNow} keyOf=${(one) => one.id} columns=${[
         { name: t("Job"), cell: (one) => html`<a href=${link(["jobs", one.kind, one.id])}>${kindName(one.kind)} ${one.id.slice(0, 8)}</a>` },
         { name: t("Broker"), isNumber: true, cell: (one) => one.broker },
         { name: t("State"), cell: (one) => stateName(one.state) + (one.asked.dry_run ? ` (${t("Dry run")})` : "") },
@@ -94,9 +120,13 @@ function Buttons({ task, start, changed }) {
 
 function Job({ kind, id }) {
   const path = at(kind, id);
-  const state = useData((signal) => get(path, { limit: SHOWN_MAX }, signal), [path]);
+  const broker = useRef(); // once known, no other one is asked
+  const state = useData((signal) => get(path, { limit: SHOWN_MAX, broker: broker.current }, signal).then((task) => {
+    broker.current = task.broker;
+    return task;
+  }), [path]);
   const [dialog, start] = useAction();
-  usePolling(state, state.data?.state === "running");
+  usePolling(state.again, state.data?.state === "running", [state.data]);
   return html`<${Title} text=${`${kindName(kind)} ${id.slice(0, 8)}`}>
       ${state.data && html`<${Buttons} task=${{ ...state.data, kind }} start=${start} changed=${state.again} />`}
       <button onClick=${state.again}>${t("Read again")}</button><//>

@@ -51,9 +51,13 @@ export function Produce({ topic, query, start }) {
   const [problem, setProblem] = useState(null);
   const set = (change) => setGiven((before) => ({ ...before, ...change }));
   useEffect(() => {
-    if (query.offset === undefined) return;
+    setGiven(NEW); // also after a step back from a copy
+    setProblem(null);
+    if (query.offset === undefined) return undefined;
+    let isOver = false;
     get(at("topics", topic.name, "records"), { partition: query.partition, offset: query.offset, max: 1 }).then(
-      ({ records }) => records[0] && setGiven(copyOf(records[0])), setProblem);
+      ({ records }) => !isOver && records[0] && setGiven(copyOf(records[0])), (refused) => !isOver && setProblem(refused));
+    return () => (isOver = true);
   }, [query.partition, query.offset]);
   const submit = (event) => {
     event.preventDefault();

@@ -37,7 +37,7 @@ function List() {
 // nothing yet, or its coordinator is away, and the rest of the page is still of use.
 async function agesOf(topic, group, signal) {
   try {
-    const { offsets } = await get(at("groups", group, "offsets"), { times: true }, signal);
+    const { offsets } = await get(at("groups", group, "offsets"), { loaded: true }, signal); // reads no record
     return new Map(offsets.filter((one) => one.topic === topic).map((one) => [one.partition, one.lag_ms]));
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
