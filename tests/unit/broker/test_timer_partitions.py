@@ -13,9 +13,9 @@ from tests.kit.cluster import Cluster
 from tests.waiting import until
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
-from headrace.broker.timers import timer_host, timer_space
+from headrace.broker.timers import timer_bodies, timer_host, timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX
-from headrace.coordination.timers.schedule import ScheduleEntry
+from headrace.coordination.timers.schedule import Part, ScheduleEntry
 from headrace.records.attributes import MESSAGE_ID
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
@@ -285,3 +285,98 @@ async def test_records_of_many_message_ids_share_a_sync_and_count_once(name, mon
         assert counts == [1] * 30 + [0, 0], "the first was named by its receipt, too"
         assert len(appended) <= 3
         assert len(reads) <= 6
+
+
+async def read_per_turn(call, monkeypatch):
+    """What `call` returns, and how many stored records it decoded in each turn of the loop."""
+    turns, read = [0], timer_bodies.stored_timer
+
+    def counting(*arguments):
+        turns[-1] += 1
+        return read(*arguments)
+
+    async def turn():
+        while True:
+            await asyncio.sleep(0)
+            turns.append(0)
+
+    monkeypatch.setattr(timer_bodies, "stored_timer", counting)
+    turning = asyncio.create_task(turn())
+    try:
+        return await call, turns
+    finally:
+        turning.cancel()
+        monkeypatch.setattr(timer_bodies, "stored_timer", read)
+
+
+@pytest.mark.parametrize("named", ["receipt", "message id"])
+async def test_others_have_turns_while_a_record_is_looked_for_among_many(named, monkeypatch):
+    """All of them are due in one millisecond, and have one message id."""
+    count, each = 12_000, 3_000
+    async with alone() as node:
+        due_ms, topic = node.clock.now_ms() + YEAR_MS, node.topics.get("t")
+        log = topic.require_log(0)
+        await log.wait_loaded()
+        record = Record(0, 1, None, b"v", [(MESSAGE_ID, b"one")])
+        some = DelayedBatch([DelayedRecord(due_ms, n, record) for n in range(each)], None)
+        for _ in range(count // each):
+            await node.timers.delayed.add(log, some).completion.wait()
+        timers = node.services.timers
+        if named == "receipt":
+            call = timers.cancel(topic, [(0, due_ms, 0)], [], is_dry_run=True)
+        else:
+            call = timers.cancel(topic, [], ["one"], is_dry_run=True)
+        (done, counts, _), turns = await read_per_turn(call, monkeypatch)
+        assert (done, counts) == (([False], []) if named == "receipt" else ([], [count]))
+        assert sum(turns) < 2 * count, "a batch is not decoded again for each part of it"
+        assert max(turns) <= 2 * timer_bodies.WORK_RECORDS
+
+
+async def test_of_large_batches_only_what_is_due_is_decoded(monkeypatch):
+    async with alone() as node:
+        now_ms, log = node.clock.now_ms(), node.topics.get("t").require_log(0)
+        await log.wait_loaded()
+        record = Record(0, 1, None, b"v", [])
+        soon = now_ms + 2 * 3_600_000
+        dues = [soon if n == 1_500 else now_ms + YEAR_MS for n in range(3_000)]
+        some = DelayedBatch([DelayedRecord(due, n, record) for n, due in enumerate(dues)], None)
+        for _ in range(20):
+            await node.timers.delayed.add(log, some).completion.wait()
+        hosted = hosted_of(node)
+        entries = hosted.state.schedule.due(soon, 1_000)
+        call = hosted.bodies.get([entry.offset for entry in entries])
+        found, turns = await read_per_turn(call, monkeypatch)
+        assert len(found) == 20
+        assert sum(turns) == 20
+
+
+async def test_a_schedule_is_searched_once_for_any_number_of_message_ids(monkeypatch):
+    async with alone() as node:
+        await add(node, [b"%d" % n for n in range(100)], node.clock.now_ms() + YEAR_MS)
+        searched, tagged = [], Part.tagged
+        monkeypatch.setattr(Part, "tagged", lambda *one: searched.append(1) or tagged(*one))
+        ids, topic = [f"id-{n}" for n in range(500)], node.topics.get("t")
+        _, counts, _ = await node.services.timers.cancel(topic, [], ids)
+        assert counts == [0] * 500
+        assert len(searched) == 1
+
+
+async def test_a_checkpoint_of_due_times_that_are_far_apart_takes_few_writes(monkeypatch):
+    count = 2_000
+    async with alone() as node:
+        now_ms, log = node.clock.now_ms(), node.topics.get("t").require_log(0)
+        await log.wait_loaded()
+        record = Record(0, 1, None, b"v", [])
+        dues = [now_ms + (n + 1) * 3 * 3_600_000 for n in range(count)]
+        some = DelayedBatch([DelayedRecord(due, n, record) for n, due in enumerate(dues)], None)
+        await node.timers.delayed.add(log, some).completion.wait()
+        hosted, appended = hosted_of(node), []
+        append = hosted.shard._log.append
+        monkeypatch.setattr(
+            hosted.shard._log, "append", lambda *one: appended.append(1) or append(*one)
+        )
+        assert len(hosted.state.schedule.parts()) == count
+        await timer_space.write_checkpoint(hosted)
+        assert len(appended) <= 10
+        waiting = [*hosted.state.schedule.after(ScheduleEntry(-1, -1))]
+        assert [entry.due_ms for entry in waiting] == dues

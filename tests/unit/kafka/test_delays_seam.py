@@ -320,3 +320,29 @@ async def test_delayed_records_that_no_timer_log_can_store_together_are_refused(
             answer = await _ask(rig, _batch(items, codec=LZ4))
             assert answer.error_code == MESSAGE_TOO_LARGE
         assert kept.values == []
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        LATER,
+        [("headrace-half", b"group"), ("headrace-message-id", b"one")],
+        [("headrace-producer", b"p"), ("headrace-sequence", b"1")],
+    ],
+    ids=["delayed", "half", "named"],
+)
+async def test_a_batch_whose_records_become_objects_has_a_bounded_number_of_them(marked):
+    """A megabyte can hold a million records, which would take the loop and the memory from all."""
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        _kept(rig)
+
+        def batch(count: int) -> bytes:
+            records = [Record(0, 1_700_000_000_000, None, b"", []) for _ in range(count)]
+            records[7] = Record(0, 1_700_000_000_000, None, b"", list(marked))
+            return encode_batch(records, codec=ZSTD)
+
+        answer = await _ask(rig, batch(admission.SPLIT_RECORDS_MAX + 1))
+        assert answer.error_code == MESSAGE_TOO_LARGE
+        assert "send smaller batches" in answer.error_message
+        assert (await _ask(rig, batch(admission.SPLIT_RECORDS_MAX))).error_code == NONE

@@ -72,6 +72,11 @@ DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
 """For the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
 DELAYED_OVERHEAD_BYTES: Final = 100
 """Per record in a timer log, besides its bytes."""
+SPLIT_RECORDS_MAX: Final = 10_000
+"""Of a batch whose records become objects, because some are delayed, half messages or of named
+sequences: a megabyte can hold a million, of 400 bytes each in memory, and the event loop takes
+10 us to delay one. librdkafka's batches have no more by default, and Java's producer divides one
+that is refused as too large."""
 _STORED_TWICE: Final = (HALF, MESSAGE_ID)
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
@@ -115,7 +120,7 @@ def admit(
     its records carry the same in their headers.
 
     Raises BatchExpandsTooFar, RecordInvalid, and BatchTooLarge: a small batch may
-    decompress to a large one, which must not wait for its log to be ready.
+    decompress to a large one, which must not wait for its log to be ready, or to many records.
     """
     batch: bytes | memoryview = records
     name = "none" if config.compression == "uncompressed" else config.compression
@@ -145,6 +150,8 @@ def admit(
                 check_unread_batch(payload, header, now_ms)
         elif found := scan_records(payload, header, now_ms):
             later, named = _attributes(found, header, now_ms)
+            if later or named:
+                _check_split(header)
             if later:
                 rest = _split(bytes(batch), header, later, config, now_ms, codec, bytes_max)
                 return rest._replace(lite=lite)
@@ -226,6 +233,18 @@ def _attributes(
             "or with delayed records in the same batch: send it without them",
         )
     return later, named
+
+
+def _check_split(header: BatchHeader) -> None:
+    """Raise BatchTooLarge above SPLIT_RECORDS_MAX."""
+    if header.record_count > SPLIT_RECORDS_MAX:
+        raise BatchTooLarge(
+            f"the batch has {header.record_count} records, and one with delayed records, half "
+            f"messages or named sequences may have {SPLIT_RECORDS_MAX}: the batch is not stored; "
+            "send smaller batches",
+            limit=SPLIT_RECORDS_MAX,
+            actual=header.record_count,
+        )
 
 
 def _refused(index: int, reason: str) -> RecordInvalid:

@@ -196,7 +196,7 @@ class DelayedRecords:
         hosted = await self._host.hosted_or_none(topic, number)
         if hosted is None:
             return []
-        candidates = [one for one in await listing.tagged(hosted, message_id) if one > after]
+        candidates = await listing.tagged(hosted, [message_id], after)
         found, bytes_left = list[Delayed](), LISTED_BYTES_MAX
         async for one in listing.each(hosted, candidates):
             if one.has_id(message_id):

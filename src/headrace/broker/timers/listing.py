@@ -6,6 +6,8 @@ Invariants: reads, never changes. Records delivered or cancelled meanwhile are o
 from __future__ import annotations
 
 import asyncio
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -14,15 +16,18 @@ from headrace.records.attributes import MESSAGE_ID, find_header
 from headrace.records.bodies import Body, decode_body
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from headrace.broker.timers.hosted_timers import HostedTimers
 
 LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Per listing; the last record may exceed it."""
 SHOWN_AT_ONCE: Final = 500
-SCAN_PARTS: Final = 20
-"""Parts of a schedule searched per turn of the loop: 10 ms."""
+SEARCHED_AT_ONCE: Final = 160_000
+"""Entries of a schedule searched per turn of the loop: 10 ms."""
+FOUND_AS_SEARCHED: Final = 10
+"""One that is found takes as long as so many others."""
+BEFORE_ALL: Final = ScheduleEntry(-1, -1)
 
 
 class Delayed(NamedTuple):
@@ -54,18 +59,21 @@ async def shown(hosted: HostedTimers, entries: list[ScheduleEntry]) -> list[Dela
 
 
 async def parts(
-    hosted: HostedTimers, entries: Sequence[ScheduleEntry]
+    hosted: HostedTimers, entries: Iterable[ScheduleEntry]
 ) -> AsyncIterator[list[Delayed]]:
     """All of these that still wait, a bounded part in memory at a time."""
-    state = hosted.state
-    while entries and state is not None:
-        first = [entry for entry in entries[:SHOWN_AT_ONCE] if state.schedule.has(*entry)]
-        some = await shown(hosted, first)
-        yield some
-        entries = [*first[len(some) :], *entries[SHOWN_AT_ONCE:]]
+    state, others = hosted.state, iter(entries)
+    some = [*islice(others, SHOWN_AT_ONCE)]
+    while some and state is not None:
+        waiting = [entry for entry in some if state.schedule.has(*entry)]
+        found = await shown(hosted, waiting)
+        yield found
+        await asyncio.sleep(0)  # records in memory are read without waiting
+        left = waiting[len(found) :]
+        some = [*left, *islice(others, SHOWN_AT_ONCE - len(left))]
 
 
-async def each(hosted: HostedTimers, entries: Sequence[ScheduleEntry]) -> AsyncIterator[Delayed]:
+async def each(hosted: HostedTimers, entries: Iterable[ScheduleEntry]) -> AsyncIterator[Delayed]:
     """The same, one by one."""
     async for part in parts(hosted, entries):
         for one in part:
@@ -83,7 +91,7 @@ async def by_receipt(
     missing = {*receipts} - found.keys()
     firsts = dict(sorted(missing, reverse=True))
     for due_ms, first in firsts.items():  # they may have been stored again, further back
-        same = [ScheduleEntry(due_ms, at) for at in state.schedule.due_at(due_ms, first)]
+        same = (ScheduleEntry(due_ms, at) for at in state.schedule.due_at(due_ms, first))
         async for one in each(hosted, same):
             if (receipt := ScheduleEntry(due_ms, one.number)) in missing:
                 found[receipt] = ScheduleEntry(due_ms, one.offset)
@@ -93,27 +101,29 @@ async def by_receipt(
 async def by_id(hosted: HostedTimers, message_ids: Sequence[str]) -> list[list[ScheduleEntry]]:
     """Where records with each of these message ids wait, by due time."""
     found: dict[bytes, list[ScheduleEntry]] = {one.encode(): [] for one in message_ids}
-    candidates: set[ScheduleEntry] = set()
-    for text in dict.fromkeys(message_ids):
-        candidates.update(await tagged(hosted, text))
-    async for one in each(hosted, sorted(candidates)):
+    async for one in each(hosted, await tagged(hosted, message_ids)):
         message_id = find_header(one.body.headers, MESSAGE_ID)
         if message_id in found:
             found[message_id].append(ScheduleEntry(one.due_ms, one.offset))
     return [found[one.encode()] for one in message_ids]
 
 
-async def tagged(hosted: HostedTimers, message_id: str) -> list[ScheduleEntry]:
-    """Waiting records that may carry this message id, by due time."""
+async def tagged(
+    hosted: HostedTimers, message_ids: Sequence[str], after: ScheduleEntry = BEFORE_ALL
+) -> Iterator[ScheduleEntry]:
+    """Records after `after` that may carry one of these message ids, by due time."""
     state = hosted.state
-    if state is None:
-        return []
-    tag, candidates = tag_of(message_id), list[ScheduleEntry]()
-    for at, (bucket, part) in enumerate(state.schedule.parts()):
-        candidates += state.schedule.tagged(bucket, part, tag)
-        if at % SCAN_PARTS == SCAN_PARTS - 1:
+    tags, candidates = {*map(tag_of, message_ids)}, list[list[ScheduleEntry]]()
+    searched = 0
+    for bucket, part in () if state is None or not tags else state.schedule.parts():
+        found = [one for one in part.tagged(bucket, tags) if one > after]
+        if found:
+            candidates.append(found)
+        searched += len(part.entries) + len(found) * FOUND_AS_SEARCHED
+        if searched > SEARCHED_AT_ONCE:
+            searched = 0
             await asyncio.sleep(0)
-    return sorted(entry for entry in candidates if state.schedule.has(*entry))
+    return merge(*candidates)
 
 
 def tag_of(message_id: str) -> int:

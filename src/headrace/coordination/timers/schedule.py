@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 BUCKET_BITS: Final = 22
 OFFSET_BITS: Final = 26
@@ -45,12 +45,27 @@ class ScheduleEntry(NamedTuple):
 class Part:
     """Sorted entries of one bucket; offsets are relative to `base`."""
 
-    __slots__ = ("base", "entries", "is_sealed")
+    __slots__ = ("_high", "_low", "base", "entries", "is_sealed")
 
     def __init__(self, base: int, entries: array[int]) -> None:
         self.base = base
         self.entries = entries
         self.is_sealed = False
+        self._low, self._high = (-1, -1) if entries else (1 << 63, -1)
+        """All offsets are from `_low` to `_high`; -1: not known yet. Records arrive in the order
+        of their offsets, so few parts of a bucket may have one."""
+
+    def add(self, due: int, offset: int, tag: int) -> None:
+        """Add an entry to a part that is not sealed."""
+        self._low, self._high = min(self._low, offset), max(self._high, offset)
+        insort(self.entries, due << DUE_SHIFT | (offset - self.base) << TAG_BITS | tag)
+
+    def may_have(self, offset: int) -> bool:
+        """Whether one of its entries may have this offset."""
+        if self._low < 0 and self.entries:
+            deltas = [entry >> TAG_BITS & OFFSET_MASK for entry in self.entries]
+            self._low, self._high = self.base + min(deltas), self.base + max(deltas)
+        return self._low <= offset <= self._high
 
     def stored(self) -> bytes:
         """The entries, little-endian. Do not change: stored."""
@@ -76,6 +91,15 @@ class Part:
             return bisect_left(self.entries, due << DUE_SHIFT)
         delta = min(delta, OFFSET_MASK)
         return bisect_right(self.entries, due << DUE_SHIFT | delta << TAG_BITS | TAG_MASK)
+
+    def tagged(self, bucket: int, tags: Collection[int]) -> list[ScheduleEntry]:
+        """The entries that carry one of these tags, in order."""
+        start_ms, base = bucket << BUCKET_BITS, self.base
+        return [
+            ScheduleEntry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
+            for entry in self.entries
+            if entry & TAG_MASK in tags
+        ]
 
     def iterate(self, bucket: int, first: int) -> Iterator[ScheduleEntry]:
         """The entries from index `first` on."""
@@ -115,8 +139,7 @@ class Schedule:
         ):
             part = Part(max(offset - BEHIND_MAX, 0), array("Q"))
             parts.append(part)
-        entry = (due_ms & DUE_MASK) << DUE_SHIFT | (offset - part.base) << TAG_BITS | tag
-        insort(part.entries, entry)
+        part.add(due_ms & DUE_MASK, offset, tag)
         self.count += 1
         if self._is_first_known and (self._first_ms is None or due_ms < self._first_ms):
             self._first_ms = due_ms
@@ -161,7 +184,7 @@ class Schedule:
     def take(self, due_ms: int, offset: int) -> int:
         """Remove all records up to and including (due_ms, offset); returns their number."""
         last, taken = due_ms >> BUCKET_BITS, 0
-        for bucket in [number for number in self._numbers if number <= last]:
+        for bucket in self._numbers[: bisect_right(self._numbers, last)]:
             due = due_ms & DUE_MASK if bucket == last else DUE_MASK
             is_emptied = False
             bound = (due + 1) << DUE_SHIFT
@@ -206,7 +229,7 @@ class Schedule:
 
     def _find(self, bucket: int, due: int, offset: int) -> tuple[Part, int] | None:
         for part in self._buckets.get(bucket, ()):
-            if not 0 <= offset - part.base <= OFFSET_MASK:
+            if not part.may_have(offset):
                 continue
             index = part.place(due, offset) - 1
             if index >= 0 and (
@@ -233,12 +256,15 @@ class Schedule:
                 found.append(entry)
         return found
 
-    def due_at(self, due_ms: int, after: int) -> list[int]:
-        """The offsets after `after` of the records that are due in this millisecond."""
+    def due_at(self, due_ms: int, after: int, count_max: int = sys.maxsize) -> list[int]:
+        """The offsets after `after` of the records that are due in this millisecond; if there are
+        more than `count_max`, some of them that are."""
         found: list[int] = []
         due = due_ms & DUE_MASK
         bound = (due + 1) << DUE_SHIFT
         for part in self._buckets.get(due_ms >> BUCKET_BITS, ()):
+            if len(found) > count_max:
+                break
             first = part.place(due, after)
             last = bisect_left(part.entries, bound, first)
             found += [
@@ -263,12 +289,3 @@ class Schedule:
     def parts(self) -> list[tuple[int, Part]]:
         """(bucket, part) of all parts."""
         return [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
-
-    def tagged(self, bucket: int, part: Part, tag: int) -> list[ScheduleEntry]:
-        """The entries of a part that carry `tag`."""
-        start_ms, base = bucket << BUCKET_BITS, part.base
-        return [
-            ScheduleEntry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
-            for entry in part.entries
-            if entry & TAG_MASK == tag
-        ]

@@ -51,6 +51,7 @@ from headrace.coordination.timers.commands import (
     TimerTickCommand,
 )
 from headrace.coordination.timers.halves import HALVES_MAX
+from headrace.coordination.timers.schedule import PART_ENTRIES_MAX
 from headrace.coordination.timers.state_records import (
     COMMITTED,
     EXPIRED,
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
 
     from headrace.coordination.kit.machine import InTransaction, KeyValue, TransactionEnded
     from headrace.coordination.timers.config import HalfConfig
+    from headrace.coordination.timers.schedule import Part
 
 TAKE_MAX: Final = 1_000
 """Records taken at once: about 10 ms of work."""
@@ -106,6 +108,8 @@ TICK_MS: Final = 5
 CLOCK_CHECK_MS: Final = 5_000
 """Maximum time to the next deadline, in case the wall clock is set forward."""
 CHECKS_AT_ONCE: Final = 1_000
+SAVED_MAX: Final = 500
+"""Parts saved by one command: where due times are far apart, a part may have a single entry."""
 STATE_RECORDS: Final = 1_000
 """Per StateSaved record."""
 CONFIRM_MS: Final = 60_000
@@ -292,10 +296,15 @@ class TimerMachine:
     def _decide_parts(self, count_max: int) -> TimerDecision:
         if self.state.to_save is None or self.state.begun is None:
             return Decision([], TimerReply(is_done=False))
-        parts = self.state.to_save[-count_max:]
+        parts: list[tuple[int, Part]] = []
+        room = count_max * PART_ENTRIES_MAX
+        for bucket, part in reversed(self.state.to_save[-SAVED_MAX:]):  # from the last one on
+            room -= len(part.entries)
+            if parts and room < 0:
+                break
+            parts.append((bucket, part))
         records: list[TimerRecord] = [
-            PartSaved(self.state.begun, bucket, part.base, part.stored())
-            for bucket, part in reversed(parts)
+            PartSaved(self.state.begun, bucket, part.base, part.stored()) for bucket, part in parts
         ]
         return Decision(records, TimerReply(is_done=bool(parts)))
 
@@ -325,7 +334,8 @@ class TimerMachine:
         copied = {copy.offset for copy in copies}
         missing: list[int] = []
         for due_ms, first in firsts.items():
-            missing += [at for at in state.schedule.due_at(due_ms, first) if at not in copied]
+            after = state.schedule.due_at(due_ms, first, MISSING_MAX + len(copied))
+            missing += [at for at in after if at not in copied]
             if len(missing) > MISSING_MAX:
                 break
         return sorted(missing)
