@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from benchmarks import security
 from headrace.broker.services.queue_receipts import receipt_text
+from headrace.broker.services.timer_receipts import DelayedReceipt
 from headrace.grpc import frames
 from headrace.grpc.hpack import encode_field
 from headrace.kafka.apis import APIS
@@ -41,6 +42,7 @@ from headrace.kafka.client.exchange import request_frame
 from headrace.kafka.wire.schema import read_response, write_request
 from headrace.records.codec import Record, encode_batch
 from headrace.rocketmq import wire
+from headrace.records.compression import ZSTD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -993,6 +995,41 @@ def far_delays(served: Served, seconds: float) -> None:
     print(f"  {sent} messages")
 
 
+def delayed_alike(served: Served, seconds: float) -> None:
+    """Searches for one among 100,000 messages that are due at once and have one id, on 20
+    connections."""
+    create(served, ["alike"], **{"headrace.message.attributes": "read"})
+    due_ms = int(time.time() * 1000) + 3_600_000
+    headers: list[tuple[str, bytes | None]] = [
+        ("headrace-deliver-at", b"%d" % due_ms), ("headrace-message-id", b"one")]  # fmt: skip
+    data = encode_batch([Record(n, 1, None, b"x", headers) for n in range(4_000)])
+    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 5) + b"alike"
+    body += struct.pack(">iii", 1, 0, len(data)) + data
+    with served.connect() as one:
+        for _ in range(25):
+            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
+            receive(one)
+    asked = json.dumps({"receipts": [DelayedReceipt(0, due_ms, 0).text], "message_ids": ["one"]})
+    head = (
+        "POST /v1/topics/alike/delayed/cancel?dry_run=true HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(asked)}\r\n\r\n{asked}"
+    ).encode()
+    opened = [served.connect(served.web_address) for _ in range(20)]
+    send_and_read(seconds, [(one, lambda _number: head) for one in opened])
+
+
+def delayed_batches(served: Served, seconds: float) -> None:
+    """Batches of 0.8 MB with a million records each, one of which is delayed, on 20 connections."""
+    create(served, ["batches"], **{"headrace.message.attributes": "read"})
+    headers: list[tuple[str, bytes | None]] = [("headrace-delay", b"3600000")]
+    records = [Record(n, 1, None, b"", [] if n else headers) for n in range(1_000_000)]
+    data = encode_batch(records, codec=ZSTD)
+    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 7) + b"batches"
+    body += struct.pack(">iii", 1, 0, len(data)) + data
+    one = request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+    on_each(served, 20, seconds, lambda _number: [one])
+
+
 LOGIN: Final = (
     *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
     *("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{security.USER}"),
@@ -1015,6 +1052,7 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
     grpc_unread, grpc_pulls, grpc_receives, grpc_routes, grpc_sends, grpc_acks, grpc_lite,
     grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,
+    delayed_alike, delayed_batches,
 )  # fmt: skip
 
 
