@@ -41,8 +41,8 @@ from headrace.kafka.apis import APIS
 from headrace.kafka.client.exchange import request_frame
 from headrace.kafka.wire.schema import read_response, write_request
 from headrace.records.codec import Record, encode_batch
-from headrace.rocketmq import wire
 from headrace.records.compression import ZSTD
+from headrace.rocketmq import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.log.environment import Environment
     from headrace.log.partition_log import PartitionLog
     from headrace.runtime.clock import Clock
+    from headrace.runtime.fair_locks import FairLock
 
 READ_AHEAD_MS: Final = 3_000
 READ_AHEAD_MAX: Final = 20_000
@@ -79,7 +80,10 @@ class HostedTimers:
         environment: Environment,
         figures: DeliveryFigures,
         checks_due: Callable[[tuple[str, ...]], None],
+        looking: FairLock,
     ) -> None:
+        """`looking`: held by who looks through records; of all partitions together."""
+        self.looking = looking
         self.topic = topic
         self.number = number
         self.data = data = topic.require_log(number)

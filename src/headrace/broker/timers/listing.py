@@ -1,6 +1,8 @@
 """Lists the delayed records of one partition with their bodies, a bounded part in memory at a time.
 
-Invariants: reads, never changes. Records delivered or cancelled meanwhile are omitted.
+Invariants: reads, never changes. Records delivered or cancelled meanwhile are omitted. A partition
+may have millions of records: only one look is taken at a time, and between two of one client
+(`HostedTimers.looking`) others have theirs.
 """
 
 from __future__ import annotations
@@ -19,14 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from headrace.broker.timers.hosted_timers import HostedTimers
+    from headrace.coordination.timers.schedule import Part
 
 LISTED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Per listing; the last record may exceed it."""
 SHOWN_AT_ONCE: Final = 500
-SEARCHED_AT_ONCE: Final = 160_000
-"""Entries of a schedule searched per turn of the loop: 10 ms."""
-FOUND_AS_SEARCHED: Final = 10
-"""One that is found takes as long as so many others."""
+SEARCHED_AT_ONCE: Final = 16_384
+"""Entries of a schedule searched per turn of the loop: 1 ms, or 10 ms if all of them match."""
 BEFORE_ALL: Final = ScheduleEntry(-1, -1)
 
 
@@ -65,10 +66,11 @@ async def parts(
     state, others = hosted.state, iter(entries)
     some = [*islice(others, SHOWN_AT_ONCE)]
     while some and state is not None:
-        waiting = [entry for entry in some if state.schedule.has(*entry)]
-        found = await shown(hosted, waiting)
+        async with hosted.looking:
+            waiting = [entry for entry in some if state.schedule.has(*entry)]
+            found = await shown(hosted, waiting)
+            await asyncio.sleep(0)  # records in memory are read without waiting
         yield found
-        await asyncio.sleep(0)  # records in memory are read without waiting
         left = waiting[len(found) :]
         some = [*left, *islice(others, SHOWN_AT_ONCE - len(left))]
 
@@ -114,16 +116,27 @@ async def tagged(
     """Records after `after` that may carry one of these message ids, by due time."""
     state = hosted.state
     tags, candidates = {*map(tag_of, message_ids)}, list[list[ScheduleEntry]]()
-    searched = 0
-    for bucket, part in () if state is None or not tags else state.schedule.parts():
-        found = [one for one in part.tagged(bucket, tags) if one > after]
-        if found:
-            candidates.append(found)
-        searched += len(part.entries) + len(found) * FOUND_AS_SEARCHED
-        if searched > SEARCHED_AT_ONCE:
-            searched = 0
+    for some in () if state is None or not tags else _shares(state.schedule.parts()):
+        async with hosted.looking:
+            for bucket, part in some:
+                if found := [one for one in part.tagged(bucket, tags) if one > after]:
+                    candidates.append(found)
             await asyncio.sleep(0)
     return merge(*candidates)
+
+
+def _shares(parts_of: Iterable[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:
+    """Parts that are searched together."""
+    share: list[tuple[int, Part]] = []
+    count = 0
+    for one in parts_of:
+        share.append(one)
+        count += len(one[1].entries)
+        if count >= SEARCHED_AT_ONCE:
+            yield share
+            share, count = [], 0
+    if share:
+        yield share
 
 
 def tag_of(message_id: str) -> int:

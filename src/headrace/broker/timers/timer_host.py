@@ -25,6 +25,7 @@ from headrace.metadata.facts import (
     PartitionFact,
     partition_of_key,
 )
+from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,7 @@ class TimerHost:
         self._checks_due = checks_due
         self._is_standalone = is_standalone
         self.figures = DeliveryFigures()
+        self._looking = FairLock(1, Hold.LONG)
         self._has_hosted = asyncio.Event()
         self._opening: dict[PartitionLog, None] = {}
         """Partitions whose timers are being opened."""
@@ -85,8 +87,9 @@ class TimerHost:
 
     def _make(self, topic: Topic, number: int, companion: PartitionLog) -> HostedTimers:
         self._has_hosted.set()
+        environment, figures = self.environment, self.figures
         return HostedTimers(
-            topic, number, companion, self.environment, self.figures, self._checks_due
+            topic, number, companion, environment, figures, self._checks_due, self._looking
         )
 
     async def run(self) -> None:
