@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
+_ACCESS: Final = click.option(
+    "--access",
+    type=click.Choice(["all", "rules"]),
+    help="What its principals may do with its names: everything that no rule denies, or what"
+    " rules about these names allow. [default: all]",
+)
 _WAIT_S: Final = 30
 """For all brokers to list their groups."""
 
@@ -58,15 +64,19 @@ def _asked(session: CliSession, method: str, path: str, body: Any = None, **quer
     metavar="TYPE:NAME",
     help="Of the tenant, for example User:alice. May be repeated.",
 )
+@_ACCESS
 @_DRY_RUN
 @AS_JSON
 @HTTP
 @click.pass_obj
 def create(
-    session: CliSession, name: str, principals: tuple[str, ...], *, dry_run: bool, as_json: bool
+    session: CliSession, name: str, principals: tuple[str, ...], access: str | None, *,
+    dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Create a tenant. One that exists stays, and gets the principals."""
-    body = {"name": name, "principals": [*principals]}
+    body: dict[str, Any] = {"name": name, "principals": [*principals]}
+    if access is not None:
+        body["access"] = access
     made = _asked(session, "POST", path_of("tenants"), body, dry_run=dry_run)
     if as_json:
         print_json(made)
@@ -110,6 +120,8 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
         print_json(found)
         return
     tell(f"tenant {name}: {found['topics']} topics, {found['groups']} groups")
+    if found["access"] != "all":
+        tell("  its principals may do what rules allow (headrace acl list)")
     for one in found["principals"]:
         tell(f"  {one}")
     for name, value in found["limits"].items():
@@ -156,18 +168,19 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     type=click.Choice(["reject", "slow", "drop-oldest"]),
     help="What happens once it stores all of stored_bytes. [default: reject]",
 )
+@_ACCESS
 @_DRY_RUN
 @AS_JSON
 @HTTP
 @click.pass_obj
 def set_(
     session: CliSession, name: str, added: tuple[str, ...], moved: tuple[str, ...],
-    removed: tuple[str, ...], limits: tuple[str, ...], when_full: str | None, *, dry_run: bool,
-    as_json: bool,
+    removed: tuple[str, ...], limits: tuple[str, ...], when_full: str | None,
+    access: str | None, *, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Add principals to a tenant, move or remove others, and set limits."""
-    if not (added or moved or removed or limits or when_full):
-        step = "Add --add, --move or --remove User:NAME, or --limit NAME=NUMBER"
+    """Add principals to a tenant, move or remove others, and set limits and rights."""
+    if not (added or moved or removed or limits or when_full or access):
+        step = "Add --add, --move or --remove User:NAME, --limit NAME=NUMBER, or --access"
         raise CommandFailed("name what to change", step, USAGE)
     given: dict[str, int | None] = {}
     for one in limits:
@@ -178,8 +191,8 @@ def set_(
     body: dict[str, Any] = {"add": [*added], "remove": [*removed], "limits": given}
     if moved:
         body["move"] = [*moved]
-    if when_full is not None:
-        body["when_full"] = when_full
+    modes = {"when_full": when_full, "access": access}
+    body |= {what: one for what, one in modes.items() if one is not None}
     changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)
     if as_json:
         print_json(changed)

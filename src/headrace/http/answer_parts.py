@@ -215,6 +215,7 @@ TENANT: Final = Part(
         "principals": ["User:alice"],
         "limits": Entries("topics", 100),
         "when_full": "reject",
+        "access": "all",
         "in_setting": False,
     },
 )

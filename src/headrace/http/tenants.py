@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.security.tenants import PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
+from headrace.broker.security.tenants import ACCESS, PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
 from headrace.coordination.quotas.tenant_limits import GROUPS, LIMITS, TOPICS, WHEN_FULL
 from headrace.errors import BrokerUnreachable, SecurityDisabled
 from headrace.http.operations import (
@@ -62,17 +62,23 @@ class TenantOperations:
             "enum": [*WHEN_FULL],
             "description": "What happens once it stores all of stored_bytes.",
         }
+        access: Schema = {
+            "enum": [*ACCESS],
+            "description": "What its principals may do with its topics, groups and transactional"
+            " ids: everything (all), or what rules about these names allow (rules).",
+        }
         move = _PRINCIPALS | {"description": "Added, and removed from their tenants."}
         change = fields(
-            (), add=_PRINCIPALS, move=move, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full
-        )
+            (), add=_PRINCIPALS, move=move, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full,
+            access=access,
+        )  # fmt: skip
         change |= {"minProperties": 1}
         self.operations = [
             Operation("GET", _PATH, "listTenants", "List tenants and their principals.",
                       self._list, PAGE),
             Operation("POST", _PATH, "createTenant", "Create a tenant. One that exists stays.",
                       self._create, {"dry_run": DRY_RUN},
-                      fields(("name",), name=_NAME, principals=_PRINCIPALS)),
+                      fields(("name",), name=_NAME, principals=_PRINCIPALS, access=access)),
             Operation("GET", one, "getTenant", "Get a tenant, its principals and what it has.",
                       self._get, named),
             Operation("PATCH", one, "changeTenant",
@@ -118,7 +124,8 @@ class TenantOperations:
     async def _create(self, call: Call) -> Json:
         given, tenants = call.body, self._tenants()
         principals = given.get("principals", [])
-        existed = await tenants.create(given["name"], principals, is_dry_run=call.is_dry_run)
+        name, access, is_dry_run = given["name"], given.get("access"), call.is_dry_run
+        existed = await tenants.create(name, principals, access, is_dry_run=is_dry_run)
         return {"tenant": given["name"], "existed": existed, "dry_run": call.is_dry_run}
 
     async def _change(self, call: Call) -> Json:
@@ -129,10 +136,11 @@ class TenantOperations:
         if both:
             raise Contradiction(f"{both[0]} is both added and removed: do one of them")
         tenants = self._tenants()
-        limits, when_full = call.body.get("limits", {}), call.body.get("when_full")
+        limits = call.body.get("limits", {})
+        modes = call.body.get("when_full"), call.body.get("access")
         if moved:  # what cannot be moved is refused before anything is changed
             await tenants.move(name, moved, is_dry_run=True)
-        await tenants.change(name, added, removed, limits, when_full, is_dry_run=call.is_dry_run)
+        await tenants.change(name, added, removed, limits, *modes, is_dry_run=call.is_dry_run)
         if moved:
             await tenants.move(name, moved, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
@@ -165,5 +173,6 @@ def _shown(tenants: Tenants, name: str) -> Json:
         "principals": list(tenants.principals(name)),
         "limits": {what: int(one) for what, one in sorted(tenants.limits(name).items())},
         "when_full": tenants.when_full(name),
+        "access": tenants.access(name),
         "in_setting": tenants.is_configured(name),
     }

@@ -58,6 +58,8 @@ class TenantFact(StoredFact):
     """Numbers as text, by what they limit: see `coordination/quotas/tenant_limits`."""
     when_full: str | None = None
     """What happens when it stores all that it may; None: as by default."""
+    access: str | None = None
+    """What its principals may do with its names: `tenants.ACCESS`; None: everything."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -74,4 +76,5 @@ class TenantFact(StoredFact):
             _ = [float(value) for value in limits.values()]
         except ValueError:
             raise reader.corrupt(f"has invalid limits {limits!r}") from None
-        return cls(state, principals, limits, reader.text_or_none("when_full"), reader.rest())
+        when_full, access = reader.text_or_none("when_full"), reader.text_or_none("access")
+        return cls(state, principals, limits, when_full, access, reader.rest())

@@ -49,7 +49,7 @@ async def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
         assert web.node.audit.changed_total == before + 2
         _, listed = await web.ask("GET", "/v1/tenants")
         assert listed["tenants"] == [
-            ACME | {"limits": {}, "when_full": "reject", "in_setting": False}
+            ACME | {"limits": {}, "when_full": "reject", "access": "all", "in_setting": False}
         ]
         limits = {"limits": {"topics": 3, "producer_byte_rate": 1_000}}
         _, limited = await web.ask("PATCH", "/v1/tenants/acme", limits)
@@ -66,6 +66,11 @@ async def test_tenants_are_created_listed_changed_and_deleted(monkeypatch):
         assert (await web.ask("PATCH", "/v1/tenants/acme", full))[0] == 400
         for wrong in ({"members": 1}, {"topics": 0}, {"topics": "1"}):
             assert (await web.ask("PATCH", "/v1/tenants/acme", {"limits": wrong}))[0] == 400
+        assert (await web.ask("PATCH", "/v1/tenants/acme", {"access": "some"}))[0] == 400
+        _, changed = await web.ask("PATCH", "/v1/tenants/acme", {"access": "rules"})
+        assert changed["tenant"]["access"] == "rules"
+        await web.ask("POST", "/v1/tenants", ACME | {"access": "all"})
+        assert (await web.ask("GET", "/v1/tenants/acme"))[1]["access"] == "all"
         change = {"add": ["User:bob", "User:ann"], "remove": ["User:alice"]}
         _, changed = await web.ask("PATCH", "/v1/tenants/acme", change)
         assert changed["tenant"]["principals"] == ["User:ann", "User:bob"]

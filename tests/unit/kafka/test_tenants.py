@@ -547,13 +547,58 @@ async def test_an_operator_may_deny_a_tenants_client_what_its_tenant_has():
         assert codes_in(stored) == {29}
 
 
+async def test_in_a_closed_tenant_rules_about_its_own_names_alone_give_rights():
+    """Rules on all names, and on prefixes that cover those of the default tenant, give none."""
+    async with tenants(ALICE, CAROL) as rig:
+        access, topic = rig.node.access, rig.node.topics.get(KEY + TOPIC)
+        assert access is not None
+        client = Tenant(rig, ALICE)
+
+        async def stored() -> set[int]:
+            return codes_in(await client.ask(apis.PRODUCE, 9, produce(topic, b"v", 9)))
+
+        async def let(name: str, who: object = ALICE, kind: PatternType = PatternType.LITERAL):
+            entry = Entry(str(who), "*", Operation.WRITE, Permission.ALLOW)
+            await access.create([Acl(Pattern(ResourceType.TOPIC, name, kind), entry)])
+
+        assert await stored() == {0}
+        await access.tenants.change("acme", access="rules")
+        assert await stored() == {29}
+        init = {"transactional_id": None, "transaction_timeout_ms": 1_000}
+        init |= {"producer_id": -1, "producer_epoch": -1}
+        assert codes_in(await client.ask(apis.INIT_PRODUCER_ID, 4, init)) == {31}
+        for who in (ALICE, "User:*"):
+            await let("*", who)
+            await let("«", who, PatternType.PREFIXED)
+            await let(KEY[:-1], who, PatternType.PREFIXED)
+            await let(TOPIC, who)
+            await let("«beta»" + TOPIC, who)
+        assert await stored() == {29}
+        carols = NamedClient(rig, CAROL)
+        assert codes_in(await carols.ask(apis.PRODUCE, 9, produce(topic, b"v", 9))) == {0}
+        await let(KEY + TOPIC[:3], ALICE, PatternType.PREFIXED)
+        assert await stored() == {0}
+        assert codes_in(await client.ask(apis.INIT_PRODUCER_ID, 4, init)) == {0}
+        every = {"topics": None, "allow_auto_topic_creation": False}
+        every |= {"include_topic_authorized_operations": False}
+        found = await client.ask(apis.METADATA, 12, every)
+        assert {one.name for one in found.topics} == {TOPIC}
+        commit = await client.ask(apis.OFFSET_COMMIT, 8, COMMIT)
+        assert codes_in(commit) == {30}
+        await access.tenants.change("acme", access="all")
+        assert codes_in(await client.ask(apis.OFFSET_COMMIT, 8, COMMIT)) == {0}
+
+
+@pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("of", [CONFIG["tenants"], ""])
-async def test_an_explanation_agrees_with_the_decision(of):
+async def test_an_explanation_agrees_with_the_decision(of, closed):
     """Without tenants a group may have a name that looks like a key."""
 
     config = BrokerConfig(**CONFIG | {"tenants": of})
     access = access_of(config, MemoryMetadataStore())
     assert access is not None
+    if of and closed:
+        await access.tenants.change("acme", access="rules")
     names = TOPIC, KEY + TOPIC, "«beta»" + TOPIC
     entries = (
         Entry("User:*", "*", Operation.READ, Permission.ALLOW),

@@ -24,6 +24,7 @@ from headrace.broker.security.tenant_ownership import (
     is_of_another,
 )
 from headrace.errors import RequestInvalid
+from headrace.records.tenant_names import prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -249,20 +250,21 @@ class _Held:
         else:
             self.literal[pattern.name] = rules
 
-    def find(self, name: str) -> list[_Rules]:
-        """The rules that apply to a name. Plain loops: this is most of a decision."""
+    def find(self, name: str, least: int = 0) -> list[_Rules]:
+        """The rules that apply to a name, of patterns with so many characters at least. Plain
+        loops: this is most of a decision."""
         found: list[_Rules] = []
         rules = self.literal.get(name)
         if rules is not None:
             found.append(rules)
         rules = self.literal.get(WILDCARD)
-        if rules is not None and name != WILDCARD:
+        if rules is not None and name != WILDCARD and not least:
             found.append(rules)
         lengths = self.lengths.get(name[:1])
         if lengths:
             size, prefixed = len(name), self.prefixed
             for length in lengths:
-                if length <= size:
+                if least <= length <= size:
                     rules = prefixed.get(name[:length])
                     if rules is not None:
                         found.append(rules)
@@ -336,16 +338,18 @@ class AclIndex:
         kind: ResourceType,
         name: str,
         everybody: str = ANY_PRINCIPAL,
+        within: str = "",
     ) -> tuple[int, int]:
         """(operations that rules deny, operations that rules allow), as bits. `everybody`: whose
-        rules apply, too; empty: those of the principal alone."""
+        rules apply, too; empty: those of the principal alone. `within`: what `name` begins with;
+        only patterns that begin with it apply."""
         denied = allowed = 0
-        of_kind = self._held[kind]
+        of_kind, least = self._held[kind], len(within)
         for holder in (principal, everybody):
             held = of_kind.get(holder)
             if held is None:
                 continue
-            for rules in held.find(name):
+            for rules in held.find(name, least):
                 denied |= rules[0]
                 allowed |= rules[1]
                 if rules[2]:
@@ -372,10 +376,16 @@ class AclIndex:
         return sorted(found, key=lambda acl: (acl.entry.permission, acl))
 
     def allows_any(
-        self, principal: str, host: str, operation: Operation, kind: ResourceType
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        kind: ResourceType,
+        within: str = "",
     ) -> bool:
         """Whether rules allow an operation on any resource of a kind (Kafka's
-        `authorizeByResourceType`): an allowing rule that no denying one covers."""
+        `authorizeByResourceType`): an allowing rule, of a pattern that begins with `within`, that
+        no denying one covers."""
         bit = 1 << operation
         allowed: list[Pattern] = []
         denied: list[Pattern] = []
@@ -391,7 +401,7 @@ class AclIndex:
                     of_host = (rules.of_hosts or {}).get(host, (0, 0))
                     if (rules.denied | of_host[0]) & bit:
                         denied.append(Pattern(kind, name, pattern_type))
-                    if (rules.allowed | of_host[1]) & bit:
+                    if (rules.allowed | of_host[1]) & bit and name.startswith(within):
                         allowed.append(Pattern(kind, name, pattern_type))
         return _is_any_uncovered(allowed, denied)
 
@@ -433,6 +443,10 @@ REASONS: Final[Mapping[str, str]] = {
     "no_tenant": "{principal} is of no tenant, and the resource is not",
     "all_tenants": "{name} holds what all tenants have",
     "own_tenant": "the resource is of {tenant}, the principal's tenant",
+    "closed_tenant": (
+        "{tenant}, the principal's tenant, gives its principals what rules about its own names"
+        " allow (access rules), and none allows this"
+    ),
     "rule": "this rule decides: {rule}",
     "other_rules": "rules apply to the resource, but none to this principal, host and operation",
     "no_rule": "no rule applies to the resource, and allow.everyone.if.no.acl.found is {value}",
@@ -504,7 +518,11 @@ def _explain(
         rules = [one for one in rules if one.entry[::3] != (ANY_PRINCIPAL, Permission.ALLOW)]
     denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
     if own and not denials and asked.kind in OF_TENANTS:
-        return Explanation(True, "own_tenant", {"tenant": own}, rules)
+        if not tenants.is_closed(own):
+            return Explanation(True, "own_tenant", {"tenant": own}, rules)
+        rules = [one for one in rules if one.pattern.name.startswith(prefix_of(own))]
+        if not rules:
+            return Explanation(False, "closed_tenant", {"tenant": own}, rules)
     if rules:
         is_allowed = rules[0].entry.permission == Permission.ALLOW
         return Explanation(is_allowed, "rule", {"rule": str(rules[0])}, rules)

@@ -63,6 +63,10 @@ NAMES_MAX: Final = 100_000
 PRINCIPALS_MAX: Final = 1_000
 """Of one tenant: they are one fact."""
 PRINCIPAL_LENGTH_MAX: Final = 500
+ALL, RULES = "all", "rules"
+ACCESS: Final = (ALL, RULES)
+"""What principals may do with the names of their tenant: everything that no rule denies, or what
+rules about these names allow. Do not change: stored."""
 FOLLOWED_S: Final = 1.0
 """After this every broker has followed a change."""
 _NO_LIMITS: Final[Mapping[str, float]] = MappingProxyType({})
@@ -87,6 +91,11 @@ def _fact_of(tenant: str, entry: MetadataEntry) -> TenantFact:
     return fact
 
 
+def _check_access(access: str | None) -> None:
+    if access not in {None, *ACCESS}:
+        raise RequestInvalid(f"access must be one of {', '.join(ACCESS)}")
+
+
 async def refuse_tenants(metadata: MetadataStore) -> None:
     """Raise PolicyViolation if there are tenants, whose names everybody could use."""
     for entry in await metadata.list(TENANTS):
@@ -106,6 +115,8 @@ class TenantChange(NamedTuple):
     limits: Mapping[str, float | None]
     when_full: str | None
     """None: as before."""
+    access: str | None
+    """The same."""
     may_create: bool
 
     def applied(self, before: TenantFact) -> TenantFact:
@@ -123,8 +134,13 @@ class TenantChange(NamedTuple):
         }
         limits = {name: one for name, one in texts.items() if one is not None}
         principals = [known.get(one, TenantPrincipal(one)) for one in kept]
-        when_full = self.when_full or before.when_full
-        return replace(before, principals=principals, limits=limits, when_full=when_full)
+        return replace(
+            before,
+            principals=principals,
+            limits=limits,
+            when_full=self.when_full or before.when_full,
+            access=self.access or before.access,
+        )
 
 
 class Tenants:
@@ -146,6 +162,7 @@ class Tenants:
         self._damaged: set[str] = set()
         self._limits: dict[str, Mapping[str, float]] = {}
         self._when_full: dict[str, str] = {}
+        self._closed: set[str] = set()
         self._with_rates: set[str] = set()
         self._with_counts: set[str] = set()
         self._tenants_of: dict[str, tuple[str, ...]] = {
@@ -232,6 +249,14 @@ class Tenants:
         """What happens once a tenant stores all that it may: one of `WHEN_FULL`."""
         return self._when_full.get(tenant, REJECT)
 
+    def access(self, tenant: str) -> str:
+        """What a tenant's principals may do with its names: one of `ACCESS`."""
+        return RULES if self.is_closed(tenant) else ALL
+
+    def is_closed(self, tenant: str) -> bool:
+        """Whether principals of the tenant may do only what rules about its own names allow."""
+        return tenant in self._closed
+
     # --- stored state ------------------------------------------------------------------------
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
@@ -252,6 +277,9 @@ class Tenants:
         is_active = fact.state == ACTIVE
         limits = {name: float(one) for name, one in fact.limits.items()}
         self._limit(tenant, limits if is_active else {}, fact.when_full or REJECT)
+        # A value of a newer version is some restriction, too.
+        is_closed = is_active and fact.access not in {None, ALL}
+        (self._closed.add if is_closed else self._closed.discard)(tenant)
         found = tuple(one.principal for one in fact.principals)
         self._put(tenant, found if is_active else None)
 
@@ -290,12 +318,19 @@ class Tenants:
     # --- changes -----------------------------------------------------------------------------
 
     async def create(
-        self, tenant: str, principals: Sequence[str], *, is_dry_run: bool = False
+        self,
+        tenant: str,
+        principals: Sequence[str],
+        access: str | None = None,
+        *,
+        is_dry_run: bool = False,
     ) -> bool:
-        """Create a tenant; returns whether it existed, and then adds the principals.
+        """Create a tenant; returns whether it existed, and then adds the principals, and sets
+        `access` unless it is None.
 
         Raises as `change`.
         """
+        _check_access(access)
         if TENANT_NAME.fullmatch(tenant) is None:
             raise RequestInvalid("a tenant's name has 1 to 32 of a-z 0-9 and -, but not - first")
         existed = tenant in self._stored
@@ -307,7 +342,7 @@ class Tenants:
             )
         for one in principals:
             self._check(tenant, one)
-        change = TenantChange(principals, (), _NO_LIMITS, None, may_create=True)
+        change = TenantChange(principals, (), _NO_LIMITS, None, access, may_create=True)
         await self._change(tenant, change, is_dry_run=is_dry_run)
         return existed
 
@@ -318,12 +353,13 @@ class Tenants:
         removed: Sequence[str] = (),
         limits: Mapping[str, float | None] = _NO_LIMITS,
         when_full: str | None = None,
+        access: str | None = None,
         *,
         is_dry_run: bool = False,
     ) -> None:
         """Add principals to a tenant, remove others, and set limits (None: remove it), and
-        `when_full` unless it is None. Principals that it has already, or does not have, are no
-        error.
+        `when_full` and `access` unless they are None. Principals that it has already, or does not
+        have, are no error.
 
         Raises CredentialUnknown if there is no such tenant, CredentialInvalid for a principal that
         cannot be of a tenant, CredentialDuplicate for one of another, RequestInvalid,
@@ -332,6 +368,7 @@ class Tenants:
         check_limits(limits)
         if when_full not in {None, *WHEN_FULL}:
             raise RequestInvalid(f"when_full must be one of {', '.join(WHEN_FULL)}")
+        _check_access(access)
         if tenant not in self._stored:
             self.principals(tenant)
             if removed:
@@ -342,7 +379,7 @@ class Tenants:
         for one in added:
             self._check(tenant, one)
         is_configured = self.is_configured(tenant)
-        change = TenantChange(added, removed, limits, when_full, may_create=is_configured)
+        change = TenantChange(added, removed, limits, when_full, access, may_create=is_configured)
         await self._change(tenant, change, is_dry_run=is_dry_run)
 
     async def move(
@@ -363,12 +400,12 @@ class Tenants:
                 )
             others.update(self._tenants_of.get(one, ()))
         is_configured = self.is_configured(tenant)
-        added = TenantChange(principals, (), _NO_LIMITS, None, may_create=is_configured)
+        added = TenantChange(principals, (), _NO_LIMITS, None, None, may_create=is_configured)
         await self._change(tenant, added, is_dry_run=is_dry_run)
         if is_dry_run or others <= {tenant}:
             return
         await asyncio.sleep(FOLLOWED_S)
-        removed = TenantChange((), principals, _NO_LIMITS, None, may_create=False)
+        removed = TenantChange((), principals, _NO_LIMITS, None, None, may_create=False)
         for other in sorted(others - {tenant}):
             await self._change(other, removed, is_dry_run=False)
 
@@ -388,7 +425,9 @@ class Tenants:
                     f"the tenant has {len(before.principals)} principals: remove them first, or use"
                     " force; nothing was changed"
                 )
-            return replace(before, state=DELETED, principals=[], limits={}, when_full=None)
+            return replace(
+                before, state=DELETED, principals=[], limits={}, when_full=None, access=None
+            )
 
         await self._store(tenant, deleted)
 

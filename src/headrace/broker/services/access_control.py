@@ -44,7 +44,7 @@ from headrace.errors import (
 from headrace.metadata.acl_facts import ACLS, AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import FollowedFacts
-from headrace.records.tenant_names import DEFAULT
+from headrace.records.tenant_names import DEFAULT, prefix_of
 from headrace.runtime.fair_locks import FairLock
 
 if TYPE_CHECKING:
@@ -322,7 +322,11 @@ class AccessControl:
             return 0
         denied, allowed = self._index.decide(principal, session.client_host, kind, name)
         if own != DEFAULT and kind in OF_TENANTS:
-            return ALL_OPERATIONS & ~denied
+            if not self.tenants.is_closed(own):
+                return ALL_OPERATIONS & ~denied
+            # A rule on * is about the default tenant.
+            asked = principal, session.client_host, kind, name
+            return self._index.decide(*asked, within=prefix_of(own))[1] & ~denied
         if own != DEFAULT:  # a tenant's users: a rule about everybody gives no right to them
             own_rules = self._index.decide(principal, session.client_host, kind, name, "")
             return own_rules[1] & ~denied
@@ -335,12 +339,14 @@ class AccessControl:
         principal = session.principal
         if principal is None:
             return False
-        own = self.tenant(session)
+        own, of = self.tenant(session), (str(principal), session.client_host, operation, kind)
         if own:
-            return own != NOBODY and kind in OF_TENANTS
+            if own == NOBODY or kind not in OF_TENANTS:
+                return False
+            return not self.tenants.is_closed(own) or self._index.allows_any(*of, prefix_of(own))
         if self.allows(session, operation, kind, _HARDCODED):
             return True
-        return self._index.allows_any(str(principal), session.client_host, operation, kind)
+        return self._index.allows_any(*of)
 
 
 def _entry(rule: AclRule) -> Entry | None:

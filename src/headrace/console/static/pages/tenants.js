@@ -15,6 +15,8 @@ const whenFull = (name) => ({
   reject: t("records are refused"), slow: t("clients are slowed down"), "drop-oldest": t("the oldest records are deleted"),
 })[name] ?? name;
 
+const accessOf = (name) => ({ all: t("everything"), rules: t("what rules allow") })[name] ?? name;
+
 export const Tenants = ({ path }) => (path.length ? html`<${Tenant} name=${path[0]} key=${path[0]} />` : html`<${List} />`);
 
 function List() {
@@ -42,6 +44,7 @@ function Tenant({ name }) {
         <${Figure} name=${t("Groups")} value=${count(tenant.groups)} />
         <${Figure} name=${t("Principals")} value=${count(tenant.principals.length)} />
         <${Figure} name=${t("When its storage is full")} value=${whenFull(tenant.when_full)} note=${tenant.when_full} />
+        <${Figure} name=${t("Its principals may do")} value=${accessOf(tenant.access)} note=${tenant.access} />
       </dl>
       <p><button onClick=${state.again}>${t("Read again")}</button></p>
       ${Object.keys(tenant.limits).length === 0
