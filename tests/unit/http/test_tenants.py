@@ -19,6 +19,7 @@ from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import NOBODY
 from headrace.broker.security.tenants import PRINCIPALS_MAX, TenantNotEmpty, Tenants, refuse_tenants
+from headrace.broker.services.access_control import AccessControl
 from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.errors import (
@@ -378,3 +379,23 @@ async def test_a_connection_above_its_tenants_limit_is_not_served(monkeypatch):
         async with asyncio.timeout(60):
             while (await web.ask("GET", "/v1/topics"))[0] != 200:
                 await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("value", [b"{", b'{"v":1,"state":"later","principals":[]}'])
+async def test_own_users_of_a_tenant_that_was_never_read_have_what_rules_allow(value):
+    """A broker that starts cannot know whether the tenant is closed."""
+    access = AccessControl(MemoryMetadataStore())
+    session = ClientSession("HTTP", "127.0.0.1", Principal("«acme»alice"))
+
+    def may() -> bool:
+        return access.allows(session, Operation.READ, ResourceType.TOPIC, "«acme»orders")
+
+    key = tenant_key("acme")
+    with pytest.raises((DataCorrupt, FormatUnsupported)):
+        access.tenants.apply(key, MetadataEntry(key, value, 0))
+    assert not may()
+    access.tenants.apply(key, MetadataEntry(key, TenantFact("active", []).encode(), 1))
+    assert may()
+    with pytest.raises((DataCorrupt, FormatUnsupported)):
+        access.tenants.apply(key, MetadataEntry(key, value, 2))
+    assert may(), "as the fact said that could be read"

@@ -269,6 +269,8 @@ class Tenants:
             fact = TenantFact(DELETED, []) if entry is None else _fact_of(tenant, entry)
         except (DataCorrupt, FormatUnsupported):
             self._damaged.add(tenant)
+            if tenant not in self._stored:  # it may be closed
+                self._closed.add(tenant)
             self._put(tenant, self._stored.get(tenant, ()))
             raise
         self._damaged.discard(tenant)
