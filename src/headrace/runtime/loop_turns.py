@@ -33,8 +33,9 @@ next ones of its connection: others of the same user do not wait for all of thes
 Path = tuple[Hashable, ...]
 """To whom a request belongs, the largest part first: the share of its tenant, its user, whether it
 `is_slow`, and its connection if that has several requests that wait."""
+USER: Final = 1
 _IS_SLOW: Final = 2
-"""Which part that is."""
+"""Which parts these are."""
 
 
 class FairQueue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from crc32c import crc32c
 from tests.kit.broker import BrokerHarness, broker
 from tests.waiting import until
 
+from headrace.broker.security.principal import Principal
 from headrace.broker.services import admission
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
@@ -143,6 +145,39 @@ async def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
     async with broker() as rig:
         configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
         await _scenario_of_order(rig, configs)
+
+
+async def test_a_users_large_batch_does_not_wait_for_all_of_another_user(monkeypatch) -> None:
+    opened, may_open, opens = [], threading.Event(), admission._outcome
+
+    def noting(records: memoryview, *rest: Any) -> Any:
+        may_open.wait()
+        opened.append(len(records))
+        return opens(records, *rest)
+
+    monkeypatch.setattr(admission, "_outcome", noting)
+    async with broker() as rig:
+        await rig.node.topics.create("t", 9, configs={"compression.type": "zstd"})
+        flooding, other = rig.client(), rig.client()
+        small, large = (_batch(1, NO_CODEC, bytes(size)) for size in (300_000, 400_000))
+        try:
+            for client, name, batches in (
+                (flooding, "flooding", [large] * 8),
+                (other, "other", [small]),
+            ):
+                client.connection.session.principal = Principal(name)
+                parts = [
+                    {"index": 8 - number, "records": records}
+                    for number, records in enumerate(batches, name == "flooding")
+                ]
+                data = [{"name": "t", "partition_data": parts}]
+                asked = {"acks": -1, "timeout": 1_000, "transactional_id": None, "topic_data": data}
+                client.send(apis.PRODUCE, 9, asked)
+        finally:
+            may_open.set()
+        await until(lambda: flooding.answers() and other.answers())
+        assert [_code(one.answers()[0]) for one in (flooding, other)] == [NONE, NONE]
+        assert opened[:3] == [len(large), len(large), len(small)], "one that is opened, and one"
 
 
 async def test_a_fault_in_the_thread_is_answered_and_holds_up_no_request(monkeypatch) -> None:

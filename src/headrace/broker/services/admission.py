@@ -2,14 +2,16 @@
 
 Invariants: one pass over a batch's decompressed records collects everything that is needed. The
 decompressed size of a batch is bounded, and so is the time it takes from other requests: up to
-`INLINE_BYTES_MAX` the work is done at once, beyond that in a thread, one batch after the other. A
-batch whose records all go to the log now keeps its bytes; only a batch that is split is re-encoded.
+`INLINE_BYTES_MAX` the work is done at once, beyond that in a thread, one batch after the other, in
+turns of tenants and their users. A batch whose records all go to the log now keeps its bytes; only
+a batch that is split is re-encoded.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
@@ -57,6 +59,7 @@ from headrace.records.compression import codec_of_name
 from headrace.records.rewriting import empty_batch
 from headrace.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX, validate_records
 from headrace.runtime.free_memory import trim_heap
+from headrace.runtime.loop_turns import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from headrace.records.codec import Record
     from headrace.records.validation import RecordFacts
     from headrace.runtime.clock import Clock
+    from headrace.runtime.loop_turns import Path
 
 DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
 """For the delayed records of one batch: a timer log stores them in one batch of at most 64 MiB."""
@@ -391,6 +395,8 @@ class BatchAdmission:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "headrace-admission")
+        self._waiting = FairQueue()
+        self._is_busy = self._is_closed = False
 
     def now(
         self, records: memoryview, header: BatchHeader, config: LogConfig, named: Named
@@ -414,29 +420,46 @@ class BatchAdmission:
 
     def later(
         self,
+        path: Path,
         records: memoryview,
         header: BatchHeader,
         config: LogConfig,
         named: Named,
         then: Callable[[AdmittedBatch | BaseException], None],
     ) -> None:
-        """The same in the thread; `then` gets the result or the exception."""
+        """The same in the thread, in turns of those in `path`; `then` gets the result or the
+        exception."""
         now_ms = self._clock.now_ms()
-        future = asyncio.get_running_loop().run_in_executor(
-            self._thread, _outcome, records, header, config, now_ms, named
-        )
+        opening = _Opening(partial(_outcome, records, header, config, now_ms, named), then)
+        if self._is_busy:
+            self._waiting.add(path, opening)
+        else:
+            self._start(opening)
+
+    def _start(self, opening: _Opening) -> None:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, opening.work)
+        self._is_busy = True
 
         def done(ended: asyncio.Future[AdmittedBatch | BaseException]) -> None:
+            self._is_busy = False
+            if self._waiting and not self._is_closed:
+                self._start(self._waiting.pop())
             if not ended.cancelled():
                 # Whatever the error: an unanswered request blocks all later ones.
                 fault = ended.exception()
-                then(ended.result() if fault is None else fault)
+                opening.then(ended.result() if fault is None else fault)
 
         future.add_done_callback(done)
 
     def close(self) -> None:
         """Accept no more; waiting batches are dropped, since none was acknowledged."""
+        self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class _Opening(NamedTuple):
+    work: Callable[[], AdmittedBatch | BaseException]
+    then: Callable[[AdmittedBatch | BaseException], None]
 
 
 def _outcome(

@@ -39,9 +39,10 @@ from headrace.records.batch import (
 )
 from headrace.records.tenant_names import tenant_of
 from headrace.records.validation import validate_small
+from headrace.runtime.loop_turns import USER, paced_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from headrace.broker.coordinators.transaction_verification import Verifications
     from headrace.broker.services.admission import Named
@@ -83,6 +84,7 @@ class _Write:
         "then",
         "timers",
         "transaction",
+        "user",
     )
 
     def __init__(
@@ -93,6 +95,7 @@ class _Write:
         then: Callable[[BatchPlace | BaseException], None],
         transaction: Transaction | None,
         named: Named = (),
+        user: Hashable = None,
     ) -> None:
         self.partition = partition
         self.records = records
@@ -101,6 +104,8 @@ class _Write:
         self.transaction = transaction
         self.named = named
         """Set for a batch of the broker's own; for a client's, found during admission."""
+        self.user = user
+        """Who has turns in which its batches are opened."""
         self.attempts = ATTEMPTS_MAX
         self.admitted: AdmittedBatch | None = None
         self.delays_done = False
@@ -181,14 +186,16 @@ class Appends:
         header: BatchHeader,
         then: Callable[[BatchPlace | BaseException], None],
         transaction: Transaction | None = None,
+        user: Hashable = None,
     ) -> None:
-        """Append a checked batch; `then` gets its position once it is durable, or the error.
+        """Append a checked batch of a user; `then` gets its position once it is durable, or the
+        error.
 
         If it is refused at once, raises HeadraceError and does not call `then`.
         """
         if self._refused_tenants:
             self._check_tenant(partition, header.producer_id)
-        write = _Write(partition, records, header, then, transaction)
+        write = _Write(partition, records, header, then, transaction, (), user)
         if header.attributes & TRANSACTIONAL and self._is_held(write):
             return
         self._enqueue(write)
@@ -223,7 +230,9 @@ class Appends:
         await partition.wait_loaded()
         stored: asyncio.Future[BatchPlace] = asyncio.get_running_loop().create_future()
         view = memoryview(batch)
-        self.append(partition, view, check_batch(view), _setter(stored))
+        paced = paced_here()
+        user = None if paced is None else paced.path[USER]
+        self.append(partition, view, check_batch(view), _setter(stored), None, user)
         return await stored
 
     def close(self) -> None:
@@ -359,8 +368,9 @@ class Appends:
                     return
             self._advance(write.partition)
 
-        config = write.partition.config
-        self._admission.later(write.records, write.header, config, write.named, then)
+        partition, config = write.partition, write.partition.config
+        path = tenant_of(partition.name), write.user
+        self._admission.later(path, write.records, write.header, config, write.named, then)
 
     def _count_unread(self, write: _Write) -> None:
         if write.admitted is not None and write.admitted.has_unread_attributes:

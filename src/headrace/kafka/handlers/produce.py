@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.appends import Transaction
+from headrace.broker.services.fair_shares import path_of
 from headrace.errors import (
     AcksInvalid,
     CodecUnsupported,
@@ -45,8 +46,10 @@ from headrace.log.appended import BatchPlace
 from headrace.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, header_of
 from headrace.records.compression import ZSTD
 from headrace.records.validation import check_single
+from headrace.runtime.loop_turns import USER
 
 if TYPE_CHECKING:
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.appends import Appends
     from headrace.broker.services.fair_shares import Charge
     from headrace.broker.services.services import Services
@@ -92,6 +95,7 @@ class _Pending:
         "prefix",
         "reply",
         "results",
+        "session",
         "term",
         "transactional_id",
         "version",
@@ -112,6 +116,8 @@ class _Pending:
         sent at any time."""
         self.results: list[ProduceResult | None] = [None] * count
         self.transactional_id: str | None = None
+        self.session: ClientSession | None = None
+        """Whose batches they are."""
         self.prefix = b""
         """Of the keys of the client's tenant: the response has names without it."""
 
@@ -187,6 +193,7 @@ class ProduceHandler:
         if reply is None and connection.throttle_ms:
             connection.mute(connection.throttle_ms)
         pending = _Pending(reply, version, correlation_id, len(request.partitions))
+        pending.session = connection.session
         pending.prefix = prefix
         if reply is None:
             pending.connection = connection
@@ -340,7 +347,8 @@ class ProduceHandler:
                 return
             self._fail(pending, index, part, outcome)
 
-        self._appends.append(partition, records, header, then, transaction)
+        user = None if pending.session is None else path_of(pending.session, None)[USER]
+        self._appends.append(partition, records, header, then, transaction, user)
 
     def _stored(
         self, error: BaseException | None, context: tuple[_Pending, int, ProducePartition]
