@@ -13,8 +13,11 @@ from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
+from headrace.broker.security.tenant_shares import Holder
+from headrace.broker.services.fair_shares import user_of
 from headrace.broker.services.tenant_view import view_of
 from headrace.errors import AuthenticationFailed, Retriable, TopicUnknown
+from headrace.records.tenant_names import tenant_of
 from headrace.rocketmq.codes import CLIENT_ID_REQUIRED, Refused
 from headrace.rocketmq.names import group_id_of, topic_name_of
 from headrace.rocketmq.signed import SignedConnection
@@ -96,6 +99,11 @@ class Caller:
     def key(self) -> tuple[str, str]:
         """What identifies the client."""
         return str(self.session.principal), self.client_id
+
+    @property
+    def holder(self) -> Holder:
+        """For whom the places count that it takes."""
+        return Holder(tenant_of(self.view.prefix), user_of(self.session))
 
     # --- a client that goes ------------------------------------------------------------------
 

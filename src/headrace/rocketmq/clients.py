@@ -15,11 +15,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.tenant_shares import SharedPlaces
 from headrace.broker.services.queue_receipts import ReceiptSettlements
 from headrace.broker.services.timer_receipts import HalfReceipt
 from headrace.broker.topics.topic_config import MIXED
 from headrace.coordination.shares.commands import RENEW
-from headrace.errors import HeadraceError, Rejected
+from headrace.errors import HeadraceError, Rejected, Retriable
 from headrace.records.codec import Record
 from headrace.rocketmq import wire
 from headrace.rocketmq.caller import may
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 10_000
+"""Of all users; one leaves room for others (`tenant_shares`)."""
 CONNECTION_CLIENTS_MAX: Final = 100
 """Client ids of one connection: official clients have one each, so that one peer cannot use up all
 of them."""
@@ -68,10 +70,15 @@ Held = tuple[str, str, float]
 """(topic, group, until when it is renewed) of a receipt."""
 
 
+class TooManyClients(Retriable):
+    """There is no place for another client."""
+
+
 class Client:
     """One client, as it last described itself."""
 
     __slots__ = (
+        "give_back",
         "held",
         "id",
         "is_lite",
@@ -92,6 +99,8 @@ class Client:
         self.session = session
         """The connection by which it was heard of first."""
         self.seen_s = now_s
+        self.give_back: Callable[[], None]
+        """Ends what it takes of the places for clients."""
         self.telemetry: Call | None = None
         """Where commands are sent."""
         self.published: dict[str, Any] = {}
@@ -121,6 +130,7 @@ class Clients:
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
         self._tasks = tasks
+        self._places = SharedPlaces("clients of RocketMQ", CLIENTS_MAX, TooManyClients)
         self._known: dict[tuple[str, str], Client] = {}
         """By principal and client id, so that nobody ends the clients of another one."""
         self._of_sessions: Counter[ClientSession] = Counter()
@@ -147,17 +157,16 @@ class Clients:
         now_s = asyncio.get_running_loop().time()
         client = self._known.get(caller.key)
         if client is None:
-            if len(self._known) >= CLIENTS_MAX:
-                raise Refused(
-                    TOO_MANY_REQUESTS,
-                    f"{CLIENTS_MAX} clients are connected to this broker: use another one",
-                )
             if self._of_sessions[caller.session] >= CONNECTION_CLIENTS_MAX:
                 raise Refused(
                     TOO_MANY_REQUESTS,
                     f"{CONNECTION_CLIENTS_MAX} clients use this connection: use another one",
                 )
             client = Client(caller.client_id, caller.session, now_s)
+            try:
+                client.give_back = self._places.take(caller.holder)
+            except TooManyClients as error:
+                raise Refused(TOO_MANY_REQUESTS, str(error)) from error
             client.key = caller.key
             self._known[caller.key] = client
             self._of_sessions[caller.session] += 1
@@ -172,6 +181,7 @@ class Clients:
         self._of_sessions[client.session] -= 1
         if not self._of_sessions[client.session]:
             del self._of_sessions[client.session]
+        client.give_back()
         client.held.clear()
         for notify in self._on_left:
             notify(client)
