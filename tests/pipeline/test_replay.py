@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.pipeline.demo.clients import create_topic
-from headrace.pipeline.errors import OptionInvalid
+from headrace.pipeline.errors import DeliveryInDoubt, LeaseHeld, OptionInvalid
 from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay, slices
+from headrace.pipeline.jobs.transfer import JobMarks
 from headrace.pipeline.jobs.windows import Bounds, Connection, Window
 
 START_MS = 1_700_000_000_000
@@ -92,6 +93,29 @@ def test_a_job_is_continued_only_with_its_own_options(broker, topic, target, spa
     for key, all_ in by_key(rows).items():
         numbers = [int(bytes(row.value)) for row in all_]
         assert numbers == sorted(numbers), key
+
+
+def test_a_second_run_of_a_job_writes_nothing_at_the_same_time(broker, topic, target, spark, read):
+    """On the same machine it is refused; if another takes the job over, the first one stops."""
+    publish(broker, topic, 300)
+    config = ReplayConfig(Connection(broker), topic, target, job=target, chunk_records=100)
+    refused = []
+
+    def run_again(chunk):
+        with pytest.raises(LeaseHeld, match="is being run by process"):
+            run_replay(config, spark=spark)
+        refused.append(chunk)
+        if len(refused) == 2:  # as a run on another machine does
+            marks = JobMarks(config.connection, f"headrace-replay.{target}")
+            marks.write(marks.read())
+
+    with pytest.raises(DeliveryInDoubt, match="taken it over"):
+        run_replay(config, spark=spark, on_chunk=run_again)
+    assert len(refused) == 2
+    assert read(target).count() == sum(chunk.written for chunk in refused) < 300
+    assert run_replay(config, spark=spark).is_done
+    rows = read(target).collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == list(range(300))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.pipeline.errors import (
     CATALOG_REFUSALS,
     CatalogUnavailable,
-    LeaseHeld,
     OptionInvalid,
     TableUnusable,
 )
+from headrace.pipeline.leases import hold
 from headrace.pipeline.planning import Offsets, build, larger, walk
 from headrace.records.tenant_names import key_of, tenant_of
 from headrace.storage.tiering.table_catalog import CATALOG, NAMESPACE, rest_catalog, table_of
@@ -435,18 +434,5 @@ def lease(warehouse: Warehouse, table: TableName, purpose: str = WRITTEN) -> Ite
     """
     name = table.in_spark if purpose == WRITTEN else f"{table.in_spark}.{purpose}"
     warehouse.make_folder(f"{_LEASES}/{name}")
-    with (warehouse.folder / _LEASES / name).open("a+") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            stream.seek(0)
-            holder = stream.read().strip() or "unknown"
-            raise LeaseHeld(
-                f"{table.in_spark} is being {purpose} by process {holder}. Wait for it, or stop "
-                "it.",
-                holder=holder,
-            ) from error
-        stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
+    with hold(warehouse.folder / _LEASES / name, f"{table.in_spark} is being {purpose}"):
         yield

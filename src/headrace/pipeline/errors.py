@@ -98,7 +98,7 @@ class CatalogUnavailable(Retriable):
 
 
 class LeaseHeld(Retriable):
-    """Another process is writing to this table."""
+    """Another process is writing to this table, or runs this job."""
 
 
 class TableUnusable(Rejected):

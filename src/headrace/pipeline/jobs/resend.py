@@ -90,8 +90,16 @@ class ResendConfig:
 
 
 def run_resend(config: ResendConfig, *, spark: Any) -> CopyReport:
-    """Send what is missing. A run after a kill completes it; a finished job sends nothing."""
+    """Send what is missing. A run after a kill completes it; a finished job sends nothing.
+
+    Raises LeaseHeld if the job runs on this machine, DeliveryInDoubt if another has taken it over.
+    """
     marks = JobMarks(config.connection, config.group)
+    with marks.lease():
+        return _run_resend(config, marks, spark)
+
+
+def _run_resend(config: ResendConfig, marks: JobMarks, spark: Any) -> CopyReport:
     begun_ns = monotonic_ns()
     state, resumed = _pinned(config, spark, marks.read())
     report = CopyReport(config.group, state.window, resumed=resumed, is_done=True)

@@ -20,9 +20,12 @@ import re
 from dataclasses import dataclass, field
 from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
-from headrace.pipeline.errors import OptionInvalid
+from headrace.java.jars import cache_folder
+from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid
 from headrace.pipeline.jobs.windows import Connection, Window
+from headrace.pipeline.leases import hold
 from headrace.pipeline.options import parse_sink
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
 from headrace.pipeline.target import KafkaTopics
@@ -65,11 +68,27 @@ class JobState(NamedTuple):
 
 
 class JobMarks:
-    """Reads and writes a job's state."""
+    """Reads and writes a job's state, for one run of it.
+
+    A run on another machine that takes the job over writes its own state, so that this one's next
+    write is refused.
+    """
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
         self.group = group
+        self._run = uuid4().hex[:12]
+        self._has_written = False
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[None]:
+        """Hold the job, of which one run at a time writes on this machine. Raises LeaseHeld."""
+        folder = cache_folder() / "jobs"
+        folder.mkdir(parents=True, exist_ok=True)
+        cluster = self._connection.cluster
+        name = digest_of(cluster.cluster_id(), self.group)
+        with hold(folder / f"{name}.lease", f"The job {self.group} is being run"):
+            yield
 
     def read(self) -> JobState | None:
         """The stored state, or None. Raises DeliveryFailed, ProgressRefused."""
@@ -92,7 +111,7 @@ class JobMarks:
         return JobState(spec, Window(build(starts), build(ends), ids), build(chunks), note)
 
     def write(self, state: JobState) -> None:
-        """Store the state, atomically. Raises DeliveryFailed, ProgressRefused."""
+        """Store the state, atomically. Raises DeliveryFailed, ProgressRefused, DeliveryInDoubt."""
         marks = {}
         for topic, partition, end in walk(state.window.end):
             start = offset_of(state.window.start, topic, partition, 0)
@@ -102,10 +121,23 @@ class JobMarks:
                 "spec": state.spec,
                 "id": state.window.topic_ids.get(topic),
                 "note": state.note,
+                "run": self._run,
             }
             marks[topic, partition] = (start, json.dumps({_MARK: said}, separators=(",", ":")))
         with self._topics() as topics:
+            if self._has_written:
+                self._check_is_ours(topics)
             topics.commit_marks(self.group, marks)
+        self._has_written = True
+
+    def _check_is_ours(self, topics: KafkaTopics) -> None:
+        said = [_parsed(text) for _, text in topics.marks(self.group).values()]
+        if any(one is not None and one.get("run", self._run) != self._run for one in said):
+            raise DeliveryInDoubt(
+                f"Another run of the job {self.group} has taken it over, and goes on; this one has"
+                " stopped. Records of the chunk that both wrote may be there twice: compare the"
+                " topics (headrace pipeline reconcile, proof), and run a job once at a time."
+            )
 
     def _topics(self) -> KafkaTopics:
         return KafkaTopics(parse_sink(self._connection.options))
@@ -235,9 +267,20 @@ def run_copy(
 ) -> CopyReport:
     """Copy until done or stopped; a run after a kill continues, a run after the end does nothing.
 
-    Raises what the source and the sink raise: RecordsLost, TopicRecreated, RowInvalid, RowsChanged.
+    Raises what the source and the sink raise: RecordsLost, TopicRecreated, RowInvalid, RowsChanged;
+    LeaseHeld if the job runs on this machine, DeliveryInDoubt if another has taken it over.
     """
     marks = JobMarks(copy.connection, copy.group)
+    with marks.lease():
+        return _run_copy(copy, marks, on_chunk, should_stop)
+
+
+def _run_copy(
+    copy: Copy,
+    marks: JobMarks,
+    on_chunk: Callable[[Chunk], None],
+    should_stop: Callable[[], bool],
+) -> CopyReport:
     state, resumed = stored_or_new(copy)
     begun_ns = monotonic_ns()
     report = CopyReport(copy.group, state.window, resumed=resumed)
