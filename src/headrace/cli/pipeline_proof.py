@@ -22,7 +22,7 @@ from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import Cell, print_json, print_table, say, tell
+from headrace.cli.output import Cell, counted, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME, Command
 from headrace.cli.pipeline_copies import copies_of, copy_options
 from headrace.cli.pipeline_session import (
@@ -409,9 +409,10 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     if not report.is_met:
         first = next(name for name, count in report.counts.items() if count)
         shown = report.samples[first][0]
+        violated = counted(sum(1 for n in report.counts.values() if n), "expectation")
         raise CommandFailed(
-            f"{topic} violates {sum(1 for n in report.counts.values() if n)} expectations; the"
-            f" first of {first!r}: {shown['partition']}:{shown['offset']}, {shown['detail']}",
+            f"{topic} violates {violated}; the first of {first!r}:"
+            f" {shown['partition']}:{shown['offset']}, {shown['detail']}",
             "See all with --json, or in a table with --violations",
         )
     if not report.checked:

@@ -10,6 +10,7 @@ KafkaApis and ControllerApis.
 from __future__ import annotations
 
 from enum import Enum
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import Operation, ResourceType
@@ -21,6 +22,7 @@ from headrace.errors import (
     TransactionalIdUnauthorized,
     Unauthorized,
 )
+from headrace.records.tenant_names import has_marks
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
@@ -128,6 +130,12 @@ BETWEEN_BROKERS = needs(cluster(Operation.CLUSTER_ACTION))
 """Requests that brokers send to each other."""
 
 
+_OPTIONS: Final = {
+    ResourceType.TOPIC: "--topic",
+    ResourceType.GROUP: "--group",
+    ResourceType.CLUSTER: "--cluster",
+    ResourceType.TRANSACTIONAL_ID: "--transactional-id",
+}
 _ERRORS: Final[dict[ResourceType, type[Unauthorized]]] = {
     ResourceType.TOPIC: TopicUnauthorized,
     ResourceType.GROUP: GroupUnauthorized,
@@ -136,6 +144,17 @@ _ERRORS: Final[dict[ResourceType, type[Unauthorized]]] = {
     ResourceType.DELEGATION_TOKEN: DelegationTokenUnauthorized,
     ResourceType.USER: ClusterUnauthorized,
 }
+
+
+def _command(principal: str, operation: Operation, kind: ResourceType, name: str) -> str:
+    """What an operator runs to allow it. An operator writes a tenant's names in another way than
+    its clients, who may read this."""
+    option = _OPTIONS.get(kind)
+    if option is None or ":" not in principal or has_marks(principal + name) or len(name) > 255:
+        return "headrace acl add"
+    of = "" if kind == ResourceType.CLUSTER else f" {quote(name)}"
+    by = f"--principal {quote(principal)} --operation {operation.name}"
+    return f"headrace acl add {by} {option}{of}"
 
 
 def unauthorized(
@@ -147,7 +166,7 @@ def unauthorized(
     scope = session.scope
     if scope is None or scope.covers(operation, kind, name):
         who, step = str(session.principal or "the client"), "an administrator can allow it"
-        step += " (headrace acl add)"
+        step += f" ({_command(who, operation, kind, name)})"
     else:
         who = f"the key of {session.principal}, by its scope,"
         step = "create another one (headrace key create --scope)"
