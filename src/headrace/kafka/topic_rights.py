@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.sessions import REMEMBERED_LENGTH_MAX
 from headrace.broker.topics.topics import topic_id_unknown
 from headrace.errors import HeadraceError
 from headrace.kafka.tenancy import is_foreign
@@ -54,7 +55,7 @@ class TopicRights:
         except HeadraceError as unknown:
             return unknown
         error = self.refusal_of(session, ResourceType.TOPIC, name)
-        if error is None and grant is not None:
+        if error is None and grant is not None and len(topic_key) <= REMEMBERED_LENGTH_MAX:
             session.grant(grant)
         return error
 

@@ -31,6 +31,7 @@ from headrace.broker.security.access import How
 from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, PatternType, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
+from headrace.broker.security.sessions import REMEMBERED_LENGTH_MAX
 from headrace.broker.services.access_control import AccessControl
 from headrace.errors import DataCorrupt, RequestInvalid
 from headrace.kafka import apis
@@ -112,6 +113,28 @@ def test_each_row_says_what_right_a_request_needs(api):
     assert access.rule in {"", "produce", "fetch", *RULES}
     if not access.rule:
         assert all(need.how is not How.ANY for need in access.needs)
+
+
+@pytest.mark.parametrize("who", [NOBODY, ROOT])
+async def test_a_session_remembers_nothing_of_names_that_are_longer_than_any_topics(who):
+    """A request may have 256 of 32 KiB, and a session remembers ten thousand decisions."""
+    async with guarded() as rig:
+        client = NamedClient(rig, who)
+        names = [f"{number}{'x' * 30_000}" for number in range(20)]
+        limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1, "session_id": 0}
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
+        part |= {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": 0}
+        fetch = {"topics": [{"topic": name, "partitions": [part]} for name in names]}
+        fetch |= limits | {"session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
+        fetch |= {"replica_id": -1, "max_wait_ms": 0, "isolation_level": 0}
+        await client.ask(apis.FETCH, 12, fetch)
+        await client.ask(apis.METADATA, 8, made(apis.APIS[apis.METADATA], 8, None) | {
+            "topics": [{"name": name} for name in names],
+            "include_topic_authorized_operations": True,
+        })  # fmt: skip
+        session = client.connection.session
+        remembered = [name for _, name in session.rights] + [key[1] for key in session.granted]
+        assert max(map(len, remembered), default=0) <= REMEMBERED_LENGTH_MAX
 
 
 def test_only_these_are_for_everybody():

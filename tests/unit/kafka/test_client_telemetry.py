@@ -230,7 +230,7 @@ async def test_a_stale_subscription_an_unknown_codec_and_what_is_too_large_or_br
 
 
 async def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
-    monkeypatch.setattr(client_telemetry, "POINTS_KEPT_MAX", 20)
+    monkeypatch.setattr(client_telemetry, "LINES_KEPT_MAX", 20)
     monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 5)
 
     async with pushing() as one:
@@ -242,7 +242,22 @@ async def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
         assert len(one.rig.node.services.telemetry._instances) <= 5
         one.rig.clock.ahead_ms += client_telemetry.KEPT_MS_MIN + 1
         assert await one.shown() == ""
-        assert one.rig.node.services.telemetry._points_kept == 0
+        assert one.rig.node.services.telemetry._lines_kept == 0
+
+
+async def test_the_text_of_the_numbers_of_all_clients_together_is_bounded():
+    """Every number of a push may have sixteen attributes of 400 characters."""
+    long = [attribute(f"{number:0200}", "v" * 200) for number in range(16)]
+    gauges = [gauge(f"{number:0200}", 1.0) for number in range(1_000)]
+    data = metrics_data(*gauges, resource=message(*((1, one) for one in long)))
+    async with pushing() as one:
+        await one.configure("s", metrics="*", interval_ms="100")
+        for number in range(2, 8):
+            await one.subscribe(UUID(int=number))
+            assert await one.push(data) == NONE
+            shown = await one.shown()
+            assert len(shown) < 10_000_000
+        assert len(shown.splitlines()) == 1_000, "the latest numbers are kept"
 
 
 def test_numbers_are_read_of_gauges_sums_and_histograms():

@@ -26,6 +26,8 @@ from headrace.kafka.error_codes import (
 from headrace.kafka.handlers import fetch, fetch_sessions
 from headrace.kafka.handlers.fetch_sessions import FetchSessions
 from headrace.kafka.wire.fetch import FetchPartition, FetchRequest
+from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX
+from headrace.records.tenant_names import prefix_of
 from headrace.runtime import compiled
 from headrace.runtime.randomness import SystemRandomness
 
@@ -274,6 +276,19 @@ def test_a_session_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) 
         sessions.resolve(_plain(session.id, 1, many), ANONYMOUS, 0)
     assert len(sessions) == 0
     assert sessions.resolve(_plain(0, 0, many), ANONYMOUS, 0) == (None, False)
+
+
+def test_no_session_keeps_names_that_are_longer_than_any_topics() -> None:
+    """A request may have 8 MiB of them, and a broker a thousand sessions."""
+    sessions = FetchSessions(SystemRandomness(), 10)
+    key = f"{prefix_of('t' * 32)}{'n' * TOPIC_NAME_SIZE_MAX}".encode()
+    longest, longer = ([FetchPartition(name, 0, -1, 0, 1)] for name in (key, key + b"n"))
+    assert sessions.resolve(_plain(0, 0, longer), ANONYMOUS, 0) == (None, False)
+    session, _ = sessions.resolve(_plain(0, 0, longest), ANONYMOUS, 0)
+    assert session is not None
+    with pytest.raises(FetchSessionUnknown):
+        sessions.resolve(_plain(session.id, 1, longer), ANONYMOUS, 0)
+    assert len(sessions) == 0
 
 
 def test_all_sessions_together_have_a_bounded_number_of_partitions(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 GRANTED_MAX: Final = 10_000
 """Keys that a session remembers as allowed; then it starts over."""
+REMEMBERED_LENGTH_MAX: Final = 300
+"""Of a name for which a session remembers anything. No topic's key is longer, and a request may
+have 256 names of 32 KiB: a session that remembered them would take 300 MB."""
 
 
 class ClientSession:

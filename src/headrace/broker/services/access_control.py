@@ -27,6 +27,7 @@ from headrace.broker.security.acls import (
     explain,
 )
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
+from headrace.broker.security.sessions import REMEMBERED_LENGTH_MAX
 from headrace.broker.security.tenant_ownership import (
     NOBODY,
     OF_ALL_TENANTS,
@@ -258,20 +259,20 @@ class AccessControl:
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
         """See Authorizer. A remembered decision takes 0.3 us, another about 5 us."""
+        return self._known_bits(session, kind, name) >> operation & 1 == 1
+
+    def _known_bits(self, session: ClientSession, kind: ResourceType, name: str) -> int:
         if (
             session.rights_version != self.version
             or session.rights_principal is not session.principal
         ):
             self.renew(session)
         bits = session.rights.get((kind, name))
-        if bits is None:
-            bits = self._decide(session, kind, name)
-        return bits >> operation & 1 == 1
+        return self._decide(session, kind, name) if bits is None else bits
 
     def operations(self, session: ClientSession, kind: ResourceType, name: str) -> int:
         """See Authorizer."""
-        self.allows(session, Operation.DESCRIBE, kind, name)
-        return session.rights[kind, name]
+        return self._known_bits(session, kind, name)
 
     def tenant(self, session: ClientSession) -> str:
         """See Authorizer."""
@@ -298,6 +299,8 @@ class AccessControl:
     def _decide(self, session: ClientSession, kind: ResourceType, name: str) -> int:
         principal = session.principal
         bits = 0 if principal is None else self._bits(session, principal, kind, name)
+        if len(name) > REMEMBERED_LENGTH_MAX:
+            return bits
         if len(session.rights) >= RIGHTS_MAX:
             session.rights.clear()
         session.rights[kind, name] = bits

@@ -2,9 +2,9 @@
 
 Invariants: what a client pushes is bounded in size, rate and number before it is decoded, and never
 decides anything. The state of an instance is its last push; at most INSTANCES_MAX instances with
-POINTS_KEPT_MAX numbers in all are kept, the latest ones, and none longer than three intervals after
-its last request. A broker knows the clients that push to it, no others; it forgets them when it
-stops. Errors and their order are Kafka's (`ClientMetricsManager`).
+LINES_KEPT_MAX lines of numbers in all are kept, the latest ones, and none longer than three
+intervals after its last request. A broker knows the clients that push to it, no others; it forgets
+them when it stops. Errors and their order are Kafka's (`ClientMetricsManager`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ BYTES_MAX: Final = 1024 * 1024
 """Of one push, compressed or not: Kafka's default of telemetry.max.bytes."""
 INSTANCES_MAX: Final = 16_384
 """As in Kafka. One that is forgotten may push all the same; its last numbers are missing."""
-POINTS_KEPT_MAX: Final = 20_000
-"""About 10 MB, and as many lines of /metrics."""
+LINES_KEPT_MAX: Final = 20_000
+"""About 10 MB, and as many lines of /metrics: a number with long names counts as several."""
+LINE_LENGTH: Final = 500
+"""Characters of a line; with all names and attributes that it may have, a number takes 7,000."""
 KEPT_MS_MIN: Final = 60_000
 _NEVER_MS: Final = -(10**12)
 NO_INSTANCE: Final = UUID(int=0)
@@ -101,6 +103,7 @@ class _Instance:
         "last_error",
         "last_get_ms",
         "last_push_ms",
+        "lines",
         "points",
         "subscription",
         "subscription_id",
@@ -116,6 +119,8 @@ class _Instance:
         self.last_error: type[HeadraceError] | None = None
         self.is_terminating = False
         self.points: list[Point] = []
+        self.lines = 0
+        """What its numbers count."""
 
     def is_too_early_to_ask(self, now_ms: int) -> bool:
         """Whether the client asks again within its interval, without a reason."""
@@ -146,7 +151,7 @@ class ClientTelemetry:
         self._randomness = randomness
         self._instances: dict[UUID, _Instance] = {}
         """By the time of their last request."""
-        self._points_kept = 0
+        self._lines_kept = 0
         self.pushes_total = 0
         self.refused_total = 0
 
@@ -218,7 +223,7 @@ class ClientTelemetry:
         instance = self._instances.pop(instance_id, None)
         if instance is None or instance.version != self.subscriptions.version:
             if instance is not None:
-                self._points_kept -= len(instance.points)
+                self._lines_kept -= instance.lines
             # A new one, so that a changed subscription is told at once, as by Kafka.
             instance = _Instance(client)
             instance.version = self.subscriptions.version
@@ -237,18 +242,19 @@ class ClientTelemetry:
                 self._drop(instance_id)
 
     def _drop(self, instance_id: UUID) -> None:
-        self._points_kept -= len(self._instances.pop(instance_id).points)
+        self._lines_kept -= self._instances.pop(instance_id).lines
 
     def _keep(self, instance: _Instance, points: list[Point]) -> None:
         """Keep an instance's numbers, and drop those of the instances that were silent longest."""
-        self._points_kept += len(points) - len(instance.points)
-        instance.points = points
-        if self._points_kept <= POINTS_KEPT_MAX:
+        lines = _lines(instance.client, points)
+        self._lines_kept += lines - instance.lines
+        instance.points, instance.lines = points, lines
+        if self._lines_kept <= LINES_KEPT_MAX:
             return
         for instance_id, one in list(self._instances.items()):
             if one is not instance:
                 self._drop(instance_id)
-            if self._points_kept <= POINTS_KEPT_MAX * 9 // 10:  # not again with the next push
+            if self._lines_kept <= LINES_KEPT_MAX * 9 // 10:  # not again with the next push
                 return
 
 
@@ -260,6 +266,16 @@ def _points(push: Push) -> list[Point]:
         raise _too_large() from None
     except BatchCorrupt as error:
         raise RecordInvalid(str(error)) from error
+
+
+def _lines(client: Client, points: list[Point]) -> int:
+    """What numbers count: see LINE_LENGTH."""
+    shared = len(client.client_id) + len(client.software_name) + len(client.software_version)
+    found = len(points)
+    for one in points:
+        length = shared + len(one.name) + sum(len(key) + len(text) for key, text in one.attributes)
+        found += length // LINE_LENGTH
+    return found
 
 
 def _subscription_id(instance: UUID, subscription: Subscription) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import FetchSessionEpochInvalid, FetchSessionUnknown
+from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +27,9 @@ PARTITIONS_MAX = 10_000
 """Per session; a client with more partitions fetches without one."""
 PARTITIONS_TOTAL_MAX: Final = 250_000
 """Of all sessions together: one takes about 400 bytes, also of a topic that does not exist."""
+NAME_BYTES_MAX: Final = TOPIC_NAME_SIZE_MAX + 36
+"""Of a topic and its tenant's prefix. A longer name is no topic's, and a request may have 8 MiB of
+such names, which a session would keep."""
 EVICTABLE_NS: Final = 120_000_000_000
 """How long a session was not used, as in Kafka."""
 
@@ -119,7 +123,11 @@ class FetchSessions:
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             if session is not None:
                 self._end(session)
-            if request.session_epoch == FINAL_EPOCH or len(request.partitions) > PARTITIONS_MAX:
+            if (
+                request.session_epoch == FINAL_EPOCH
+                or len(request.partitions) > PARTITIONS_MAX
+                or _has_long_name(request)
+            ):
                 return None, False
             return self._open(request, principal, now_ns), False
         if session is None:
@@ -133,14 +141,16 @@ class FetchSessions:
             )
         session.epoch = session.epoch % _INT32_MAX + 1
         before = len(session.partitions)
+        is_too_large = _has_long_name(request)
         session.update(request)
         self._partition_count += len(session.partitions) - before
-        is_too_large = len(session.partitions) > PARTITIONS_MAX
+        is_too_large = is_too_large or len(session.partitions) > PARTITIONS_MAX
         if is_too_large or self._partition_count > PARTITIONS_TOTAL_MAX:
             self._end(session)
             raise FetchSessionUnknown(
-                f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions, or all sessions"
-                f" {PARTITIONS_TOTAL_MAX}: fetch without a session"
+                f"fetch session {session.id} exceeds {PARTITIONS_MAX} partitions or names of"
+                f" {NAME_BYTES_MAX} bytes, or all sessions {PARTITIONS_TOTAL_MAX} partitions: fetch"
+                " without a session"
             )
         session.used_ns = now_ns
         # The first one was not used for longest.
@@ -180,3 +190,7 @@ class FetchSessions:
     def _end(self, session: FetchSession) -> None:
         del self._sessions[session.id]
         self._partition_count -= len(session.partitions)
+
+
+def _has_long_name(request: FetchRequest) -> bool:
+    return any(len(wanted.topic) > NAME_BYTES_MAX for wanted in request.partitions)
