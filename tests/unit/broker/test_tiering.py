@@ -373,7 +373,9 @@ async def replaced(tables: FileTables):
         yield b
 
 
-async def test_a_recipe_is_not_recorded_again_if_other_files_are_tagged_than_it_names(tmp_path):
+async def test_a_recipe_is_not_recorded_again_if_other_files_are_tagged_than_it_names(
+    tmp_path, caplog
+):
     """After a loss of the metadata and of the tags: nothing would keep the recipe's files."""
     tables = AlteredTables(tmp_path)
     async with replaced(tables) as b:
@@ -396,6 +398,8 @@ async def test_a_recipe_is_not_recorded_again_if_other_files_are_tagged_than_it_
         assert not tables.tags
         await b.node.tiering.delete_orphans()
         assert tabling.missing == 2
+        for one in b.log.closed[:2]:  # what a person has to restore
+            assert f"the tag headrace-{b.store.prefix}-0-ENDROW-{one.ledger:016x} of" in caplog.text
         b.clock.ms += DAY_MS
         await b.node.tiering.delete_orphans()
         recipes = [one.ledger async for one in b.store.list_objects() if one.is_recipe]

@@ -605,7 +605,7 @@ async def test_readers_of_an_open_object_turn_to_the_recipe_that_has_replaced_it
     data = b"".join(
         encode_batch(records[at : at + 50], base_offset=at) for at in range(0, count, 50)
     )
-    for call in ("read", "recover"):
+    for call in ("read", "recover", "replace"):
         async with offloaded(memory_blobs(), data, cache_bytes_max=1) as (store, ledger):
             assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
             assert await store.read(ledger, 0, 9) == data[:9]
@@ -615,9 +615,27 @@ async def test_readers_of_an_open_object_turn_to_the_recipe_that_has_replaced_it
                     *(store.read(ledger, at, 90_000) for at in range(0, len(data), 90_000))
                 )
                 assert b"".join(found) == data
-            else:
+            elif call == "recover":
                 assert (await store.recover(ledger)).footer == b"footer"
+            else:
+                assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+            assert store.has_recipe(ledger)
             await store._blobs.delete(f"c/{recipe_name(ledger)}")
+
+
+async def test_an_object_is_not_called_replaced_because_a_file_of_the_table_is_missing(tmp_path):
+    """With the recipe of a replacement that a kill ended before it was recorded."""
+    pytest.importorskip("pyarrow")
+    records = [Record(at, 1_700_000_000_000, None, b"v" * 500, []) for at in range(100)]
+    data = encode_batch(records, base_offset=0)
+    async with offloaded(memory_blobs(), data) as (store, ledger):
+        assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+        later = table_file(tmp_path / "b", records)
+        (tmp_path / "b").unlink()
+        with pytest.raises(StorageUnavailable, match="restore the file"):
+            await store.write_recipe(ledger, [later])
+        assert not store.has_recipe(ledger)
+        assert bytes(await store.read(ledger, 0, len(data))) == data
 
 
 async def test_a_ledger_with_a_marker_after_each_small_transaction_keeps_its_object(tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.errors import HeadraceError, LedgerUnknown
 from headrace.log.tiering import borrow, keep_object, to_borrow
 from headrace.storage.tiering.table_files import TablePlace
+from headrace.storage.tiering.table_tags import tag_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -40,8 +41,9 @@ NOT_YET: Final = "maintenance of the table has not compacted its records yet"
 NOT_THERE: Final = "the table does not have its records"
 TRIED: Final = "the table could not replace it when that was last tried"
 NO_TAG: Final = (
-    "the tag of ledger %d is missing in the topic's table: maintenance of the table may delete"
-    " files that are the only copy of records; stop it, and tag a snapshot that has these files"
+    "the tag %s of ledger %d is missing in the topic's table: maintenance of the table may delete"
+    " files that are the only copy of records; stop it, and give this tag to a snapshot that has"
+    " these files (ENDROW: the offset after the last of their rows)"
 )
 
 
@@ -185,21 +187,22 @@ class Tabling:
         """Look for the files and tags that recipes of this broker's partitions need."""
         missing, unread = 0, set()
         tabled = [
-            (name, segment.ledger)
+            TablePlace(name, number, segment.ledger)
             for name, topic in self._topics.by_name.items()
-            for _, partition in self._mine(topic)
+            for number, partition in self._mine(topic)
             for segment in partition.closed
             if segment.is_tabled or self._tier.has_recipe(segment.ledger)
         ]
         for first in range(0, len(tabled), AUDITS_AT_ONCE):
             part = tabled[first : first + AUDITS_AT_ONCE]
-            problems = await asyncio.gather(*(self._problem(ledger) for _, ledger in part))
-            for (name, ledger), of_files in zip(part, problems, strict=True):
+            problems = await asyncio.gather(*(self._problem(one.ledger) for one in part))
+            for (name, number, ledger), of_files in zip(part, problems, strict=True):
                 problem = of_files
                 if protection is None or name in protection.unread:
                     unread.add(name)
                 elif (name, ledger) not in protection.ledgers:
-                    problem = of_files or NO_TAG % ledger
+                    tag = tag_name(self._tier.prefix, number, "ENDROW", ledger)
+                    problem = of_files or NO_TAG % (tag, ledger)
                 if problem is not None:
                     missing += 1
                     log.error("%s: %s", name, problem)

@@ -13,6 +13,11 @@ from headrace.storage.ledger import LedgerId
 _START = "headrace"
 
 
+def tag_name(owner: str, partition: int, end_row: int | str, ledger: LedgerId) -> str:
+    """See TableTag; `end_row` may be a word where only the table knows it."""
+    return f"{_START}-{owner}-{partition}-{end_row}-{ledger:016x}"
+
+
 class TableTag(NamedTuple):
     """A tag of `owner`, for a ledger whose records are in rows before the offset `end_row`.
 
@@ -27,7 +32,7 @@ class TableTag(NamedTuple):
     @property
     def name(self) -> str:
         """The tag's name in the table."""
-        return f"{_START}-{self.owner}-{self.partition}-{self.end_row}-{self.ledger:016x}"
+        return tag_name(*self)
 
     @classmethod
     def parse(cls, name: str) -> TableTag | None:

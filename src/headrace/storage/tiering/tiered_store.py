@@ -80,6 +80,12 @@ def _known(ledgers: Mapping[LedgerId, T], ledger: LedgerId) -> T:
     return ledgers[ledger]
 
 
+async def _opened_again(remote: RemoteLedger | RecipeLedger) -> RemoteLedger | RecipeLedger:
+    """A ledger that is there now: its object may have been deleted since it was opened."""
+    await remote.open()
+    return remote
+
+
 class TieredLedgerStore:
     """See LedgerStore and Tier."""
 
@@ -340,7 +346,7 @@ class TieredLedgerStore:
         name, size, reason = self._recipe_name(ledger), remote.size, None
         recipe = self._recipe_ledger(ledger, size)
         try:
-            if isinstance(await self._open(remote), RemoteLedger):
+            if isinstance(await self._from(remote, _opened_again), RemoteLedger):
                 source = self._remote_ledger(ledger, size)
                 reason = await write_recipe(source, self._blobs, name, files, self._runs.rows)
             elif not set(await recipe.files()) <= set(files):
