@@ -24,6 +24,7 @@ from headrace.cli.pipeline_session import (
     RESULTS,
     WAREHOUSE_OR_NONE,
     bounds_of,
+    check_replaceable,
     connection_of,
     job_module,
     keep_result,
@@ -211,6 +212,7 @@ def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     bounds = bounds_of(options)
 
     def run() -> Any:
+        check_replaceable(options["warehouse"], options["events"])
         with spark_for(options["master"], options["warehouse"], options["events"]) as spark:
             return trace_messages(session, spark, topic, bounds, options)
 

@@ -31,6 +31,7 @@ from headrace.cli.pipeline_session import (
     RESULTS,
     WAREHOUSE_OR_NONE,
     bounds_of,
+    check_replaceable,
     connection_of,
     in_kafka,
     job_module,
@@ -391,6 +392,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     bounds, connection = bounds_of(options), connection_of(session)
 
     def run() -> Any:
+        check_replaceable(options["warehouse"], options["violations"])
         with spark_for(options["master"], options["warehouse"], options["violations"]) as spark:
             window = windows.resolve_window(connection.cluster, (topic,), bounds)
             records = windows.read_window(spark, connection, window)

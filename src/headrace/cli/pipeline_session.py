@@ -264,6 +264,13 @@ def stop_on_interrupt(what: str) -> Stop:
     return stop
 
 
+def check_replaceable(warehouse: Any, table: str | None) -> None:
+    """Refuse a table of results, if one was given, in a catalog that cannot replace its rows."""
+    if table is not None:
+        name = job_module("catalog").TableName.parse(table)
+        job_module("publishing").check_replaceable(warehouse, name)
+
+
 def restarted(job: Callable[[], Any], what: str) -> Any:
     """Run a restartable job until it returns: transient failures of Spark restart it.
 

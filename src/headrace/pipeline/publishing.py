@@ -34,15 +34,17 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from headrace.pipeline.catalog import can_stage, loaded
+from headrace.pipeline.catalog import can_stage, loaded, open_catalog
 from headrace.pipeline.errors import OptionInvalid, TableMoved, TableUnusable
 from headrace.pipeline.planning import offset_of, walk
+from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.planning import Offsets
+    from headrace.pipeline.warehouse import Place
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,21 @@ def java_table(spark: Any, table: TableName) -> Any:
     )
 
 
+def check_replaceable(warehouse: Place, table: TableName) -> None:
+    """Raise OptionInvalid, before a job reads, if `replace_rows` cannot replace rows in a catalog.
+
+    Raises CatalogUnavailable.
+    """
+    place = Warehouse.at(warehouse, table.catalog)
+    if place.rest and not can_stage(open_catalog(place)):
+        raise OptionInvalid(
+            f"Rows of {table.in_spark} cannot be replaced: its catalog, Nessie, keeps one snapshot"
+            " of a table, and rows are replaced on a branch of it. Nothing was read or written."
+            " Give --warehouse and --catalog of another catalog, such as a directory, for this"
+            " table."
+        )
+
+
 def replace_rows(
     rows: Any, table: TableName, columns: str, replaced: str, *, spark: Any, added: str = ""
 ) -> None:
@@ -80,7 +97,8 @@ def replace_rows(
     `added` ones that it lacks. If another writer was first, the deletion begins again on what it
     wrote; the rows are computed once. (Iceberg's overwrite of a range refuses once compaction has
     put rows of two ranges into one file.) Raises OptionInvalid if the table is for other rows, of
-    which `replaced` may name some, and TableMoved if others were first time after time.
+    which `replaced` may name some, and TableMoved if others were first time after time. Callers
+    look first whether the catalog can do this (`check_replaceable`).
     """
     name = table.in_spark
     listed = f"{columns}, {added}" if added else columns

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from headrace.cli import pipeline_looks, pipeline_proof
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid, TableUnusable
 from headrace.pipeline.jobs.layout import Layout, ensure_table
@@ -76,6 +80,51 @@ def test_nessie_gets_no_upsert_tables():
     nessie = Catalog(**{"nessie.is-nessie-catalog": "true"})
     with pytest.raises(OptionInvalid, match="Nothing was written"):
         ensure_table(None, nessie, None, TableName.of_topic("orders"), Layout("upsert", "zstd"))
+
+
+class Nessie(BaseHTTPRequestHandler):
+    """Its configuration alone."""
+
+    def do_GET(self) -> None:
+        body = b'{"defaults": {}, "overrides": {"nessie.is-nessie-catalog": "true"}}'
+        self.send_response(200 if self.path.startswith("/v1/config") else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "option"),
+    [(pipeline_proof, "quality", "--violations"), (pipeline_looks, "trace", "--events")],
+)
+def test_rows_that_replace_others_are_refused_by_nessie_before_anything_is_read(
+    module, name, option, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "spark_for", lambda *_, **__: pytest.fail("Spark was started"))
+    (tmp_path / "expect.toml").write_text("[orders]\nchecks = {no = 'false'}")
+    session = SimpleNamespace(
+        describe_topics=lambda _: None, client_config={}, bootstrap="127.0.0.1:1", objects=None
+    )
+    given = ["--expect", str(tmp_path / "expect.toml")] if name == "quality" else []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Nessie)
+    thread = Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        catalog = f"rest:http://127.0.0.1:{server.server_port}"
+        place = ["--warehouse", "lake", "--catalog", catalog]
+        done = CliRunner().invoke(
+            getattr(module, name), ["orders", option, "a.t", *given, *place], obj=session
+        )
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert isinstance(done.exception, OptionInvalid), (done.output, done.exception)
+    assert "headrace.a.t cannot be replaced: its catalog, Nessie" in str(done.exception)
 
 
 def test_a_failure_of_spark_is_told_by_what_java_says_of_it():

@@ -618,7 +618,9 @@ async def test_readers_of_an_open_object_turn_to_the_recipe_that_has_replaced_it
             elif call == "recover":
                 assert (await store.recover(ledger)).footer == b"footer"
             else:
-                assert await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+                assert (
+                    await store.write_recipe(ledger, [table_file(tmp_path / "a", records)]) is None
+                )
             assert store.has_recipe(ledger)
             await store._blobs.delete(f"c/{recipe_name(ledger)}")
 

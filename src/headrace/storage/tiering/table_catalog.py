@@ -1,8 +1,8 @@
 """Where the tables of topics are, as a broker's settings name it, and their catalog.
 
 Invariants: files in a directory, or in S3; the catalog in an SQLite file of a directory, or a REST
-server. Secrets come from the environment, and are in no message. A request to a REST catalog ends
-in bounded time.
+server. Secrets come from the environment, and are in no message. A request to a REST catalog fails
+if the server is silent for too long; one that sends its answer slowly is waited for.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ KEEPS_TAGGED: Final = "headrace.tags-keep-files"
 snapshots: of a table, or of the catalog's configuration for all. Do not change: stored."""
 CONNECT_S: Final = 5
 ANSWER_S: Final = 30
-"""How long a request waits for a connection, and for bytes. Without them, a server that has hung
-would hold up an archive, or a broker's work on tables, without end."""
+"""How long a request waits for a connection, and for the next bytes. Without them, a server that
+has hung would hold up an archive, or a broker's work on tables, without end."""
 _S3: Final = "s3://"
 _FILE: Final = "file://"
 _CATALOG_FILE: Final = "catalog.db"
@@ -67,13 +67,13 @@ def s3_properties(region: str) -> dict[str, str]:
 
 
 def python_s3_properties() -> dict[str, str]:
-    """The same for pyiceberg, whose requests end in bounded time."""
+    """The same for pyiceberg, whose requests do not wait for a silent server without end."""
     limits = {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": str(ANSWER_S)}
     return s3_properties("s3.region") | limits
 
 
 def java_rest_limits() -> dict[str, str]:
-    """Iceberg's properties by which Spark's requests to a REST catalog end in bounded time."""
+    """Iceberg's properties of the same limits, for Spark's requests to a REST catalog."""
     return {
         "rest.client.connection-timeout-ms": str(CONNECT_S * 1000),
         "rest.client.socket-timeout-ms": str(ANSWER_S * 1000),
@@ -181,8 +181,8 @@ class TableCatalog:
 
 
 def _limit(session: Session) -> None:
-    """Have the session's requests end in bounded time, whatever adapter sends them: that which
-    signs for Amazon's catalogs is mounted later, and before all others."""
+    """Limit how long the session's requests wait, whatever adapter sends them: that which signs
+    for Amazon's catalogs is mounted later, and before all others."""
     send = session.send
 
     def bounded(request: PreparedRequest, **named: Any) -> Response:
