@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.clocks import HandClock
 from tests.kit.broker import broker
 from tests.unit.broker.test_share_partitions import make_topic
@@ -12,6 +13,7 @@ from tests.waiting import until
 from headrace.broker.shares import share_groups
 from headrace.broker.shares.share_groups import ShareGroups
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
+from headrace.errors import GroupIdInvalid
 
 INTERVAL_MS = 45_000
 
@@ -53,6 +55,13 @@ async def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_member
         join(groups, topic, "later")
         clock.ns += 2 * INTERVAL_MS * 1_000_000
         await until(lambda: releases.released == ["good", "later"])
+
+
+async def test_a_member_of_a_group_with_a_long_name_is_refused():
+    async with broker() as rig:
+        beat = ShareHeartbeat("g" * 256, "m", 0, ["jobs"], None, "c", "h")
+        with pytest.raises(GroupIdInvalid, match="255"):
+            rig.node.services.share_members.heartbeat(beat)
 
 
 def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, caplog):

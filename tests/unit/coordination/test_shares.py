@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.coordination.kit.topic_view import TopicShape
+from headrace.coordination.shares import membership as share_membership
 from headrace.coordination.shares.commands import (
     ACCEPT,
     GAP,
@@ -39,9 +40,11 @@ from headrace.errors import (
     DeliverySettled,
     DeliveryTaken,
     DeliveryUnknown,
+    GroupFull,
     RecordStateInvalid,
     RequestInvalid,
 )
+from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX
 
 SESSION_MS = 45_000
 
@@ -208,6 +211,71 @@ def test_all_partitions_are_assigned_and_every_member_has_one():
     assigned = [set(group.members[member].assigned) for member in members]
     assert set().union(*assigned) == {(UUID(int=1), number) for number in range(4)}
     assert all(assigned)
+
+
+def test_a_member_keeps_no_name_that_no_topic_can_have():
+    """A heartbeat may have a thousand of 8 KiB."""
+    membership = ShareMembership()
+    longest = "\u00abtenant\u00bb" + "n" * TOPIC_NAME_SIZE_MAX
+    beat(membership, "a", 0, [longest])
+    with pytest.raises(RequestInvalid, match="no topic can have"):
+        beat(membership, "b", 0, [longest + "n"])
+    heartbeat = ShareHeartbeat("g", "c", 0, ["t"], "r" * 10_000, "client", "/host")
+    with pytest.raises(RequestInvalid, match="rack"):
+        membership.heartbeat(heartbeat, TOPICS, SESSION_MS, 0)
+    assert [*membership.groups["g"].members] == ["a"]
+
+
+def test_the_topics_of_all_members_of_a_group_are_bounded(monkeypatch):
+    monkeypatch.setattr(share_membership, "SUBSCRIPTIONS_MAX", 10)
+    membership = ShareMembership()
+    for member in ("a", "b"):
+        beat(membership, member, 0, [f"{member}{number}" for number in range(5)])
+    with pytest.raises(GroupFull, match="10 topics"):
+        beat(membership, "c", 0)
+    with pytest.raises(GroupFull, match="10 topics"):
+        beat(membership, "b", 0, [f"b{number}" for number in range(6)])
+    beat(membership, "b", 0, ["b0", "t"])
+    beat(membership, "c", 0)
+    group = membership.groups["g"]
+    assert group.subscriptions == 8
+    assert [len(group.members[one].assigned) for one in "abc"] == [0, 2, 2]
+
+
+def test_a_heartbeat_looks_at_each_topic_of_a_group_once():
+    """With a thousand members it is the most frequent request."""
+
+    class Counted(dict):
+        looked = 0
+
+        def __contains__(self, name):
+            Counted.looked += 1
+            return super().__contains__(name)
+
+    membership, topics = ShareMembership(), Counted(TOPICS)
+    names = tuple(LookedAt(f"absent{number}") for number in range(50))
+
+    def send(member, epoch, subscribed):
+        heartbeat = ShareHeartbeat("g", member, epoch, subscribed, None, "client", "/host")
+        return membership.heartbeat(heartbeat, topics, SESSION_MS, 0)
+
+    for number in range(20):
+        epoch = send(f"m{number}", 0, names).member_epoch
+    Counted.looked, LookedAt.hashed = 0, 0
+    send("m19", epoch, None)
+    assert Counted.looked == 50
+    assert LookedAt.hashed <= 200, "not the topics of each member"
+
+
+class LookedAt(str):
+    """A name that counts how often it is looked up."""
+
+    __slots__ = ()
+    hashed = 0
+
+    def __hash__(self):
+        LookedAt.hashed += 1
+        return super().__hash__()
 
 
 def test_groups_without_members_leave_nothing():

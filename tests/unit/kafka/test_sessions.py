@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.kit.broker import ADDRESS, broker
+from tests.kit.broker import ADDRESS, broker, metrics_of
 from tests.kit.kafka_client import Client
 from tests.kit.records import batch
 
@@ -110,6 +110,18 @@ async def test_name_and_version_of_client_software_are_kept_with_its_session():
         assert session.client_id == "t"
         await client.ask(apis.API_VERSIONS, 0, {})
         assert client.connection.session.software_name == ""
+
+
+async def test_little_is_kept_of_long_names_of_client_software():
+    """They are labels of /metrics, and a request may have 8 MiB."""
+    async with broker() as rig:
+        client = rig.client()
+        request = {"client_software_name": "n" * 30_000, "client_software_version": "v" * 30_000}
+        await client.ask(apis.API_VERSIONS, 3, request)
+        text, _ = metrics_of(rig).render()
+        assert max(map(len, text.splitlines())) < 1_000
+        session = client.connection.session
+        assert len(session.software_name) == len(session.software_version) == 200
 
 
 @pytest.mark.parametrize("version", range(3))

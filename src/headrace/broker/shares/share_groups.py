@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.group_config import group_value
+from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.shares.share_sessions import ShareSessions
 from headrace.coordination.kit.topic_view import TopicShape
 from headrace.coordination.shares.config import EXCLUSIVE
@@ -31,6 +32,7 @@ from headrace.errors import (
     GroupUnknown,
     HeadraceError,
 )
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -85,8 +87,10 @@ class ShareGroups:
         """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, NotCoordinator,
         CoordinatorLoading while the group is kept empty, and MetadataUnavailable if its settings
         cannot be decoded."""
-        if not beat.group_id:
-            raise GroupIdInvalid("a group id must not be empty")
+        if not 0 < len(name_in(beat.group_id)) <= GROUP_ID_LENGTH_MAX:
+            raise GroupIdInvalid(
+                f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters"
+            )
         self._check_coordinator(beat.group_id)
         if beat.group_id in self._kept_empty:
             raise CoordinatorLoading(

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.kit.member_epochs import JOIN_EPOCH, LEAVE_EPOCH
 from headrace.errors import GroupFull, MemberEpochFenced, MemberUnknown, RequestInvalid
+from headrace.records.identifiers import TOPIC_NAME_SIZE_MAX
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,9 @@ GROUP_SIZE_MAX: Final = 1_000
 MEMBER_ID_LENGTH_MAX: Final = 255
 TOPICS_MAX: Final = 1_000
 """Per member's subscription."""
+SUBSCRIPTIONS_MAX: Final = 50_000
+"""Topics of all members of a group: a change of any of them takes some 10 ms then."""
+RACK_LENGTH_MAX: Final = 255
 
 Assignment = tuple[tuple["UUID", int], ...]
 """(topic id, partition), sorted."""
@@ -72,6 +77,10 @@ class ShareMembers:
     members: dict[str, ShareMember] = field(default_factory=dict)
     shapes: dict[str, TopicShape] = field(default_factory=dict)
     """The subscribed topics at the last assignment."""
+    wanted: tuple[str, ...] = ()
+    """The same, and those that do not exist: all that members subscribe to, sorted."""
+    subscriptions: int = 0
+    """The topics of each member, together."""
 
 
 class ShareHeartbeatReply(NamedTuple):
@@ -101,8 +110,7 @@ class ShareMembership:
         """
         if not 0 < len(beat.member_id) <= MEMBER_ID_LENGTH_MAX:
             raise RequestInvalid("a share group member must have an id of 1 to 255 characters")
-        if beat.subscribed is not None and len(beat.subscribed) > TOPICS_MAX:
-            raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")
+        _check_lengths(beat)
         group = self.groups.get(beat.group_id)
         if beat.member_epoch == LEAVE_EPOCH:
             if group is None or group.members.pop(beat.member_id, None) is None:
@@ -118,12 +126,13 @@ class ShareMembership:
             if beat.member_epoch != JOIN_EPOCH:
                 raise _unknown(beat)
             group = ShareMembers(beat.group_id)
+        subscribed = None if beat.subscribed is None else tuple(sorted(set(beat.subscribed)))
+        _check_room(group, beat.member_id, subscribed or ())
         member = self._member(group, beat, members_max)
         self.groups[beat.group_id] = group
         member.deadline_ms = now_ms + session_ms
         if beat.rack is not None:
             member.rack = beat.rack
-        subscribed = None if beat.subscribed is None else tuple(sorted(set(beat.subscribed)))
         is_changed = subscribed is not None and subscribed != member.subscribed
         if subscribed is not None:
             member.subscribed = subscribed
@@ -183,22 +192,54 @@ class ShareMembership:
 
     @staticmethod
     def _shapes(group: ShareMembers, topics: Mapping[str, TopicShape]) -> dict[str, TopicShape]:
-        wanted = sorted({name for member in group.members.values() for name in member.subscribed})
-        return {name: topics[name] for name in wanted if name in topics}
+        return {name: topics[name] for name in group.wanted if name in topics}
 
     def _assign(self, group: ShareMembers, topics: Mapping[str, TopicShape]) -> None:
         group.epoch += 1
+        members = [group.members[member_id] for member_id in sorted(group.members)]
+        group.subscriptions = sum(len(member.subscribed) for member in members)
+        group.wanted = tuple(sorted({name for member in members for name in member.subscribed}))
         group.shapes = self._shapes(group, topics)
-        if not group.members:
-            return
+        subscribers: dict[str, list[str]] = {name: [] for name in group.shapes}
+        for member in members:
+            for name in member.subscribed:
+                if name in subscribers:
+                    subscribers[name].append(member.member_id)
         assigned: dict[str, set[tuple[UUID, int]]] = {name: set() for name in group.members}
         for name, shape in group.shapes.items():
-            members = sorted(m.member_id for m in group.members.values() if name in m.subscribed)
-            for turn in range(max(len(members), shape.partition_count)):
+            some = subscribers[name]
+            for turn in range(max(len(some), shape.partition_count)):
                 partition = (shape.id, turn % shape.partition_count)
-                assigned[members[turn % len(members)]].add(partition)
-        for member in group.members.values():
+                assigned[some[turn % len(some)]].add(partition)
+        for member in members:
             member.assigned = tuple(sorted(assigned[member.member_id]))
+
+
+def _check_lengths(beat: ShareHeartbeat) -> None:
+    """Raises RequestInvalid."""
+    names = beat.subscribed or ()
+    if len(names) > TOPICS_MAX:
+        raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")
+    if any(len(name_in(name)) > TOPIC_NAME_SIZE_MAX for name in names):
+        raise RequestInvalid(
+            f"a member subscribes to a name of more than {TOPIC_NAME_SIZE_MAX} characters, which no"
+            " topic can have: subscribe to existing topics"
+        )
+    if beat.rack is not None and len(beat.rack) > RACK_LENGTH_MAX:
+        raise RequestInvalid(
+            f"the name of a member's rack has at most {RACK_LENGTH_MAX} characters"
+        )
+
+
+def _check_room(group: ShareMembers, member_id: str, subscribed: tuple[str, ...]) -> None:
+    """Raises GroupFull if a member wants more topics than are left for its group."""
+    member = group.members.get(member_id)
+    more = len(subscribed) - (0 if member is None else len(member.subscribed))
+    if more > 0 and group.subscriptions + more > SUBSCRIPTIONS_MAX:
+        raise GroupFull(
+            f"the members of group {group.group_id!r} subscribe to {group.subscriptions} topics"
+            f" together, and the limit is {SUBSCRIPTIONS_MAX}: stop some, or subscribe to fewer"
+        )
 
 
 def _unknown(beat: ShareHeartbeat) -> MemberUnknown:

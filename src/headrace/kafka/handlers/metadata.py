@@ -58,6 +58,9 @@ FEATURES_FROM_0_SINCE = 4
 """The first version of ApiVersions that may list features whose minimum is 0 (KAFKA-17011)."""
 PARTITIONS_MAX = 2_000
 """max.request.partition.size.limit"""
+SOFTWARE_LENGTH_MAX = 200
+"""Characters of a client's name for its software, and of the version: they are kept with its
+connection, and labels of a metric."""
 
 
 def _supported_features(version: int) -> list[dict[str, Any]]:
@@ -87,8 +90,8 @@ async def api_versions(node: Node, request: ApiVersionsRequest, context: Context
         return {"error_code": refusal, "api_keys": []}
     session = context.session
     session.client_id = context.client_id
-    session.software_name = request.client_software_name
-    session.software_version = request.client_software_version
+    session.software_name = request.client_software_name[:SOFTWARE_LENGTH_MAX]
+    session.software_version = request.client_software_version[:SOFTWARE_LENGTH_MAX]
     return {
         "error_code": 0,
         "api_keys": apis.advertised(with_telemetry=node.services.telemetry.subscriptions.is_any),
