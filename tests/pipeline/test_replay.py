@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import DeliveryInDoubt, LeaseHeld, OptionInvalid
 from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay, slices
-from headrace.pipeline.jobs.transfer import JobMarks
+from headrace.pipeline.jobs.transfer import Copy, Cut, JobMarks, JobState, run_copy
 from headrace.pipeline.jobs.windows import Bounds, Connection, Window
 
 START_MS = 1_700_000_000_000
@@ -116,6 +116,41 @@ def test_a_second_run_of_a_job_writes_nothing_at_the_same_time(broker, topic, ta
     assert run_replay(config, spark=spark).is_done
     rows = read(target).collect()
     assert sorted(int(bytes(row.value)) for row in rows) == list(range(300))
+
+
+def job_of(broker, topic, **given):
+    """A job that has copied a third, whose rows nobody may ask for; and a run of it."""
+    window = Window({topic: {"0": 100}}, {topic: {"0": 300}}, {})
+    copy = Copy(
+        Connection(broker), f"headrace-replay.{topic}", "spec", window=lambda: window,
+        rows=lambda *_: pytest.fail("records were written"), **given,
+    )  # fmt: skip
+    marks = JobMarks(copy.connection, copy.group)
+    state = JobState("spec", window, window.start, {})
+    marks.write(state)
+    return copy, marks, state
+
+
+def test_a_job_is_taken_over_before_the_records_are_read(broker, topic):
+    """That may take minutes, and what the first run does in them would be done again."""
+    planned = []
+
+    def cuts(window):
+        with pytest.raises(DeliveryInDoubt, match="taken it over"):
+            marks.write(state)
+        planned.append(window)
+        return []
+
+    copy, marks, state = job_of(broker, topic, cuts=cuts)
+    assert not run_copy(copy, should_stop=lambda: True).is_done
+    assert planned == [state.window]
+
+
+def test_a_replay_that_is_stopped_in_a_pause_writes_nothing_before_its_time(broker, topic):
+    copy, _, state = job_of(broker, topic, cuts=lambda window: [Cut(10**9, window.end, 500)])
+    report = run_copy(copy, should_stop=iter([False, False, True]).__next__)
+    assert (report.is_done, report.chunks, report.pauses_cut) == (False, 0, 0)
+    assert JobMarks(copy.connection, copy.group).read() == state
 
 
 @pytest.mark.parametrize(

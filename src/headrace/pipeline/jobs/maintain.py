@@ -21,6 +21,7 @@ from headrace.pipeline.catalog import (
     OFFSETS_PROPERTY,
     TOPIC_IDS_PROPERTY,
     TableName,
+    can_stage,
     lease,
     load_table,
     loaded,
@@ -94,6 +95,8 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
             )
         try:
             drop_stale_branches(spark, table, time_ns() // 1_000_000)
+            if is_archive and not can_stage(found.catalog):  # compaction leaves its snapshot alone
+                _keep_offsets(spark, warehouse, table)
             rewritten, added = _compact(spark, config, table, warehouse, by_offset=is_archive)
             if is_archive:
                 _keep_offsets(spark, warehouse, table)

@@ -282,14 +282,15 @@ def _run_copy(
     should_stop: Callable[[], bool],
 ) -> CopyReport:
     state, resumed = stored_or_new(copy)
+    if resumed and not state.is_done:
+        marks.write(state)  # now: later it would undo what another run has done since
     begun_ns = monotonic_ns()
     report = CopyReport(copy.group, state.window, resumed=resumed)
     for due_ms, end, pause_cut_ms in _chunks(copy, state):
-        if should_stop():
+        if should_stop() or not _wait_until(begun_ns, due_ms, should_stop):
             break
         report.pauses_cut += pause_cut_ms > 0
         report.pauses_cut_ms += pause_cut_ms
-        _wait_until(begun_ns, due_ms, should_stop)
         state = state._replace(chunk_end=end)
         marks.write(state)
         chunk = state.window._replace(end=end)
@@ -335,12 +336,13 @@ def _chunks(copy: Copy, state: JobState) -> Iterator[Cut]:
         window = window._replace(start=end)
 
 
-def _wait_until(begun_ns: int, due_ms: int, should_stop: Callable[[], bool]) -> None:
-    while not should_stop():
-        left_ms = due_ms - (monotonic_ns() - begun_ns) // 1_000_000
-        if left_ms <= 0:
-            return
+def _wait_until(begun_ns: int, due_ms: int, should_stop: Callable[[], bool]) -> bool:
+    """Wait; False if the job is to stop before that time."""
+    while (left_ms := due_ms - (monotonic_ns() - begun_ns) // 1_000_000) > 0:
+        if should_stop():
+            return False
         sleep(min(left_ms, 500) / 1000)
+    return True
 
 
 def write_once(rows: Any, to: Connection, target: str | None, write_id: str) -> dict[str, int]:
