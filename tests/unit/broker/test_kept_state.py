@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.broker import broker
@@ -25,6 +25,12 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
 )
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+from headrace.coordination.streams.commands import (
+    StreamsHeartbeatCommand,
+    StreamsHeartbeatReply,
+)
+from headrace.coordination.streams.tasks import StreamTasks
+from headrace.coordination.streams.topology import Subtopology, Topology
 from headrace.coordination.transactions.commands import AddPartitionsCommand, InitProducerIdCommand
 from headrace.errors import (
     GroupFull,
@@ -180,6 +186,26 @@ async def test_what_members_say_is_bounded_and_members_stay():
         await node.groups.submit(LeaveCommand("g", leaving))
         rig.clock.ahead_ms += 1_001
         assert (await join(node, "h", 6_000)).error is None
+
+
+async def test_tags_of_streams_members_count():
+    async with broker(config(members_bytes_max=100_000)) as rig:
+        node = await prepared(rig)
+        tags = tuple((f"{number}", "v" * 900) for number in range(100))
+        topology = Topology(0, (Subtopology("0", ("t",)),))
+
+        async def beat(group_id: str, **fields: Any) -> StreamsHeartbeatReply:
+            known = {"rebalance_timeout_ms": 30_000, "topology": topology, "process_id": "p"}
+            known |= {"owned": StreamTasks({}, {}, {}), "member_epoch": 0} | fields
+            return await node.groups.submit(StreamsHeartbeatCommand(group_id, "m", **known))
+
+        assert (await beat("g", tags=tags)).error is None
+        assert isinstance((await beat("h", tags=tags)).error, GroupFull)
+        assert (await beat("g", tags=tags)).error is None, "a known member says as much as before"
+        small = await beat("i")
+        assert small.error is None
+        more = {"topology": None, "owned": None, "member_epoch": small.member_epoch}
+        assert isinstance((await beat("i", tags=tags, **more)).error, GroupFull)
 
 
 async def test_groups_that_exist_rebalance_whatever_others_keep():

@@ -125,6 +125,8 @@ def test_metadata_and_names_beyond_what_can_be_stored_are_refused():
     big = [("range", b"x" * 1_048_577)]
     assert isinstance(rig.replies[rig.join(protocols=big)].error, RequestInvalid)
     assert isinstance(rig.replies[rig.join(client_id="x" * 40_000)].error, RequestInvalid)
+    for uncounted in ({"protocol_type": "x" * 1_001}, {"group_instance_id": "x" * 1_001}):
+        assert isinstance(rig.replies[rig.join(**uncounted)].error, RequestInvalid)
     assert rig.replies[rig.join(client_id="\u00e9" * 9_000)].error is None
 
 

@@ -182,6 +182,8 @@ def test_a_fenced_member_joins_again_and_keeps_its_partitions(rig):
         ({"owned": {T: {1}}}, RequestInvalid),
         ({"instance_id": ""}, RequestInvalid),
         ({"rack": ""}, RequestInvalid),
+        ({"rack": "r" * 1_001}, RequestInvalid),
+        ({"instance_id": "i" * 1_001}, RequestInvalid),
         ({"member_epoch": -3}, RequestInvalid),
         ({"member_epoch": -2}, RequestInvalid),
         ({"member_id": "", "member_epoch": 3}, RequestInvalid),

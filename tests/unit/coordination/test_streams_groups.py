@@ -54,6 +54,27 @@ def rig() -> StreamsGroupHarness:
     return StreamsGroupHarness(Topics(t=4), GroupConfig(assignment_interval_ms=0))
 
 
+LONG = "x" * 1_001
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"instance_id": LONG},
+        {"rack": LONG},
+        {"process_id": LONG},
+        {"endpoint": (LONG, 1)},
+        {"tags": ((LONG, "v"),)},
+        {"tags": (("zone", LONG),)},
+    ],
+)
+def test_a_member_has_short_names_and_tags(rig, field):
+    """They are kept with it, and a request may have 8 MiB."""
+    assert isinstance(rig.join("a", **field).error, RequestInvalid)
+    assert isinstance(rig.join(LONG).error, RequestInvalid)
+    assert rig.join("b", tags=(("zone", "z" * 1_000),), rack="r" * 1_000).error is None
+
+
 def codes(reply) -> list[int]:
     return [status.code for status in reply.statuses]
 

@@ -338,7 +338,7 @@ class GroupCoordinator:
                 if command.member_epoch == JOIN_EPOCH:
                     self._check_is_no_share_group(command, GroupUnknown)
                     await self._check_group(command.group_id, user)
-                    await self._check_member(command, user)
+                await self._check_member(command, user)
                 command.topics = self._view
                 if self._streams is not None:
                     (

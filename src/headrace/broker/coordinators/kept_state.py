@@ -223,9 +223,10 @@ def said(command: MemberRequest) -> int:
                 return 0
             return MEMBER_BYTES + _texts(command.topic_names or (), command.pattern)
         case StreamsHeartbeatCommand():
-            if command.topology is None:
+            if command.topology is None and not command.tags:
                 return 0
-            return MEMBER_BYTES + _of_topology(command.topology)
+            topology = 0 if command.topology is None else _of_topology(command.topology)
+            return MEMBER_BYTES + topology + _tags(command.tags or ())
 
 
 def kept_before(group: Group, command: MemberRequest) -> int:
@@ -285,13 +286,17 @@ def count_members(
 
 def _of_stored(stored: ConsumerMemberStored | StreamsMemberStored) -> int:
     if isinstance(stored, StreamsMemberStored):
-        return 0
+        return _tags(stored.tags)
     classic = () if stored.classic is None else stored.classic.protocols
     return _texts(stored.topics, stored.pattern) + _data(classic)
 
 
 def _data(named: Iterable[tuple[str, bytes]]) -> int:
     return sum(len(name) + len(data) for name, data in named)
+
+
+def _tags(tags: Iterable[tuple[str, str]]) -> int:
+    return sum(len(name) + len(value) for name, value in tags)
 
 
 def _texts(texts: Iterable[str], pattern: str | None) -> int:

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 NAME_SIZE_MAX = STRING_SIZE_MAX - 64
 """Bytes of a client or instance id: a member id derived from it must fit into a stored string."""
+UNCOUNTED_SIZE_MAX = 1_000
+"""Bytes of what does not count for the memory that members may take."""
 
 
 def check_member(group: Group, member_id: str, instance_id: str | None) -> HeadraceError | None:
@@ -114,12 +116,12 @@ def check_join(command: JoinCommand, config: GroupConfig) -> HeadraceError | Non
         return SessionTimeoutInvalid(limit=limits, actual=command.session_timeout_ms)
     if not command.protocol_type or not command.protocols:
         return InconsistentProtocol("a member must name a protocol type and a protocol")
-    names = [command.client_id, command.client_host, command.protocol_type]
-    names += [name for name, _ in command.protocols]
-    names.append(command.group_instance_id or "")
-    # len first: a character takes at most 4 bytes.
-    if any(len(name) > NAME_SIZE_MAX // 4 and len(name.encode()) > NAME_SIZE_MAX for name in names):
-        return RequestInvalid(f"the client or instance id is longer than {NAME_SIZE_MAX} bytes")
+    uncounted = [command.protocol_type, command.group_instance_id or ""]
+    others = [command.client_id, command.client_host, *(name for name, _ in command.protocols)]
+    for names, size_max in ((uncounted, UNCOUNTED_SIZE_MAX), (others, NAME_SIZE_MAX)):
+        # len first: a character takes at most 4 bytes.
+        if any(len(name) > size_max // 4 and len(name.encode()) > size_max for name in names):
+            return RequestInvalid(f"a name of the member or a protocol exceeds {size_max} bytes")
     if sum(len(data) for _, data in command.protocols) > config.member_metadata_bytes_max:
         return RequestInvalid(
             f"the member's metadata exceeds {config.member_metadata_bytes_max} bytes"

@@ -114,7 +114,8 @@ def _check(command: ConsumerHeartbeatCommand) -> None:
         raise command.pattern_error
     if len(command.topic_names or ()) > TOPICS_MAX:
         raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")
-    heartbeat.check_names(command, [command.pattern or "", *(command.topic_names or ())])
+    names = [command.pattern or "", *(command.topic_names or ())]
+    heartbeat.check_names(command, (), names)
 
 
 # --- joining and staying -------------------------------------------------------------------------

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from headrace.coordination.member_groups.records import CurrentStored, Held, Stored, Tasks
 
 NAME_SIZE_MAX: Final = STRING_SIZE_MAX - 64
+OWN_NAME_SIZE_MAX: Final = 1_000
+"""Of an id, rack, host or tag. They are kept with each member, which counts for as much as this."""
 SETTLING_MS: Final = 3_000
 SETTLING_INTERVAL_MS: Final = 300
 """Heartbeat interval while a group changes: steps that take each member one heartbeat then take
@@ -50,12 +52,14 @@ def check(command: MemberHeartbeat) -> None:
         raise RequestInvalid("a member that joins must send its rebalance timeout")
 
 
-def check_names(command: MemberHeartbeat, others: Iterable[str]) -> None:
-    """Raise RequestInvalid if a name in the request, or one of `others`, could not be stored."""
+def check_names(command: MemberHeartbeat, own: Iterable[str], others: Iterable[str]) -> None:
+    """Raise RequestInvalid if a name of the member, `own` among them, is too long, or if one of
+    `others` could not be stored."""
     names = [command.member_id, command.client_id, command.client_host]
-    names += [command.instance_id or "", command.rack or "", *others]
-    if any(len(n) * 4 > NAME_SIZE_MAX and len(n.encode()) > NAME_SIZE_MAX for n in names):
-        raise RequestInvalid(f"a name in the request is longer than {NAME_SIZE_MAX} bytes")
+    names += [command.instance_id or "", command.rack or "", *own]
+    for texts, size_max in ((names, OWN_NAME_SIZE_MAX), (others, NAME_SIZE_MAX)):
+        if any(len(n) * 4 > size_max and len(n.encode()) > size_max for n in texts):
+            raise RequestInvalid(f"a name in the request is longer than {size_max} bytes")
 
 
 def is_settled(group: MemberGroup[Stored, Tasks, Held], command: MemberHeartbeat) -> bool:

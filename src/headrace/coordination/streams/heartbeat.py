@@ -129,7 +129,7 @@ def _check(command: StreamsHeartbeatCommand, config: GroupConfig) -> None:
         raise RequestInvalid(f"a member can have at most {TAGS_MAX} client tags")
     host = "" if command.endpoint is None else command.endpoint[0]
     texts = [text for pair in command.tags or () for text in pair]
-    heartbeat.check_names(command, [host, command.process_id or "", *texts])
+    heartbeat.check_names(command, [host, command.process_id or "", *texts], ())
     if command.topology is not None:
         check_topology(command.topology)
         size = len(write_topology(command.topology))
