@@ -146,6 +146,23 @@ def test_a_job_is_taken_over_before_the_records_are_read(broker, topic):
     assert planned == [state.window]
 
 
+def test_a_job_that_another_run_has_begun_meanwhile_is_not_begun_again(broker, topic):
+    window = Window({topic: {"0": 0}}, {topic: {"0": 300}}, {})
+    other = JobState("spec", window._replace(start={topic: {"0": 200}}), {topic: {"0": 200}}, {})
+
+    def cuts(_):
+        JobMarks(copy.connection, copy.group).write(other)
+        return []
+
+    copy = Copy(
+        Connection(broker), f"headrace-replay.{topic}", "spec", window=lambda: window,
+        rows=lambda *_: pytest.fail("records were written"), cuts=cuts,
+    )  # fmt: skip
+    with pytest.raises(DeliveryInDoubt, match="taken it over"):
+        run_copy(copy)
+    assert JobMarks(copy.connection, copy.group).read() == other
+
+
 def test_a_replay_that_is_stopped_in_a_pause_writes_nothing_before_its_time(broker, topic):
     copy, _, state = job_of(broker, topic, cuts=lambda window: [Cut(10**9, window.end, 500)])
     report = run_copy(copy, should_stop=iter([False, False, True]).__next__)

@@ -70,15 +70,16 @@ class JobState(NamedTuple):
 class JobMarks:
     """Reads and writes a job's state, for one run of it.
 
-    A run on another machine that takes the job over writes its own state, so that this one's next
-    write is refused.
+    A run on another machine that takes the job over, or begins it, writes its own state, so that
+    this one's next write is refused.
     """
 
     def __init__(self, connection: Connection, group: str) -> None:
         self._connection = connection
         self.group = group
         self._run = uuid4().hex[:12]
-        self._has_written = False
+        self._known = {self._run}
+        """The runs whose state may be replaced: this one, and that of the state that was read."""
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[None]:
@@ -102,6 +103,7 @@ class JobMarks:
         spec, note = "", {}
         for (topic, partition), (offset, said) in ours.items():
             assert said is not None, "filtered above"
+            self._known.add(said.get("run", self._run))
             starts.append((topic, partition, offset))
             ends.append((topic, partition, int(said["end"])))
             chunks.append((topic, partition, int(said["chunk"])))
@@ -125,14 +127,13 @@ class JobMarks:
             }
             marks[topic, partition] = (start, json.dumps({_MARK: said}, separators=(",", ":")))
         with self._topics() as topics:
-            if self._has_written:
-                self._check_is_ours(topics)
+            self._check_is_ours(topics)
             topics.commit_marks(self.group, marks)
-        self._has_written = True
+        self._known = {self._run}
 
     def _check_is_ours(self, topics: KafkaTopics) -> None:
         said = [_parsed(text) for _, text in topics.marks(self.group).values()]
-        if any(one is not None and one.get("run", self._run) != self._run for one in said):
+        if any(one is not None and one.get("run", self._run) not in self._known for one in said):
             raise DeliveryInDoubt(
                 f"Another run of the job {self.group} has taken it over, and goes on; this one has"
                 " stopped. Records of the chunk that both wrote may be there twice: compare the"
@@ -239,13 +240,13 @@ class CopyReport:
         }
 
 
-def stored_or_new(copy: Copy) -> tuple[JobState, bool]:
+def stored_or_new(copy: Copy, marks: JobMarks | None = None) -> tuple[JobState, bool]:
     """The job's state, and whether it was stored: then the run continues it.
 
-    Raises OptionInvalid if the job is unfinished and was started with other options.
+    `marks` are those of a run that writes. Raises OptionInvalid if the job is unfinished and was
+    started with other options.
     """
-    marks = JobMarks(copy.connection, copy.group)
-    state = marks.read()
+    state = (marks or JobMarks(copy.connection, copy.group)).read()
     if state is not None and not (state.is_done and copy.is_repeatable):
         if state.spec != copy.spec:
             what = "has run" if state.is_done else "was started, and not finished,"
@@ -281,7 +282,7 @@ def _run_copy(
     on_chunk: Callable[[Chunk], None],
     should_stop: Callable[[], bool],
 ) -> CopyReport:
-    state, resumed = stored_or_new(copy)
+    state, resumed = stored_or_new(copy, marks)
     if resumed and not state.is_done:
         marks.write(state)  # now: later it would undo what another run has done since
     begun_ns = monotonic_ns()
