@@ -102,7 +102,7 @@ class Telemetry:
             is_settings = any(number == SETTINGS for number, *_ in islice(fields(body), FIELDS_MAX))
             held = self._in_progress.begin(stream.call.session, len(body)) if is_settings else None
         except ProtobufInvalid:
-            _finish_invalid(stream.call)
+            stream.refuse()
             return
         except Refused as error:
             answer = wire.TelemetryCommand()
@@ -126,7 +126,7 @@ class Telemetry:
                     settings = wire.TelemetryCommand.FromString(body).settings
                     await self._answer(stream, settings)
                 except DecodeError:
-                    _finish_invalid(stream.call)
+                    stream.refuse()
                 finally:
                     held.release()
                 await stream.call.drained()
@@ -214,10 +214,6 @@ def _exponential(policy: Any, attempts: int, bounds_ms: tuple[int, int]) -> None
     backoff.multiplier = 2
 
 
-def _finish_invalid(call: Call) -> None:
-    call.finish(Status.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
-
-
 class _Stream:
     """See headrace.grpc.service.Requests."""
 
@@ -262,6 +258,10 @@ class _Stream:
         """See Requests."""
         self._end()
         self.call.finish(status, message)
+
+    def refuse(self) -> None:
+        """End it for a message that cannot be read."""
+        self.ended(Status.INVALID_ARGUMENT, "the message is not a TelemetryCommand")
 
     def _end(self) -> None:
         self._drop_waiting()

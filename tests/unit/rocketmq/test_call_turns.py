@@ -117,3 +117,18 @@ async def test_settings_wait_encoded_and_count_until_they_are_answered(rocket):
     assert len(answer.settings.publishing.topics) == 2_000
     await asyncio.sleep(0)
     assert in_progress.bytes == 0
+
+
+@on_rocketmq
+async def test_settings_of_a_stream_that_the_broker_ends_no_longer_count(rocket):
+    turns, in_progress = rocket.node.services.turns, rocket.messaging.in_progress
+    call = rocket.stream_call(wire.TELEMETRY, None, {})
+    stream = rocket.messaging.methods[call.path].handler(call)
+    turns.spent(TURN_NS + 1)
+    command = wire.TelemetryCommand()
+    command.settings.publishing.topics.add()
+    stream.message(command.SerializeToString())
+    assert in_progress.bytes
+    stream.message(b"\xff")
+    assert call.is_finished
+    assert in_progress.bytes == 0

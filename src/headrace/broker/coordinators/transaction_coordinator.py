@@ -179,9 +179,11 @@ class TransactionCoordinator:
         for _, some in groupby(ids, self.shards.partition_for):
             removed = list(some)
             reply = await self.shards.submit(removed[0], RemoveIdleCommand(removed, until_ms))
-            if reply.error is None:
+            left = self.shards.machine_of(removed[0])
+            if reply.error is None and isinstance(left, TransactionMachine):
                 for id_ in removed:
-                    kept.forget(id_)
+                    if id_ not in left.transactions:  # not used meanwhile
+                        kept.forget(id_)
         return True
 
     def _perform(self, log: ShardLog, effect: WriteMarkers, report: Callable[[Any], None]) -> None:
