@@ -5,13 +5,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
+from tests.pipeline.process_trees import kill_tree
 from tests.waiting import wait_until
 
 from headrace.pipeline.catalog import ADDED_COLUMNS, TableName, lease, open_catalog, read_progress
@@ -98,11 +97,7 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
             for _ in range(lines):
                 assert process.stdout.readline()
             time.sleep(delay_s)
-            tree = [*psutil.Process(process.pid).children(recursive=True), process]
-            for each in tree:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            psutil.wait_procs(tree[:-1], timeout=60)
+            kill_tree(process)
     archived = spark.table(f"headrace.{config.table}").count()
     assert 9_000 <= archived < 30_000
     report = run_archive(

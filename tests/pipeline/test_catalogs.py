@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 from tests.pipeline.iceberg_rest import iceberg_rest, nessie
 from tests.pipeline.login_proxy import CREDENTIAL, SCOPE, TOKEN_PATH, Login, login_proxy
+from tests.pipeline.process_trees import kill_tree
 from tests.s3_server import BUCKET, SECRET_KEY, S3Server
 from tests.waiting import wait_until
 
@@ -97,12 +97,7 @@ def service(broker: str, catalog: Catalog, log: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(psutil.NoSuchProcess):
-                tree = [*psutil.Process(process.pid).children(recursive=True), process]
-                for each in tree:
-                    with suppress(psutil.NoSuchProcess):
-                        each.kill()
-                psutil.wait_procs(tree[:-1], timeout=60)
+            kill_tree(process)
 
 
 def produce(broker: str, topic: str, records: list[tuple[int, bytes, bytes | None]]) -> None:

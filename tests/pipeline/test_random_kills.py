@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.integration.broker import Broker
 from tests.integration.test_workers import kill_worker
+from tests.pipeline.process_trees import kill_tree
 from tests.waiting import wait_until
 
 from headrace.pipeline.demo.clients import create_topic
@@ -125,12 +126,7 @@ class Trial:
     def end(self):
         """Kill the driver and its processes."""
         if self.child is not None and self.child.poll() is None:
-            process = psutil.Process(self.child.pid)
-            tree = [*process.children(recursive=True), process]
-            for each in tree:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            psutil.wait_procs(tree[:-1], timeout=60)
+            kill_tree(self.child)
         if self.child is not None:
             self.child.wait(60)
             self.child.stdout.close()

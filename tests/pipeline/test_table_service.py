@@ -5,13 +5,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from random import Random
 from threading import Event
 
-import psutil
 import pytest
 from confluent_kafka import Producer
+from tests.pipeline.process_trees import kill_tree
 from tests.waiting import wait_until
 
 from headrace.pipeline.catalog import TableName, load_table_or_none, open_catalog
@@ -45,12 +45,7 @@ def service(broker, warehouse, log):
         try:
             yield process
         finally:
-            with suppress(psutil.NoSuchProcess):
-                tree = [*psutil.Process(process.pid).children(recursive=True), process]
-                for each in tree:
-                    with suppress(psutil.NoSuchProcess):
-                        each.kill()
-                psutil.wait_procs(tree[:-1], timeout=60)
+            kill_tree(process)
 
 
 def status(broker, warehouse, *topics):

@@ -95,12 +95,17 @@ async def test_a_call_that_ended_while_it_waited_is_not_handled(rocket):
     assert rocket.messaging.in_progress.bytes == 0
 
 
-@on_rocketmq
-async def test_settings_wait_encoded_and_count_until_they_are_answered(rocket):
-    turns, in_progress = rocket.node.services.turns, rocket.messaging.in_progress
+def waiting_stream(rocket):
+    """The memory of calls, and a stream of settings that wait for the next turn of the loop."""
     call = rocket.stream_call(wire.TELEMETRY, None, {})
     stream = rocket.messaging.methods[call.path].handler(call)
-    turns.spent(TURN_NS + 1)
+    rocket.node.services.turns.spent(TURN_NS + 1)
+    return rocket.messaging.in_progress, call, stream
+
+
+@on_rocketmq
+async def test_settings_wait_encoded_and_count_until_they_are_answered(rocket):
+    in_progress, call, stream = waiting_stream(rocket)
     sizes = []
     for number in (1_000, 2_000):
         command = wire.TelemetryCommand()
@@ -121,10 +126,7 @@ async def test_settings_wait_encoded_and_count_until_they_are_answered(rocket):
 
 @on_rocketmq
 async def test_settings_of_a_stream_that_the_broker_ends_no_longer_count(rocket):
-    turns, in_progress = rocket.node.services.turns, rocket.messaging.in_progress
-    call = rocket.stream_call(wire.TELEMETRY, None, {})
-    stream = rocket.messaging.methods[call.path].handler(call)
-    turns.spent(TURN_NS + 1)
+    in_progress, call, stream = waiting_stream(rocket)
     command = wire.TelemetryCommand()
     command.settings.publishing.topics.add()
     stream.message(command.SerializeToString())

@@ -281,10 +281,11 @@ class GroupCoordinator:
     # --- commands ----------------------------------------------------------------------------
 
     async def submit(self, command: CommandOfGroup[Reply], user: str = NOBODY) -> Reply:
-        """The reply to a command on one group, once what it decides is durable. A new group counts
-        for `user`. A heartbeat of a
-        streams group also starts the creation of missing internal topics; fetched offsets of
-        deleted topics are omitted and dropped."""
+        """The reply to a command on one group, once what it decides is durable.
+
+        A new group counts for `user`. A heartbeat of a streams group also starts the creation of
+        missing internal topics; fetched offsets of deleted topics are omitted and dropped.
+        """
         try:
             await self._prepare(command, user)
             self._check_id(command.group_id, command)
