@@ -98,9 +98,12 @@ class UserOperations:
     async def _delete(self, call: Call) -> Json:
         name = call.path["user"]
         user = self._user(call, call.path, "deleteUser", "a key removes no users")
+        remaining = None
         if not call.query.get("force"):
-            self._super_users.check_remains(call.session, user, "repeat it with force=true")
-        await self._users.delete(user, prefix=call.view.prefix, is_dry_run=call.is_dry_run)
+            step = "repeat it with force=true"
+            remaining = self._super_users.remaining(call.session, user, step)
+        prefix, is_dry_run = call.view.prefix, call.is_dry_run
+        await self._users.delete(user, prefix=prefix, remaining=remaining, is_dry_run=is_dry_run)
         return {"user": name, "dry_run": call.is_dry_run}
 
     def _user(self, call: Call, given: Json, request: str, refusal: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import MetadataUnavailable, VersionConflict
-from headrace.metadata.store import ABSENT, MetadataEntry
+from headrace.metadata.store import ABSENT, MetadataEntry, MultiOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from headrace.metadata.store import MetadataStore
 
@@ -24,9 +24,14 @@ async def change_fact(
     key: str,
     what: str,
     change: Callable[[MetadataEntry | None], bytes | None],
+    witness: Callable[[bytes], Awaitable[MetadataEntry | None]] | None = None,
 ) -> MetadataEntry | None:
     """Store what `change` makes of the stored entry; None: nothing is to be stored. It is called
     again if another broker was faster.
+
+    `witness(value)`: the entry of another key without which this value is not to be stored. It is
+    stored again as it is in one step with the change, so that of two changes that are each other's
+    witness one is decided again, on what the other has left. It raises if there is none.
 
     Returns the stored entry, for the caller to apply. Raises what `change` raises, and
     MetadataUnavailable, which names `what`.
@@ -36,8 +41,14 @@ async def change_fact(
         value = change(entry)
         if value is None:
             return None
+        seen = None if witness is None else await witness(value)
+        expected = ABSENT if entry is None else entry.version
         try:
-            version = await metadata.put(key, value, ABSENT if entry is None else entry.version)
+            if seen is None:
+                version = await metadata.put(key, value, expected)
+            else:
+                steps = MultiOperation(key, value, expected), MultiOperation(*seen)
+                version, _ = await metadata.multi(steps)
         except VersionConflict:  # another broker was faster
             continue
         return MetadataEntry(key, value, version)

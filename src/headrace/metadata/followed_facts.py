@@ -21,7 +21,7 @@ from headrace.metadata.changes import change_fact
 from headrace.metadata.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from headrace.metadata.store import MetadataEntry, MetadataStore
 
@@ -70,7 +70,10 @@ class FollowedFacts:
             self._empty.pop(key, None)
 
     async def change(
-        self, key: str, change: Callable[[MetadataEntry | None], bytes | None]
+        self,
+        key: str,
+        change: Callable[[MetadataEntry | None], bytes | None],
+        witness: Callable[[bytes], Awaitable[MetadataEntry | None]] | None = None,
     ) -> None:
         """Store what `change` makes of the stored entry, and apply it. See `change_fact`.
 
@@ -84,7 +87,7 @@ class FollowedFacts:
             return value
 
         async with self.turns.of(key):
-            stored = await change_fact(self._metadata, key, self._what, changed)
+            stored = await change_fact(self._metadata, key, self._what, changed, witness)
             if stored is not None:
                 self.apply(key, stored)
 

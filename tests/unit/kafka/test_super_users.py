@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +64,17 @@ def client_of(rig: BrokerHarness, user: str, mechanism: str = SHA_256) -> NamedC
     return NamedClient(rig, Principal(user, mechanism=mechanism))
 
 
-async def alter(client: NamedClient, *, sets: str = "", removes: tuple[str, ...] = ()) -> Any:
+async def alter(
+    client: NamedClient,
+    *,
+    sets: str = "",
+    removes: tuple[str, ...] = (),
+    mechanisms: tuple[int, ...] = tuple(range(1, 1 + len(HASHES))),
+) -> Any:
     """The results, by user."""
     salted = salted_password(SHA_256, "new", b"salt", 4_096)
     change = {"mechanism": 1, "iterations": 4_096, "salt": b"salt", "salted_password": salted}
-    deletions = [{"name": one, "mechanism": 1 + i} for one in removes for i in range(len(HASHES))]
+    deletions = [{"name": one, "mechanism": number} for one in removes for number in mechanisms]
     answer = await client.ask(
         apis.ALTER_USER_SCRAM_CREDENTIALS,
         0,
@@ -141,3 +148,51 @@ async def test_only_a_super_user_makes_and_sees_the_tokens_of_one():
         ):
             answer = await bob.ask(api, 2, {"hmac": token.hmac, period: -1})
             assert int(answer.error_code) == DELEGATION_TOKEN_OWNER_MISMATCH
+
+
+async def test_a_renewer_of_a_super_users_token_gets_no_password_of_it():
+    async with secured() as rig:
+        bob, alice = client_of(rig, "bob"), client_of(rig, "alice")
+        renewers = [{"principal_type": "User", "principal_name": "bob"}]
+        hmacs = {}
+        for owner in ("alice", "carol"):
+            body = {
+                "renewers": renewers,
+                "max_lifetime_ms": -1,
+                "owner_principal_type": "User",
+                "owner_principal_name": owner,
+            }
+            hmacs[owner] = (await alice.ask(apis.CREATE_DELEGATION_TOKEN, 3, body)).hmac
+        seen = (await bob.ask(apis.DESCRIBE_DELEGATION_TOKEN, 3, {"owners": None})).tokens
+        assert {one.principal_name: one.hmac for one in seen} == {**hmacs, "alice": b""}
+        body = {"hmac": hmacs["alice"], "renew_period_ms": -1}
+        renewed = await bob.ask(apis.RENEW_DELEGATION_TOKEN, 2, body)
+        assert int(renewed.error_code) == 0, "given the token, it renews it"
+
+
+@pytest.mark.parametrize("removed", ["each other", "by each, itself", "each by half"])
+async def test_super_users_who_are_removed_at_once_leave_one(removed):
+    async with secured() as rig:
+        await rig.node.services.users.create("root", NewPassword("of root"))
+        alice, root = client_of(rig, "alice"), client_of(rig, "root")
+        if removed == "each other":
+            steps = alter(alice, removes=("root",)), alter(root, removes=("alice",))
+        elif removed == "by each, itself":
+            steps = alter(alice, removes=("alice",)), alter(root, removes=("root",))
+        else:
+            await alter(alice, removes=("root",))
+            steps = (
+                alter(alice, removes=("alice",), mechanisms=(1,)),
+                alter(client_of(rig, "alice"), removes=("alice",), mechanisms=(2,)),
+            )
+        results = [one for found in await asyncio.gather(*steps) for one in found.values()]
+        assert sorted(code for code, _ in results) == [0, POLICY_VIOLATION]
+        assert len(rig.node.services.users.super_users.with_password()) == 1
+
+
+async def test_a_super_user_that_was_just_removed_does_not_remove_the_last_one():
+    async with secured() as rig:
+        await rig.node.services.users.create("root", NewPassword("of root"))
+        assert (await alter(client_of(rig, "alice"), removes=("root",)))["root"][0] == 0
+        code, _ = (await alter(client_of(rig, "root"), removes=("alice",)))["alice"]
+        assert code == POLICY_VIOLATION

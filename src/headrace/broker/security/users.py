@@ -22,6 +22,7 @@ from headrace.errors import (
     CredentialInvalid,
     CredentialUnknown,
     HeadraceError,
+    PolicyViolation,
 )
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX, FollowedFacts
@@ -55,6 +56,13 @@ class CredentialChange(NamedTuple):
     user: str
     mechanism: str
     credential: ScramCredential | None
+
+
+class Remaining(NamedTuple):
+    """Without a password of one of these users, another user is not removed."""
+
+    users: Sequence[str]
+    refusal: PolicyViolation
 
 
 def check_name(user: str) -> None:
@@ -101,6 +109,7 @@ class Users:
     """See the module."""
 
     def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
         self.facts = FollowedFacts(metadata, USERS, "a user", self.apply)
         self._users: dict[str, Credentials] = {}
         self._listeners: list[Callable[[str], None]] = []
@@ -179,7 +188,9 @@ class Users:
         found = self._users.get(user, {})
         return {mechanism: found[mechanism].iterations for mechanism in sorted(found)}
 
-    async def change(self, changes: Sequence[CredentialChange]) -> dict[str, HeadraceError | None]:
+    async def change(
+        self, changes: Sequence[CredentialChange], remaining: Remaining | None = None
+    ) -> dict[str, HeadraceError | None]:
         """Change users, each in all its credentials or not at all; returns the result by user."""
         by_user: dict[str, list[CredentialChange]] = {}
         for change in changes:
@@ -187,14 +198,16 @@ class Users:
         results: dict[str, HeadraceError | None] = {}
         for user, of_user in by_user.items():
             try:
-                await self._change(user, of_user)
+                await self._change(user, of_user, remaining)
                 results[user] = None
             except HeadraceError as error:
                 results[user] = error
         return results
 
-    async def _change(self, user: str, changes: Sequence[CredentialChange]) -> None:
-        """Raises CredentialInvalid, CredentialUnknown, MetadataUnavailable."""
+    async def _change(
+        self, user: str, changes: Sequence[CredentialChange], remaining: Remaining | None
+    ) -> None:
+        """Raises CredentialInvalid, CredentialUnknown, PolicyViolation, MetadataUnavailable."""
         for change in changes:
             check_change(change)
 
@@ -208,15 +221,20 @@ class Users:
                     raise CredentialUnknown(f"user {user!r} has no credential for {mechanism}")
             return UserFact(list(stored.values()), before.unknown).encode()
 
-        await self._store(user, changed)
+        await self._store(user, changed, remaining)
 
     async def replace(
-        self, user: str, credentials: Mapping[str, ScramCredential], *, is_new: bool
+        self,
+        user: str,
+        credentials: Mapping[str, ScramCredential],
+        *,
+        is_new: bool,
+        remaining: Remaining | None = None,
     ) -> None:
         """Have a user log in by these credentials and no others; none remove the user.
 
         `is_new`: whether the user must not exist yet, or must. Raises CredentialDuplicate,
-        CredentialUnknown, CredentialInvalid, MetadataUnavailable.
+        CredentialUnknown, CredentialInvalid, PolicyViolation, MetadataUnavailable.
         """
         for mechanism, credential in credentials.items():
             check_change(CredentialChange(user, mechanism, credential))
@@ -230,12 +248,27 @@ class Users:
             facts = [_fact(mechanism, one) for mechanism, one in credentials.items()]
             return UserFact(facts, before.unknown).encode()
 
-        await self._store(user, changed)
+        await self._store(user, changed, remaining)
 
-    async def _store(self, user: str, changed: Callable[[MetadataEntry | None], bytes]) -> None:
+    async def _store(
+        self,
+        user: str,
+        changed: Callable[[MetadataEntry | None], bytes],
+        remaining: Remaining | None,
+    ) -> None:
         if user not in self._users:
             self._check_count(user)
-        await self.facts.change(user_key(user), changed)
+
+        async def remains(value: bytes) -> MetadataEntry | None:
+            if remaining is None or UserFact.decode(value).credentials:
+                return None
+            for other in remaining.users:
+                entry = await self._metadata.get(user_key(other))
+                if entry is not None and decode_fact(UserFact, entry).credentials:
+                    return entry
+            raise remaining.refusal
+
+        await self.facts.change(user_key(user), changed, remains)
 
     def _check_count(self, user: str) -> None:
         """Raise CredentialInvalid if there can be no further user, or not of this name."""

@@ -4,7 +4,8 @@ Invariants: knows no protocol. Kafka lets any principal that may ALTER the clust
 user's password; here only a super user (or a broker) makes, changes and removes credentials of one,
 whether or not it has any yet, because a name in `super.users` may be one of a certificate or token.
 A broker knows who has a password, not who holds a certificate or a token: so the last password of a
-super user is kept only from the user that has shown nothing but that password.
+super user is kept from clients that have shown nothing but a password, be it another one, which may
+just have been removed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import USER
+from headrace.broker.security.users import Remaining
 from headrace.errors import PolicyViolation, Unauthorized
 
 if TYPE_CHECKING:
@@ -54,20 +56,23 @@ class SuperUsers:
 
     def with_password(self) -> Sequence[str]:
         """The super users that have a password, sorted."""
-        found = () if self._access is None else self._access.super_users
-        named = (one.removeprefix(f"{USER}:") for one in found if one.startswith(f"{USER}:"))
-        return sorted(one for one in named if self._users.has_user(one))
+        return [one for one in self._names() if self._users.has_user(one)]
 
-    def check_remains(self, session: ClientSession, user: str, step: str) -> None:
-        """Before a user is removed: raise PolicyViolation if this is the last password of a super
-        user, and all that its own client has shown. `step`: how it is removed all the same."""
-        principal = session.principal
-        if self.with_password() != [user] or principal is None:
-            return
-        if principal.name == user and principal.mechanism in _OF_USERS_PASSWORD:
-            raise PolicyViolation(
-                f"no other super user has a password, and this broker does not know who else could"
-                f" log in as one, so that nobody might be left who can administer the cluster;"
-                f" nothing was changed: give another user of super.users a password first, or"
-                f" {step}"
-            )
+    def _names(self) -> Sequence[str]:
+        found = () if self._access is None else self._access.super_users
+        return sorted(one.removeprefix(f"{USER}:") for one in found if one.startswith(f"{USER}:"))
+
+    def remaining(self, session: ClientSession, user: str, step: str) -> Remaining | None:
+        """Who has to have a password when this client removes the user; None: nobody, as it has
+        shown something else than a password, or the user is not a super user. `step`: how it is
+        removed all the same."""
+        principal, names = session.principal, self._names()
+        if principal is None or principal.mechanism not in _OF_USERS_PASSWORD or user not in names:
+            return None
+        refusal = PolicyViolation(
+            f"no other super user has a password, and this broker does not know who else could"
+            f" log in as one, so that nobody might be left who can administer the cluster;"
+            f" nothing was changed: give another user of super.users a password first, or"
+            f" {step}"
+        )
+        return Remaining([one for one in names if one != user], refusal)

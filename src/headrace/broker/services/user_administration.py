@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.logins import Logins
     from headrace.broker.security.sessions import ClientSession
-    from headrace.broker.security.users import CredentialChange
+    from headrace.broker.security.users import CredentialChange, Remaining
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.audit import Audit
     from headrace.runtime.randomness import Randomness
@@ -99,17 +99,13 @@ class UserAdministration:
             by_user.setdefault(one.user, []).append(one)
         results: dict[str, HeadraceError | None] = {}
         for user, of_user in by_user.items():
-            kept = {*self._users.described(user)}
-            for _user, mechanism, credential in of_user:
-                (kept.discard if credential is None else kept.add)(mechanism)
+            remaining = self.super_users.remaining(session, user, _AS_OPERATOR.format(user))
             try:
                 self.super_users.require(session, f"{USER}:{user}", Operation.ALTER, request)
-                if not kept:
-                    self.super_users.check_remains(session, user, _AS_OPERATOR.format(user))
             except HeadraceError as error:
                 results[user] = error
             else:
-                results |= await self._users.change(of_user)
+                results |= await self._users.change(of_user, remaining)
         return results
 
     async def create(self, user: str, new: NewPassword, *, is_dry_run: bool = False) -> str | None:
@@ -132,11 +128,20 @@ class UserAdministration:
         self.described(user, prefix)
         return await self._set(user, new, is_new=False, is_dry_run=is_dry_run)
 
-    async def delete(self, user: str, *, prefix: str = "", is_dry_run: bool = False) -> None:
-        """Remove a user. Raises CredentialUnknown, MetadataUnavailable."""
+    async def delete(
+        self,
+        user: str,
+        *,
+        prefix: str = "",
+        remaining: Remaining | None = None,
+        is_dry_run: bool = False,
+    ) -> None:
+        """Remove a user. Raises CredentialUnknown, PolicyViolation, MetadataUnavailable."""
         self.described(user, prefix)
         if not is_dry_run:
-            await self._users.replace(user, {}, is_new=False)
+            await self._users.replace(user, {}, is_new=False, remaining=remaining)
+        elif remaining is not None and not any(map(self._users.has_user, remaining.users)):
+            raise remaining.refusal
 
     async def _set(
         self, user: str, new: NewPassword, *, is_new: bool, is_dry_run: bool

@@ -165,7 +165,7 @@ async def describe_delegation_token(
         if request.owners is not None:
             owners = {(one.principal_name, one.principal_type) for one in request.owners}
         found = [
-            _described(token, tokens.hmac_of(token.id))
+            _described(token, _password(node, context, token))
             for token in tokens.all()
             if (owners is None or token.owner[:2] in owners)
             and _may_see(node, context, client, token)
@@ -183,6 +183,13 @@ def _may_see(node: Node, context: Context, client: Principal, token: DelegationT
     if node.services.authorizer.allows(session, describe, kind, token.id):
         return node.services.users.super_users.may_change(session, str(token.owner))
     return _may(node, context, Operation.DESCRIBE_TOKENS, token.owner)
+
+
+def _password(node: Node, context: Context, token: DelegationToken) -> bytes:
+    """A token's HMAC. A renewer of a super user's token gets none here: with it, it could log in as
+    the super user, and to renew the token it needs to have been given it."""
+    may_change = node.services.users.super_users.may_change(context.session, str(token.owner))
+    return node.services.issuers.tokens.hmac_of(token.id) if may_change else b""
 
 
 def _described(token: DelegationToken, secret: bytes) -> dict[str, Any]:
