@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.integration.broker import Broker
+from tests.integration.java import session
 from tests.s3_server import Proxy
 from tests.waiting import wait_until
 
@@ -544,6 +545,62 @@ def test_operators_name_groups_of_tenants_and_tenants_see_no_prefix(tmp_path):
     assert named() == {"/acme/billing"}
     run("group", "delete", "/acme/billing")
     assert named() == set()
+
+
+@pytest.mark.usefixtures("served")
+def test_people_of_a_tenant_make_its_rules_with_their_usual_tools(tmp_path):
+    """By the command line, by librdkafka and by Kafka's own tool, without a prefix anywhere; once
+    the tenant is closed, these rules are what gives rights."""
+    run("tenant", "create", "delta", "--principal", "User:dan", "--principal", "User:eve")
+    for user in ("dan", "eve"):
+        add_user(user)
+    admin = AdminClient(settings_of("dan"))
+    admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
+    run("tenant", "set", "delta", "--access", "rules")
+    to_dan = ("--principal", "User:dan", "--operation", "ALTER", "--tenant", "delta")
+    (added,) = run("acl", "add", *to_dan)["added"]
+    assert (added["resource"], added["name"]) == ("CLUSTER", "delta/kafka-cluster")
+    assert send("eve", "t") == "TOPIC_AUTHORIZATION_FAILED"
+    eves = ("--principal", "User:eve", "--operation", "WRITE", "--topic", "t")
+    (rule,) = run_as("dan", "acl", "add", *eves)["added"]
+    assert (rule["name"], rule["pattern"]) == ("t", "LITERAL")
+    wait_until(lambda: send("eve", "t") is None, TIMEOUT_S)
+    assert [one["name"] for one in run("acl", "list", "--topic", "delta/t")["acls"]] == [
+        "delta/t"
+    ] * 2
+    found = admin.describe_acls(
+        AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None,
+            AclOperation.ANY, AclPermissionType.ANY,
+        )
+    ).result(TIMEOUT_S)  # fmt: skip
+    assert {(one.name, one.principal) for one in found} == {
+        ("kafka-cluster", "User:dan"), ("t", "User:eve"),
+    }  # fmt: skip
+    config = tmp_path / "dan.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    login = f'{module} required username="dan" password="{PASSWORD}";'
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        f"sasl.jaas.config={login}\n"
+    )
+
+    def tool(*arguments: str) -> str:
+        at = ("--bootstrap-server", ADDRESSES[1], "--command-config", str(config))
+        return session().run("org.apache.kafka.tools.AclCommand", *at, *arguments)
+
+    everything = ("--allow-principal", "User:eve", "--operation", "Read", "--topic", "*")
+    assert "name=*" in tool("--add", *everything)
+    listed = tool("--list")
+    assert "name=kafka-cluster" in listed
+    assert "delta" not in listed
+    patterns = {(one["name"], one["pattern"]) for one in run("acl", "list")["acls"]}
+    assert ("delta/", "PREFIXED") in patterns
+    assert "name=*" not in tool("--remove", "--force", *everything)
+    run_as("dan", "acl", "remove", "--principal", "User:eve")
+    assert {one["name"] for one in run_as("dan", "acl", "list")["acls"]} == {"kafka-cluster"}
+    wait_until(lambda: send("eve", "t") == "TOPIC_AUTHORIZATION_FAILED", TIMEOUT_S)
+    run("acl", "remove", *to_dan)
 
 
 @pytest.mark.usefixtures("served")

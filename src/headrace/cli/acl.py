@@ -14,8 +14,9 @@ from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table, tell
-from headrace.cli.parameters import PRINCIPAL_NAME, TOPIC_NAME
+from headrace.cli.parameters import OF_TENANT, PRINCIPAL_NAME, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
+from headrace.records.tenant_names import prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,13 @@ def resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--prefix", is_flag=True, help="All names that begin with the given ones."),
         click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option(
+            "--tenant",
+            multiple=True,
+            metavar="TENANT",
+            type=OF_TENANT,
+            help="To administer a tenant: ALTER is to change its users and rules.",
+        ),
         click.option(
             "--transactional-id", multiple=True, type=NAME, metavar="ID", help="'*' for all."
         ),
@@ -90,6 +98,7 @@ def acl() -> None:
       headrace acl add --principal User:alice --operation READ --topic orders --group billing
       headrace acl add --principal User:loader --role producer --topic raw. --prefix
       headrace acl add --principal User:bob --operation WRITE --topic orders --deny
+      headrace acl add --principal User:acme/boss --operation ALTER --tenant acme
       headrace acl list --topic orders
       headrace acl remove --principal User:alice
       headrace acl explain --principal User:bob --operation WRITE --topic orders
@@ -102,6 +111,7 @@ def _resources(options: dict[str, Any]) -> list[Resource]:
     found = [(kind, name) for option, kind in KINDS.items() for name in options[option]]
     if options["cluster"]:
         found.append(("CLUSTER", CLUSTER))
+    found += [("CLUSTER", prefix_of(tenant) + CLUSTER) for tenant in options["tenant"]]
     return found
 
 
@@ -109,7 +119,7 @@ def _named(resources: list[Resource]) -> list[Resource]:
     if not resources:
         raise CommandFailed(
             "no resource specified; nothing was changed",
-            "Add --topic, --group, --transactional-id or --cluster",
+            "Add --topic, --group, --transactional-id, --cluster or --tenant",
             USAGE,
         )
     return resources

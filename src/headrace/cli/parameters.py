@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from headrace.broker.security.tenant_ownership import TENANT_NAME
 from headrace.cli.completion import complete_topics
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import key_in
@@ -62,6 +63,22 @@ class PrincipalName(click.ParamType[str]):
         return value if session is None else key_in(session, value)
 
 
+class TenantName(click.ParamType[str]):
+    """The name of a tenant."""
+
+    name = "tenant"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See click.ParamType. Raises CommandFailed."""
+        if TENANT_NAME.fullmatch(value) is None:
+            option = "--tenant" if param is None else param.opts[0]
+            raise CommandFailed(
+                f"{value[:100]!r} is not the name of a tenant", f"Check {option}", USAGE
+            )
+        return value
+
+
+OF_TENANT: Final = TenantName()
 PRINCIPAL_NAME: Final = PrincipalName()
 
 

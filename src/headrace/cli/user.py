@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.broker.security.logins import PASSWORD_LENGTH_MAX
-from headrace.broker.security.tenant_ownership import TENANT_NAME
 from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table, tell
-from headrace.cli.parameters import number_option
+from headrace.cli.parameters import OF_TENANT, number_option
 from headrace.cli.user_places import BrokerUsers, StoredUsers, of_client, of_tenant
 from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
@@ -62,6 +61,7 @@ def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--tenant",
             metavar="NAME",
+            type=OF_TENANT,
             help="Users of a tenant's own. Clients of a tenant see these alone anyway.",
         ),
         click.option(
@@ -77,8 +77,6 @@ def _place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _place(session: CliSession, values: dict[str, Any]) -> UserPlace:
     """Remove the options that say where the users are. Raises CommandFailed."""
     tls, tenant = values.pop("tls"), values.pop("tenant")
-    if tenant is not None and TENANT_NAME.fullmatch(tenant) is None:
-        raise CommandFailed(f"{tenant!r} is not the name of a tenant", "Check --tenant", USAGE)
     data_dir, zookeeper = values.pop("data_dir"), values.pop("zookeeper")
     root, credential = values.pop("zookeeper_root"), values.pop("zookeeper_credential_file")
     if data_dir is not None and zookeeper is not None:

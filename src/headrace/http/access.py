@@ -11,8 +11,9 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   any topic that a record names, and so needs WRITE on all of them. What it leaves by `group` or
   `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
   have an id: both have the same name on the command line.
-- Users are changed by a right to the cluster, as by Kafka's clients. People of a tenant need one to
-  each user of the tenant's own that they name, and to list them one to all.
+- Users and rules are changed by a right to the cluster, as by Kafka's clients. People of a tenant
+  need one to administer the tenant, and see and change its own alone; for users, one to each user
+  that they name suffices, and to list them one to all.
 - An export holds messages of its own topic alone.
 - A task belongs to the user who started it.
 """
@@ -87,10 +88,10 @@ ACCESS: Final[Mapping[str, Access]] = {
         )
         for name in ("listKeys", "createKey", "revokeKey")
     },
-    "listAcls": needs(cluster(DESCRIBE)),
-    "explainAcl": needs(cluster(DESCRIBE)),
-    "createAcl": needs(cluster(Operation.ALTER)),
-    "deleteAcl": needs(cluster(Operation.ALTER)),
+    "listAcls": needs(cluster(DESCRIBE)).by("of_tenant"),
+    "explainAcl": needs(cluster(DESCRIBE)).by("of_tenant"),
+    "createAcl": needs(cluster(Operation.ALTER)).by("of_tenant"),
+    "deleteAcl": needs(cluster(Operation.ALTER)).by("of_tenant"),
     "listTenants": needs(cluster(DESCRIBE)),
     "getTenant": needs(cluster(DESCRIBE)),
     "createTenant": needs(cluster(Operation.ALTER)),

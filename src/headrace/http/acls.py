@@ -24,7 +24,8 @@ from headrace.broker.security.acls import (
 )
 from headrace.broker.security.authorizer import CLUSTER_NAME, ResourceType
 from headrace.broker.security.authorizer import Operation as Right
-from headrace.errors import CredentialUnknown, SecurityDisabled
+from headrace.broker.services.tenant_acls import rules_of
+from headrace.errors import CredentialUnknown
 from headrace.http.operations import (
     DRY_RUN,
     PAGE,
@@ -35,10 +36,12 @@ from headrace.http.operations import (
     page,
     text,
 )
+from headrace.records.tenant_names import CLOSE, OPEN, TENANT
 
 if TYPE_CHECKING:
     from headrace.broker.services.access_control import AccessControl
     from headrace.broker.services.services import Services
+    from headrace.broker.services.tenant_acls import TenantAcls
     from headrace.http.schemas import Schema
 
 RESOURCES: Final = {kind.name.lower().replace("_", "-"): kind for kind in ResourceType}
@@ -52,7 +55,8 @@ _RESOURCE: Final[Schema] = {"type": "string", "enum": [*RESOURCES]}
 
 
 def _asked(required: tuple[str, ...], **more: Schema) -> Schema:
-    """A body about an operation on a resource. The cluster has one name, or `*`."""
+    """A body about an operation on a resource. The cluster has one name, or `*`, and in each tenant
+    one more."""
     found = fields(
         ("principal", "operation", "resource", "name", *required),
         principal=_PRINCIPAL,
@@ -64,9 +68,11 @@ def _asked(required: tuple[str, ...], **more: Schema) -> Schema:
     )
     others = {"type": "string", "enum": [one for one in RESOURCES if one != "cluster"]}
     cluster = {"type": "string", "enum": ["cluster"]}
-    names = {"type": "string", "enum": [CLUSTER_NAME, WILDCARD]}
+    named = f"({OPEN}{TENANT}{CLOSE})?{CLUSTER_NAME}"
+    names = {"type": "string", "pattern": rf"^({named}|{TENANT}/{CLUSTER_NAME}|\*)$"}
     return found | {
-        "description": f"The name of the cluster is {CLUSTER_NAME}.",
+        "description": f"The name of the cluster is {CLUSTER_NAME}; that of what a tenant"
+        f" administers in it is acme/{CLUSTER_NAME}.",
         "anyOf": [
             {"type": "object", "properties": {"resource": others}},
             {"type": "object", "properties": {"resource": cluster, "name": names}},
@@ -103,11 +109,9 @@ class AclOperations:
                       self._explain, body=_asked(()), is_read=True),
         ]  # fmt: skip
 
-    def _access(self) -> AccessControl:
+    def _rules(self, call: Call) -> AccessControl | TenantAcls:
         """Raises SecurityDisabled."""
-        if self._services.access is None:
-            raise SecurityDisabled("no authorizer is configured: everybody may do everything")
-        return self._services.access
+        return rules_of(self._services, call.session)
 
     async def _list(self, call: Call) -> Json:
         query = call.query
@@ -117,25 +121,24 @@ class AclOperations:
             pattern_type=PatternType.MATCH if "name" in query else ANY,
             principal=query.get("principal"),
         )
-        found = sorted(map(_shown, self._access().find(wanted)), key=lambda one: str(one["id"]))
+        found = sorted(map(_shown, self._rules(call).find(wanted)), key=lambda one: str(one["id"]))
         return page(found, "id", call, "acls")
 
     async def _create(self, call: Call) -> Json:
-        access, acl = self._access(), _rule(call.body)
-        exists = bool(access.find(_exactly(acl)))
-        if not call.is_dry_run:
-            for error in await access.create([acl]):
-                if error is not None:
-                    raise error
+        rules, acl = self._rules(call), _rule(call.body)
+        call.body["name"] = call.view.prefix + acl.pattern.name  # for the audit log
+        exists = bool(rules.find(_exactly(acl)))
+        for error in await rules.create([acl], is_dry_run=call.is_dry_run):
+            if error is not None:
+                raise error
         return {"acl": _shown(acl), "existed": exists, "dry_run": call.is_dry_run}
 
     async def _delete(self, call: Call) -> Json:
-        access = self._access()
-        for acl in access.find(AclFilter()):
+        rules = self._rules(call)
+        for acl in rules.find(AclFilter()):
             shown = _shown(acl)
             if shown["id"] == call.path["id"]:
-                if not call.is_dry_run:
-                    await access.delete(_exactly(acl))
+                await rules.delete(_exactly(acl), is_dry_run=call.is_dry_run)
                 return {"acl": shown, "dry_run": call.is_dry_run}
         raise CredentialUnknown("the rule does not exist")
 
@@ -148,7 +151,7 @@ class AclOperations:
             RESOURCES[given["resource"]],
             given["name"],
         )
-        found = self._access().explain(question)
+        found = self._rules(call).explain(question)
         return {
             "allowed": found.is_allowed,
             "reason": found.reason,

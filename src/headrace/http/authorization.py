@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.security.access import How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import USER
+from headrace.broker.services.tenant_acls import own_cluster
 from headrace.http.access import EVERYWHERE
 from headrace.records.tenant_names import DEFAULT, name_in, prefix_of, sibling, tenant_of
 
@@ -71,7 +72,7 @@ class Rights:
         """Raise Unauthorized for the first missing right."""
         if self.is_open or self._access.rule == "stream":  # its handler decides for each event
             return
-        if self._access.rule == "users" and self._check_own_users(path, body):
+        if self._access.rule in {"of_tenant", "users"} and self._check_own(path, body):
             return
         for need in self._access.needs:
             if need.how is How.SHOWN:
@@ -84,12 +85,18 @@ class Rights:
         if self._access.rule == "redrive":
             self._check_redrive(body)
 
-    def _check_own_users(self, path: Json, body: Json) -> bool:
-        """Whether the client is of a tenant: then rights to its own users count. Raises
-        Unauthorized."""
+    def _check_own(self, path: Json, body: Json) -> bool:
+        """Whether the client is of a tenant: then rights to administer it count, or to its own
+        users. Raises Unauthorized."""
         tenant = self._services.authorizer.tenant(self._session)
         if tenant == DEFAULT:
             return False
+        asked = self._access.needs[0].operation, ResourceType.CLUSTER, own_cluster(tenant)
+        if self._access.rule == "of_tenant":
+            self.require(*asked)
+            return True
+        if self.may(*asked):
+            return True
         user = f"{USER}:{prefix_of(tenant)}{path.get('user') or body.get('user', '')}"
         self.require(self._access.needs[0].operation, ResourceType.USER, user)
         return True

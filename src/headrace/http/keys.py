@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from headrace.http.logins import HttpLogin
 
 _PATH: Final = "/v1/keys"
+_SCOPED: Final = OF_TENANTS | {ResourceType.CLUSTER}
+"""What a tenant's client means within the tenant."""
 _ID: Final = text(16, 16, pattern="^[0-9a-f]{16}$")
 _RESOURCES: Final = [
     name for name, kind in RESOURCES.items() if kind is not ResourceType.DELEGATION_TOKEN
@@ -174,7 +176,7 @@ def _rule(given: Json, view: TenantView) -> ScopeRule:
     name: str = given["name"]
     if view.prefix and kind is ResourceType.USER:  # a tenant's client means its own users
         name = re.sub(f"^{USER}:", f"{USER}:{view.prefix}", name)
-    elif (kind in OF_TENANTS or view.is_operator) and name != WILDCARD:
+    elif (kind in _SCOPED or view.is_operator) and name != WILDCARD:
         name = view.key(name)
     pattern = Pattern(kind, name, PATTERNS[pattern_type])
     return ScopeRule(pattern, Right[given["operation"]])

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.security.tenants import ACCESS, PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX
+from headrace.broker.security.tenants import ACCESS, PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX, RULES
 from headrace.coordination.quotas.tenant_limits import GROUPS, LIMITS, TOPICS, WHEN_FULL
-from headrace.errors import BrokerUnreachable, SecurityDisabled
+from headrace.errors import BrokerUnreachable, PolicyViolation, SecurityDisabled
 from headrace.http.operations import (
     DRY_RUN,
     INT64_MAX,
@@ -27,6 +27,7 @@ from headrace.http.operations import (
     text,
 )
 from headrace.http.problems import Contradiction
+from headrace.metadata.followed_facts import CLOSED_TENANTS
 from headrace.records.tenant_names import TENANT, prefix_of, tenant_of
 
 if TYPE_CHECKING:
@@ -121,10 +122,19 @@ class TenantOperations:
             )
         return sum(tenant_of(one.group_id) == tenant for one in listed.groups)
 
+    def _check_known(self, access: str | None) -> None:
+        """Raise PolicyViolation while there is a broker that would not know it."""
+        if access == RULES and not self._services.cluster.all_know(CLOSED_TENANTS):
+            raise PolicyViolation(
+                "a broker of an earlier version would give the tenant's principals everything that"
+                " no rule denies; nothing was changed: try again when all brokers have this version"
+            )
+
     async def _create(self, call: Call) -> Json:
         given, tenants = call.body, self._tenants()
         principals = given.get("principals", [])
         name, access, is_dry_run = given["name"], given.get("access"), call.is_dry_run
+        self._check_known(access)
         existed = await tenants.create(name, principals, access, is_dry_run=is_dry_run)
         return {"tenant": given["name"], "existed": existed, "dry_run": call.is_dry_run}
 
@@ -138,6 +148,7 @@ class TenantOperations:
         tenants = self._tenants()
         limits = call.body.get("limits", {})
         modes = call.body.get("when_full"), call.body.get("access")
+        self._check_known(modes[1])
         if moved:  # what cannot be moved is refused before anything is changed
             await tenants.move(name, moved, is_dry_run=True)
         await tenants.change(name, added, removed, limits, *modes, is_dry_run=call.is_dry_run)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import USER
+from headrace.broker.services.tenant_acls import own_cluster
 from headrace.broker.services.tenant_view import view_of
 from headrace.coordination.groups.consumer_protocol import read_assignment, read_subscription
 from headrace.errors import Unauthorized
@@ -410,14 +411,27 @@ async def add_partitions(check: Check, _access: Access) -> Answer:
     return answer
 
 
+async def of_tenant(check: Check, access: Access) -> Answer:
+    """Describe-, Create- and DeleteAcls: of all rules by a right to the cluster, as in Kafka.
+    People of a tenant need one to administer the tenant, and have its own rules alone."""
+    tenant = check.node.services.authorizer.tenant(check.context.session)
+    if tenant == DEFAULT:
+        return await as_written(check, access)
+    check.require(access.needs[0].operation, CLUSTER, own_cluster(tenant))
+    return await check.proceed()
+
+
 async def scram_users(check: Check, access: Access) -> Answer:
     """Describe- and AlterUserScramCredentials: of all users by a right to the cluster, as in Kafka.
-    People of a tenant, who have none, need one to each user of the tenant's own that they name, and
-    to list them one to all: a prefixed rule on `User:«tenant»`."""
+    People of a tenant, who have none, need one to administer the tenant, or one to each user of the
+    tenant's own that they name, and to list them one to all: a prefixed rule on `User:«tenant»`."""
     services, session = check.node.services, check.context.session
-    if services.authorizer.tenant(session) == DEFAULT:
+    tenant = services.authorizer.tenant(session)
+    if tenant == DEFAULT:
         return await as_written(check, access)
     operation, request = access.needs[0].operation, check.request
+    if check.may(operation, CLUSTER, own_cluster(tenant)):
+        return await check.proceed()
     lists = (getattr(request, one, None) or () for one in ("users", "deletions", "upsertions"))
     names = [item.name for items in lists for item in items]
     for name in names or [view_of(services.authorizer, session).prefix]:
@@ -456,6 +470,7 @@ RULES: Final[dict[str, Rule]] = {
         add_partitions,
         describe_transactions,
         scram_users,
+        of_tenant,
     )
 }
 

@@ -83,9 +83,13 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.DESCRIBE_TRANSACTIONS: ("transactional_ids",),
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS: ("users.name",),
     apis.ALTER_USER_SCRAM_CREDENTIALS: ("deletions.name", "upsertions.name"),
+    apis.DESCRIBE_ACLS: ("resource_name_filter",),
+    apis.CREATE_ACLS: ("creations.resource_name",),
+    apis.DELETE_ACLS: ("filters.resource_name_filter",),
 }
 """The fields with names of topics, groups, transactional ids and users in the requests of each API
-that tenants may send. Produce and Fetch are not dispatched as these are."""
+that tenants may send. Produce and Fetch are not dispatched as these are. Keys in requests about
+rules are for the audit log: `broker/services/tenant_acls` makes the patterns."""
 _TOPIC, _GROUP = 2, 32
 """The types of resources whose settings a tenant may see. Do not change: on the wire."""
 _WITH_NAMES: Final = frozenset({DEAD_LETTER_TOPIC})

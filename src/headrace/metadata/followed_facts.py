@@ -31,8 +31,11 @@ EMPTY_KEPT_S: Final = 600.0
 """Longer than a broker can be cut off and keep its session."""
 EMPTY_MAX: Final = 100_000
 """Empty facts of one kind: about 400 bytes of memory each."""
-FACTS_VERSION: Final = 1
-"""Brokers that follow a fact which was deleted and created again. Do not change: stored."""
+DELETED_FACTS, CLOSED_TENANTS = 1, 2
+"""What brokers know by then: to follow a fact that was deleted and created again; tenants whose
+principals have what rules allow. Do not change: stored."""
+FACTS_VERSION: Final = CLOSED_TENANTS
+"""Of this version's brokers."""
 
 
 class FollowedFacts:
@@ -102,7 +105,7 @@ class FollowedFacts:
 
     async def delete_empty(self, may_delete: Callable[[], bool]) -> None:
         """Delete facts that have been empty for EMPTY_KEPT_S, until cancelled. `may_delete`:
-        whether all brokers have FACTS_VERSION, and this one is to do it."""
+        whether all brokers have DELETED_FACTS, and this one is to do it."""
         while True:
             await asyncio.sleep(EMPTY_KEPT_S)
             await self.sweep(may_delete)

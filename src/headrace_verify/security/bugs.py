@@ -448,6 +448,18 @@ def put_a_tenant_before_names_twice(patch: Patch) -> None:
     patch(Tenancy, "__init__", doubling)
 
 
+def take_names_in_rules_as_people_of_tenants_write_them(patch: Patch) -> None:
+    from headrace.broker.services import tenant_acls
+
+    patch(tenant_acls, "stored", lambda acl, _tenant: [acl])
+
+
+def show_all_rules_to_people_of_tenants(patch: Patch) -> None:
+    from headrace.broker.services.tenant_acls import TenantAcls
+
+    patch(TenantAcls, "find", lambda self, wanted: self._access.find(wanted))
+
+
 def forget_the_limits_of_tenants(patch: Patch) -> None:
     from headrace.broker.topics.tenant_room import TenantRoom
 
@@ -542,6 +554,16 @@ BUGS = (
     ),
     Hole(forget_for_which_tenant_a_listener_is, ("listener is its own",), says="of another tenant"),
     Hole(put_a_tenant_before_names_twice, ("listener is its own",), says="sees as its topics"),
+    Hole(
+        take_names_in_rules_as_people_of_tenants_write_them,
+        ("make no rule about others",),
+        says="makes a rule about",
+    ),
+    Hole(
+        show_all_rules_to_people_of_tenants,
+        ("make no rule about others",),
+        says="rules of others are shown",
+    ),
     Hole(let_tenants_store_without_end, ("does not fill the disk",), says="may store more"),
     Hole(
         give_places_to_whoever_comes_first,

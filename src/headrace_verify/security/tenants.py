@@ -153,6 +153,65 @@ def a_tenants_listener_is_its_own(abuse: Abuse) -> None:
         is_untouched(abuse, secured)
 
 
+_FOREIGN: Final = (
+    *(prefix_of(VICTIM) + HELD, f"{VICTIM}/{HELD}", f"//{VICTIM}/{HELD}", prefix_of(VICTIM)),
+    *(
+        "*",
+        "",
+        "«",
+        f"{prefix_of(_ATTACKER)}{prefix_of(VICTIM)}{HELD}",
+        f"User:{prefix_of(VICTIM)}",
+    ),
+    *("kafka-cluster", f"{VICTIM}/kafka-cluster", f"{prefix_of(VICTIM)}kafka-cluster", "User:"),
+)
+"""Names of what others have, as somebody might write them in a rule."""
+
+
+def people_of_a_tenant_make_no_rule_about_others(abuse: Abuse) -> None:
+    admin, client = basic(ADMIN), basic(MALLORY)
+    allow = {"permission": "allow", "principal": f"User:{MALLORY}", "operation": "ALL"}
+    itself = f"{prefix_of(_ATTACKER)}kafka-cluster"
+    with two_tenants(abuse) as secured:
+        of_operators = [
+            allow | {"resource": "cluster", "name": itself},
+            allow | {"permission": "deny", "resource": "topic", "name": prefix_of(VICTIM) + HELD},
+        ]
+        for body in of_operators:
+            status = secured.ask("POST", "/v1/acls", admin, body).status
+            abuse.expect(status == 200, f"an operator cannot make a rule: {status}")
+        kept = _rules(secured, admin)
+        for resource in ("topic", "group", "transactional-id", "user", "cluster"):
+            for name in _FOREIGN:
+                for pattern in ("literal", "prefixed"):
+                    for principal in (f"User:{MALLORY}", "User:*"):
+                        body = allow | {"resource": resource, "name": name, "pattern": pattern}
+                        body["principal"] = principal
+                        answer = secured.ask("POST", "/v1/acls", client, body)
+                        abuse.expect(answer.status in {200, 400, 403}, f"{body}: {answer}")
+        made = _rules(secured, admin)
+        for one, name in made.items():
+            is_own = name.removeprefix("User:").startswith(f"{_ATTACKER}/")
+            abuse.expect(one in kept or is_own, f"a tenant makes a rule about {name!r}")
+        shown = secured.ask("GET", "/v1/acls?limit=1000", client).text
+        abuse.expect(HELD not in shown.replace(f"{VICTIM}/{HELD}", ""), "rules of others are shown")
+        for one in kept:
+            status = secured.ask("DELETE", f"/v1/acls/{one}", client).status
+            abuse.expect(status in {403, 404}, f"a tenant removes a rule of operators: {status}")
+        abuse.expect(kept.keys() <= _rules(secured, admin).keys(), "rules of operators are removed")
+        path = f"/v1/topics/{quote(prefix_of(VICTIM) + HELD, safe='')}/records?partition=0"
+        text = secured.ask("GET", path, client).text
+        abuse.expect("of the victim" not in text, "a rule of a tenant opens another's topic")
+        for one in _rules(secured, admin):
+            secured.ask("DELETE", f"/v1/acls/{one}", admin)
+        is_untouched(abuse, secured)
+
+
+def _rules(secured: Secured, admin: dict[str, str]) -> dict[str, str]:
+    """The names that rules are about, by the ids of the rules."""
+    answer = secured.ask("GET", "/v1/acls?limit=1000", admin).json()
+    return {one["id"]: one["name"] for one in answer["acls"]}
+
+
 def _names(abuse: Abuse, peer: Peer) -> set[str]:
     """The topics that a client sees."""
     abuse.checked += 1

@@ -16,8 +16,10 @@ from headrace.broker.security.acls import (
     Pattern,
     PatternType,
     Permission,
+    Question,
 )
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.services.tenant_acls import OwnFilter, shown, stored
 
 NAMES = ["a", "ab", "abc", "b", "*", "a*", ".", "a.b"]
 PRINCIPALS = ["User:x", "User:y", "User:*", "Other:x"]
@@ -99,7 +101,7 @@ def test_a_decision_is_that_of_a_search_through_all_rules(first, second, who, ho
                 continue
             decided = (allowed & ~denied) >> operation & 1 == 1
             assert decided == _model(rules, who, host, operation, kind, name), operation
-            found = index.matching(who, host, operation, kind, name)
+            found = index.matching(Question(who, host, operation, kind, name))
             assert decided == bool(found and found[0].entry.permission == Permission.ALLOW)
         assert index.touches(kind, name) == any(_applies(acl, kind, name) for acl in rules)
 
@@ -149,3 +151,22 @@ def _selected(wanted: AclFilter, acl: Acl) -> bool:
 @given(st.sets(acls, max_size=12), filters)
 def test_a_filter_selects_what_kafka_selects(rules, wanted):
     assert _index(rules).find(wanted) == sorted(acl for acl in rules if _selected(wanted, acl))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sets(acls, max_size=10), filters, *QUESTION)
+def test_rules_of_a_tenant_are_what_they_would_be_in_a_cluster_of_its_own(
+    rules, wanted, who, host, kind, name
+):
+    """They decide so about its users and principals that it was given, and filters find so."""
+    key = "«acme»"
+    others = {Acl(Pattern(kind, other), acl.entry) for acl in rules for other in (name, "«beta»a")}
+    index = _index(others | {one for acl in rules for one in stored(acl, "acme")})
+    for principal in {who, who.replace("User:", f"User:{key}")}:
+        denied, allowed = index.decide(principal, host, kind, key + name, within=key)
+        for operation in set(Operation) - {Operation.ALL}:
+            decided = (allowed & ~denied) >> operation & 1 == 1
+            assert decided == _model(rules, who, host, operation, kind, name), operation
+    found = {shown(one, "acme") for one in index.find(OwnFilter(wanted, "acme"))}
+    assert found == set(_index(rules).find(wanted))
+    assert index.counts["acme"] == len(index.find(OwnFilter(AclFilter(), "acme")))

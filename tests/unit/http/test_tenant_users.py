@@ -4,13 +4,14 @@ And operators, who write `acme/orders`."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.http.test_logins import HTTP, ask, basic, get, served
 
 from headrace.broker.security import api_keys, browser_sessions, users
-from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, Permission
 from headrace.broker.security.api_keys import NewKey
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.listener import ListenerSecurity
@@ -251,3 +252,88 @@ async def test_problems_name_what_tenants_have_as_operators_write_it():
         _status, answer = await get(address, "/readyz", basic("root", "of root"))
         problem = {"what": "/topics/acme/x", "reason": "acme/x is damaged: restore it"}
         assert body_of(answer)["problems"] == [problem | {"is_passing": False}]
+
+
+async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone():
+    """By one right, which an operator gives them by name; also by a key with no more than that."""
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(listener=ACME, **config) as address:
+        await prepare(address)
+        root, alice = (
+            (f"Authorization: {basic(who, password)}",)
+            for who, password in (("root", "of root"), ("alice", "of acme"))
+        )
+        given = {"permission": "allow", "principal": "User:acme/alice", "operation": "ALTER"}
+        given |= {"resource": "cluster", "name": "acme/kafka-cluster"}
+        own = {"permission": "allow", "principal": "User:bob", "operation": "READ"}
+        own |= {"resource": "topic", "name": "orders"}
+        for body in (given, own):
+            assert (await ask(address, "POST", "/v1/acls", *alice, body=body))[0] == 403
+        status, made = await ask(address, "POST", "/v1/acls", *root, body=given)
+        assert (status, body_of(made)["acl"]["name"]) == (200, "acme/kafka-cluster")
+        changes = address.node.audit.changed_total
+        answers = []
+        for path, body, expected in (
+            ("/v1/acls?dry_run=true", own, 200),
+            ("/v1/acls?dry_run=true", given | {"name": "kafka-cluster"}, 403),
+            ("/v1/acls", own | {"name": "«beta»orders"}, 400),
+            ("/v1/acls", own, 200),
+            ("/v1/acls", own | {"name": "*", "operation": "WRITE"}, 200),
+            ("/v1/users", {"user": "dora", "password": "of dora"}, 201),
+        ):
+            status, answer = await ask(address, "POST", path, *alice, body=body)
+            assert status == expected, answer
+            answers.append(answer)
+        assert address.node.audit.changed_total == changes + 4  # with one that failed
+        assert address.node.access is not None
+        patterns = {str(one.pattern) for one in address.node.access.find(AclFilter())}
+        assert patterns == {
+            *("cluster «acme»kafka-cluster", "topic «acme»orders", "topic «acme» (prefix)")
+        }
+        question = {one: own[one] for one in ("principal", "operation", "resource", "name")}
+        status, found = await ask(address, "POST", "/v1/acl-explanations", *alice, body=question)
+        assert (status, body_of(found)["allowed"]) == (200, True)
+        new = {"name": "k", "scope": [{"operation": "ALTER", "resource": "cluster"}]}
+        new["scope"][0]["name"] = "kafka-cluster"
+        status, key = await ask(address, "POST", "/v1/keys", *alice, body=new)
+        assert (status, body_of(key)["scope"][0]["name"]) == (201, "kafka-cluster")
+        bearer = (f"Authorization: Bearer {body_of(key)['key']}",)
+        status, listed = await ask(address, "GET", "/v1/acls", *bearer)
+        shown = {(one["name"], one["principal"]) for one in body_of(listed)["acls"]}
+        assert shown == {("kafka-cluster", "User:alice"), ("orders", "User:bob"), ("*", "User:bob")}
+        removed = {}
+        for one in body_of(listed)["acls"]:
+            path = f"/v1/acls/{one['id']}"
+            for query in ("?dry_run=true", ""):
+                status, answer = await ask(address, "DELETE", path + query, *bearer)
+                answers.append(answer)
+                removed[one["name"], query] = status
+        dry = {(name, "?dry_run=true"): status for (name, _), status in removed.items()}
+        assert removed == dry | {
+            (name, ""): 403 if name == "kafka-cluster" else 200 for name, _ in removed
+        }
+        answers += [found, key, listed]
+        assert not [one for one in answers if "«acme" in one or "\\u00abacme" in one]
+        assert len(address.node.access.find(AclFilter())) == 1
+
+
+async def test_a_tenant_is_closed_only_if_all_brokers_know_what_that_is(monkeypatch):
+    config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
+    async with served(**config) as address:
+        root = f"Authorization: {basic('root', 'of root')}"
+        await prepare(address)
+        cluster = address.node.services.cluster
+        own = cluster.brokers()[0]
+        older = replace(own, facts_version=1)
+        monkeypatch.setattr(cluster, "brokers", lambda: [own, older])
+        for method, path, body in (
+            ("POST", "/v1/tenants", {"name": "gamma", "access": "rules"}),
+            ("PATCH", "/v1/tenants/acme", {"access": "rules"}),
+        ):
+            status, answer = await ask(address, method, path, root, body=body)
+            assert (status, "all brokers have this version" in answer) == (403, True)
+        status, _ = await ask(address, "PATCH", "/v1/tenants/acme", root, body={"access": "all"})
+        assert status == 200
+        monkeypatch.setattr(cluster, "brokers", lambda: [own, own])
+        body = {"access": "rules"}
+        assert (await ask(address, "PATCH", "/v1/tenants/acme", root, body=body))[0] == 200

@@ -195,7 +195,9 @@ async def test_a_client_uses_its_tenants_names_in_every_version(api):
             assert rig.node.access is not None
             users = Pattern(ResourceType.USER, f"User:{KEY}", PatternType.PREFIXED)
             rule = Entry(str(ALICE), "*", Operation.ALL, Permission.ALLOW)
-            assert await rig.node.access.create([Acl(users, rule)]) == [None]
+            itself = Pattern(ResourceType.CLUSTER, KEY + CLUSTER_NAME)
+            rules = [Acl(pattern, rule) for pattern in (users, itself)]
+            assert await rig.node.access.create(rules) == [None, None]
             topic = rig.node.topics.get(KEY + TOPIC)
             client = Tenant(rig, ALICE)
             answer = await client.ask(api.key, version, made(api, version, topic.id))

@@ -12,19 +12,22 @@ a prefix of this principal has.
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.tenant_ownership import (
+    ADMINISTERED,
     NOBODY,
     OF_ALL_TENANTS,
     OF_TENANTS,
     is_of_another,
+    tenant_of_resource,
 )
 from headrace.errors import RequestInvalid
-from headrace.records.tenant_names import prefix_of
+from headrace.records.tenant_names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -70,6 +73,11 @@ class Pattern(NamedTuple):
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
 
+    @property
+    def tenant(self) -> str:
+        """Whose resources these are alone; DEFAULT: no tenant's."""
+        return tenant_of_resource(self.kind, self.name)
+
     def __str__(self) -> str:
         """`topic orders`, `topic orders*` for a prefix."""
         kind = self.kind.name.lower().replace("_", "-")
@@ -103,8 +111,29 @@ class Acl(NamedTuple):
         return f"{self.entry} on {self.pattern}"
 
 
+class Selection(Protocol):
+    """Selects rules."""
+
+    @property
+    def tenant(self) -> str | None:
+        """Those of patterns of this tenant alone; None: of all patterns."""
+        ...
+
+    def check(self) -> None:
+        """Raise RequestInvalid if a value has no meaning."""
+        ...
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether the rule is selected."""
+        ...
+
+    def matches_pattern(self, pattern: Pattern) -> bool:
+        """Whether rules of this pattern may be selected."""
+        ...
+
+
 class AclFilter(NamedTuple):
-    """Selects rules; None and ANY match everything."""
+    """Selects rules; None and ANY match everything. Implements Selection."""
 
     kind: int = ANY
     name: str | None = None
@@ -113,6 +142,11 @@ class AclFilter(NamedTuple):
     host: str | None = None
     operation: int = ANY
     permission: int = ANY
+
+    @property
+    def tenant(self) -> str | None:
+        """See Selection."""
+        return None
 
     def check(self) -> None:
         """Raise RequestInvalid if a value has no meaning."""
@@ -163,8 +197,18 @@ def check_acl(acl: Acl) -> None:
     kind, colon, name = entry.principal.partition(":")
     if not (kind and colon and name):
         raise RequestInvalid("a principal must have the form Type:name, such as User:alice")
-    if pattern.kind == ResourceType.CLUSTER and pattern.name not in {CLUSTER_NAME, WILDCARD}:
-        raise RequestInvalid(f"the only resource of type CLUSTER is {CLUSTER_NAME}")
+    if pattern.kind == ResourceType.CLUSTER and (
+        pattern.name != WILDCARD and name_in(pattern.name) != CLUSTER_NAME
+    ):
+        raise RequestInvalid(
+            f"the only resources of type CLUSTER are {CLUSTER_NAME}, and that of a tenant's own"
+        )
+    if pattern.tenant and pattern.kind in OF_TENANTS and name_in(pattern.name) == WILDCARD:
+        tenant = pattern.tenant
+        raise RequestInvalid(
+            f"{tenant}/{WILDCARD} would be one name: to mean all names of the tenant, use the"
+            f" prefix {tenant}/"
+        )
 
 
 # --- decisions -------------------------------------------------------------------------------
@@ -284,7 +328,11 @@ class AclIndex:
         """By kind of resource and principal."""
         self._patterns: dict[ResourceType, _Held] = {}
         """Which patterns have any rule: for `allow.everyone.if.no.acl.found`."""
+        self._of_tenants: dict[str, dict[Pattern, None]] = {}
+        """The patterns of each tenant's own, so that its people do not search all of them."""
         self.count = 0
+        self.counts: Counter[str] = Counter()
+        """How many rules there are, by tenant."""
 
     def put(self, pattern: Pattern, entries: Iterable[Entry]) -> None:
         """Replace the rules of a pattern; without entries it has none."""
@@ -302,6 +350,7 @@ class AclIndex:
             if held.is_empty:
                 del of_kind[principal]
         self.count += len(kept) - len(before)
+        self._note_tenant(pattern, len(kept), len(before))
         known = self._patterns.setdefault(pattern.kind, _Held())
         if kept:
             self._entries[pattern] = kept
@@ -309,11 +358,25 @@ class AclIndex:
         elif before:
             known.put(pattern, None)
 
+    def _note_tenant(self, pattern: Pattern, count: int, before: int) -> None:
+        tenant = pattern.tenant
+        self.counts[tenant] += count - before
+        if not tenant:
+            return
+        own = self._of_tenants.setdefault(tenant, {})
+        if count:
+            own[pattern] = None
+        else:
+            own.pop(pattern, None)
+        if not own:
+            del self._of_tenants[tenant]
+            del self.counts[tenant]
+
     def entries(self, pattern: Pattern) -> tuple[Entry, ...]:
         """The rules of a pattern."""
         return self._entries.get(pattern, ())
 
-    def find(self, wanted: AclFilter) -> list[Acl]:
+    def find(self, wanted: Selection) -> list[Acl]:
         """The selected rules, sorted."""
         return sorted(
             acl
@@ -322,9 +385,11 @@ class AclIndex:
             if wanted.matches(acl := Acl(pattern, entry))
         )
 
-    def patterns(self, wanted: AclFilter) -> list[Pattern]:
+    def patterns(self, wanted: Selection) -> list[Pattern]:
         """The patterns whose rules may be selected."""
-        return [pattern for pattern in self._entries if wanted.matches_pattern(pattern)]
+        of = wanted.tenant
+        known: Iterable[Pattern] = self._entries if of is None else self._of_tenants.get(of, ())
+        return [pattern for pattern in known if wanted.matches_pattern(pattern)]
 
     def touches(self, kind: ResourceType, name: str) -> bool:
         """Whether any rule, of any principal, applies to a resource."""
@@ -359,10 +424,9 @@ class AclIndex:
                         allowed |= of_host[1]
         return denied, allowed
 
-    def matching(
-        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
-    ) -> list[Acl]:
+    def matching(self, asked: Question) -> list[Acl]:
         """The rules that decide about an operation, denials first."""
+        principal, host, operation, kind, name, _ = asked
         bit = 1 << operation
         found = [
             Acl(pattern, entry)
@@ -432,6 +496,9 @@ class Question(NamedTuple):
     operation: Operation
     kind: ResourceType
     name: str
+    tenant: str | None = None
+    """Of which tenant the principal is; None: of that which it has where a connection is for
+    none."""
 
 
 REASONS: Final[Mapping[str, str]] = {
@@ -443,6 +510,7 @@ REASONS: Final[Mapping[str, str]] = {
     "no_tenant": "{principal} is of no tenant, and the resource is not",
     "all_tenants": "{name} holds what all tenants have",
     "own_tenant": "the resource is of {tenant}, the principal's tenant",
+    "operators_rule": "a rule of the operators decides, about more than this tenant has",
     "closed_tenant": (
         "{tenant}, the principal's tenant, gives its principals what rules about its own names"
         " allow (access rules), and none allows this"
@@ -501,27 +569,25 @@ def _explain(
     *,
     is_open_without_acl: bool,
 ) -> Explanation:
-    rules, who = index.matching(*asked), {"principal": asked.principal}
+    rules, who = index.matching(asked), {"principal": asked.principal}
     if asked.principal in super_users:
         return Explanation(True, "super_user", who, rules)
-    own = tenants.of(asked.principal)
+    own = tenants.of(asked.principal) if asked.tenant is None else asked.tenant
     if own == NOBODY:
         return Explanation(False, "damaged_tenants", who, rules)
-    has_own = asked.kind in OF_TENANTS or asked.kind == ResourceType.USER
-    is_hidden = is_of_another(asked.kind, asked.name, own, has_tenants=tenants.has_any)
-    if is_hidden if has_own else own:
+    if is_of_another(asked.kind, asked.name, own, has_tenants=tenants.has_any):
         code = "other_tenant" if own else "no_tenant"
         return Explanation(False, code, {**who, "tenant": own}, rules)
     if tenants.has_any and asked.kind == ResourceType.TOPIC and asked.name in OF_ALL_TENANTS:
         return Explanation(False, "all_tenants", {"name": asked.name}, rules)
-    if own and asked.kind == ResourceType.USER:
-        rules = [one for one in rules if one.entry[::3] != (ANY_PRINCIPAL, Permission.ALLOW)]
-    denials = [rule for rule in rules if rule.entry.permission == Permission.DENY]
-    if own and not denials and asked.kind in OF_TENANTS:
-        if not tenants.is_closed(own):
+    if own and (not rules or rules[0].entry.permission == Permission.ALLOW):
+        if asked.kind in OF_TENANTS and not tenants.is_closed(own):
             return Explanation(True, "own_tenant", {"tenant": own}, rules)
-        rules = [one for one in rules if one.pattern.name.startswith(prefix_of(own))]
-        if not rules:
+        # A rule on * is about the default tenant, and one about everybody administers nothing.
+        rules = [one for one in rules if one.pattern.tenant]
+        if asked.kind in ADMINISTERED:
+            rules = [one for one in rules if one.entry.principal != ANY_PRINCIPAL]
+        elif not rules:
             return Explanation(False, "closed_tenant", {"tenant": own}, rules)
     if rules:
         is_allowed = rules[0].entry.permission == Permission.ALLOW

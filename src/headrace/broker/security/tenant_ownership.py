@@ -12,7 +12,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER, USER
 from headrace.errors import RequestInvalid
 from headrace.records.identifiers import INTERNAL_TOPICS
-from headrace.records.tenant_names import DEFAULT, OPEN, TENANT, tenant_of
+from headrace.records.tenant_names import DEFAULT, OPEN, TENANT, prefix_of, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -21,7 +21,10 @@ OF_TENANTS: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID}
 )
 """What a tenant has its own of. Its principals may do everything with these, unless a rule denies
-it, and nothing with anything else."""
+it."""
+ADMINISTERED: Final = frozenset({ResourceType.USER, ResourceType.CLUSTER})
+"""What a tenant has its own of, too, and only principals that a rule names have rights to: its
+users, and itself (`«acme»kafka-cluster`), to administer its users and rules."""
 OF_ALL_TENANTS: Final = frozenset({"*", *INTERNAL_TOPICS})
 """Names of topics that hold what all tenants have: all topics that there are, and those in which
 brokers keep offsets and transactions. With tenants, no rule opens them."""
@@ -39,7 +42,17 @@ def is_of_another(kind: ResourceType, name: str, own: str, *, has_tenants: bool)
     installation without tenants may have groups and transactional ids that do."""
     if not has_tenants and kind != ResourceType.TOPIC:
         return False
-    return (tenant_of_user(name) if kind == ResourceType.USER else tenant_of(name)) != own
+    return tenant_of_resource(kind, name) != own
+
+
+def within(kind: ResourceType, tenant: str) -> str:
+    """What the keys of a tenant's resources of a kind begin with."""
+    return f"{USER}:{prefix_of(tenant)}" if kind == ResourceType.USER else prefix_of(tenant)
+
+
+def tenant_of_resource(kind: ResourceType, name: str) -> str:
+    """The tenant of a key, or of what all keys of a prefix have; DEFAULT: none's."""
+    return tenant_of_user(name) if kind == ResourceType.USER else tenant_of(name)
 
 
 def tenant_of_user(principal: str) -> str:

@@ -7,6 +7,7 @@ only. A fact that cannot be read denies everything on its resources until it is 
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,6 @@ from headrace.broker.security.acls import (
     ANY_PRINCIPAL,
     WILDCARD,
     Acl,
-    AclFilter,
     AclIndex,
     Entry,
     Explanation,
@@ -23,6 +23,7 @@ from headrace.broker.security.acls import (
     PatternType,
     Permission,
     Question,
+    Selection,
     check_acl,
     explain,
 )
@@ -33,9 +34,12 @@ from headrace.broker.security.tenant_ownership import (
     OF_ALL_TENANTS,
     OF_TENANTS,
     is_of_another,
+    tenant_of_resource,
     tenant_of_user,
     tenants_of,
+    within,
 )
+from headrace.broker.security.tenant_shares import TenantShares
 from headrace.broker.security.tenants import Tenants
 from headrace.errors import (
     HeadraceError,
@@ -44,7 +48,7 @@ from headrace.errors import (
 )
 from headrace.metadata.acl_facts import ACLS, AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.followed_facts import FollowedFacts
+from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX, FollowedFacts
 from headrace.records.tenant_names import DEFAULT, prefix_of
 from headrace.runtime.fair_locks import FairLock
 
@@ -160,7 +164,7 @@ class AccessControl:
             self._index.put(pattern, entries)
             self.version += 1
 
-    def find(self, wanted: AclFilter) -> list[Acl]:
+    def find(self, wanted: Selection) -> list[Acl]:
         """The rules that a filter selects, sorted. Raises RequestInvalid."""
         wanted.check()
         return self._index.find(wanted)
@@ -175,8 +179,11 @@ class AccessControl:
             is_open_without_acl=self._is_open_without_acl,
         )
 
-    async def create(self, acls: Sequence[Acl]) -> list[HeadraceError | None]:
-        """Store rules; returns an error or None for each. A rule that exists is no error."""
+    async def create(
+        self, acls: Sequence[Acl], *, is_dry_run: bool = False
+    ) -> list[HeadraceError | None]:
+        """Store rules, or check only whether they could be (`is_dry_run`); returns an error or None
+        for each. A rule that exists is no error."""
         results: list[HeadraceError | None] = [None] * len(acls)
         by_pattern: dict[Pattern, list[int]] = {}
         for at, acl in enumerate(acls):
@@ -186,7 +193,7 @@ class AccessControl:
                 results[at] = error
             else:
                 by_pattern.setdefault(acl.pattern, []).append(at)
-        for pattern, places in by_pattern.items():
+        for pattern, places in ({} if is_dry_run else by_pattern).items():
             added = [acls[at].entry for at in places]
             try:
                 await self._change(pattern, partial(_joined, added))
@@ -195,11 +202,13 @@ class AccessControl:
                     results[at] = error
         return results
 
-    async def delete(self, wanted: AclFilter) -> list[Acl]:
+    async def delete(self, wanted: Selection, *, is_dry_run: bool = False) -> list[Acl]:
         """Delete the rules that a filter selects; returns them.
 
         Raises RequestInvalid, MetadataUnavailable.
         """
+        if is_dry_run:
+            return self.find(wanted)
         wanted.check()
         deleted: list[Acl] = []
         for pattern in self._index.patterns(wanted):
@@ -233,13 +242,15 @@ class AccessControl:
             rules = change(list(before.rules))
             if rules == before.rules:
                 return None
-            self._check_count(len(rules), len(before.rules))
+            self._check_count(pattern.tenant, len(rules), len(before.rules))
+            if entry is None and pattern.tenant:
+                self._check_removed(pattern.tenant)
             return AclFact(rules, before.unknown).encode()
 
         async with self._changing:
             await self.facts.change(key, changed)
 
-    def _check_count(self, count: int, before: int) -> None:
+    def _check_count(self, tenant: str, count: int, before: int) -> None:
         if count <= before:
             return
         if count > ACLS_OF_PATTERN_MAX:
@@ -247,10 +258,21 @@ class AccessControl:
                 f"a resource can have at most {ACLS_OF_PATTERN_MAX} rules; nothing was changed for"
                 " it: use a prefix, a wildcard, or fewer principals"
             )
-        if self.count + count - before > ACLS_MAX:
+        counts = self._index.counts if self.has_tenants else {DEFAULT: self.count}
+        of = tenant if self.has_tenants else DEFAULT
+        if excess := TenantShares("rules", ACLS_MAX).excess(of, counts, count - before):
+            raise PolicyViolation(f"{excess}; nothing was changed: delete some, or use prefixes")
+
+    def _check_removed(self, tenant: str) -> None:
+        """Raise PolicyViolation if a tenant's part of what is kept of removed rules is used up."""
+        removed = Counter(
+            tenant_of_resource(ResourceType(kind), name)
+            for kind, _, name in map(pattern_of_key, self.facts.empty)
+        )
+        if excess := TenantShares("resources without rules", EMPTY_MAX).excess(tenant, removed):
             raise PolicyViolation(
-                f"there can be at most {ACLS_MAX} rules; nothing was changed: delete some, or use"
-                " prefixes"
+                f"{excess}; nothing was changed: name one of them, or try again in"
+                f" {EMPTY_KEPT_S / 60:.0f} minutes"
             )
 
     # --- decisions ---------------------------------------------------------------------------
@@ -313,26 +335,18 @@ class AccessControl:
         own = self.tenants.at(principal, session.place)
         if own == NOBODY:
             return 0
-        if kind in OF_TENANTS:
-            if is_of_another(kind, name, own, has_tenants=self.has_tenants):
-                return 0
-            if self.has_tenants and kind == ResourceType.TOPIC and name in OF_ALL_TENANTS:
-                return 0
-        elif kind == ResourceType.USER:
-            if is_of_another(kind, name, own, has_tenants=self.has_tenants):
-                return 0
-        elif own != DEFAULT:
+        if is_of_another(kind, name, own, has_tenants=self.has_tenants):
             return 0
-        denied, allowed = self._index.decide(principal, session.client_host, kind, name)
-        if own != DEFAULT and kind in OF_TENANTS:
-            if not self.tenants.is_closed(own):
+        if self.has_tenants and kind == ResourceType.TOPIC and name in OF_ALL_TENANTS:
+            return 0
+        asked = principal, session.client_host, kind, name
+        denied, allowed = self._index.decide(*asked)
+        if own != DEFAULT:
+            if kind in OF_TENANTS and not self.tenants.is_closed(own):
                 return ALL_OPERATIONS & ~denied
-            # A rule on * is about the default tenant.
-            asked = principal, session.client_host, kind, name
-            return self._index.decide(*asked, within=prefix_of(own))[1] & ~denied
-        if own != DEFAULT:  # a tenant's users: a rule about everybody gives no right to them
-            own_rules = self._index.decide(principal, session.client_host, kind, name, "")
-            return own_rules[1] & ~denied
+            # A rule on * is about the default tenant, and one about everybody administers nothing.
+            everybody = ANY_PRINCIPAL if kind in OF_TENANTS else ""
+            return self._index.decide(*asked, everybody, within(kind, own))[1] & ~denied
         if self._is_open_without_acl and not self._index.touches(kind, name):
             return ALL_OPERATIONS
         return allowed & ~denied

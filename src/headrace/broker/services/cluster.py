@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CoordinatorUnavailable
 from headrace.metadata.endpoints import HTTP, KAFKA, address_of
 from headrace.metadata.facts import BrokerFact
-from headrace.metadata.followed_facts import FACTS_VERSION
+from headrace.metadata.followed_facts import DELETED_FACTS, FACTS_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,10 +91,13 @@ class Cluster:
     def may_delete_facts(self) -> bool:
         """Whether this broker is to delete facts of which nothing is left: one does, and none if
         there is one of a version that could not follow it."""
-        live = self.brokers()
-        return all(fact.facts_version == FACTS_VERSION for fact in live) and (
-            min(fact.id for fact in live) == self.broker_id
+        return self.all_know(DELETED_FACTS) and (
+            min(fact.id for fact in self.brokers()) == self.broker_id
         )
+
+    def all_know(self, facts_version: int) -> bool:
+        """Whether no live broker is of a version that does not know these facts."""
+        return all((fact.facts_version or 0) >= facts_version for fact in self.brokers())
 
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See `Ownership.listed_brokers`."""

@@ -35,6 +35,7 @@ export const reasons = {
   "no_tenant": "{principal} 不属于任何租户，而该资源属于某个租户",
   "all_tenants": "{name} 保存所有租户的内容",
   "own_tenant": "该资源属于主体所在的租户 {tenant}",
+  "operators_rule": "由运维人员的一条规则决定，其范围不限于此租户",
   "closed_tenant": "主体所属的租户 {tenant} 只给予其主体针对其自身名称的规则所允许的操作（access rules），而没有规则允许此操作",
   "rule": "由此规则决定：{rule}",
   "other_rules": "有规则适用于该资源，但没有一条适用于此主体、主机和操作",

@@ -1,11 +1,13 @@
 """DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290).
 
-Invariants: access control lists are in `broker/services/access_control`; without an authorizer all
-three are refused with SECURITY_DISABLED.
+Invariants: access control lists are in `broker/services/access_control`, and what people of a
+tenant see of them in `tenant_acls`; without an authorizer all three are refused with
+SECURITY_DISABLED.
 """
 
 from __future__ import annotations
 
+import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +20,15 @@ from headrace.broker.security.acls import (
     Permission,
 )
 from headrace.broker.security.authorizer import Operation, ResourceType
-from headrace.errors import HeadraceError, RequestInvalid, SecurityDisabled
+from headrace.broker.services.tenant_acls import rules_of
+from headrace.broker.services.tenant_view import view_of
+from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
-    from headrace.broker.services.access_control import AccessControl
+    from headrace.broker.services.tenant_view import TenantView
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
@@ -32,33 +36,35 @@ CHANGES_MAX: Final = 10_000
 """Rules, or filters, in one request."""
 
 
-def _access(node: Node) -> AccessControl:
-    """Raises SecurityDisabled."""
-    if node.services.access is None:
-        raise SecurityDisabled(
-            "no authorizer is configured on the broker, so it has no access control lists: set"
-            " headrace.authorizer=acl"
-        )
-    return node.services.access
-
-
 def _status(error: HeadraceError | None) -> dict[str, Any]:
     return {"error_code": code_of(error), "error_message": message_of(error)}
 
 
-async def describe_acls(node: Node, request: Any, _context: Context) -> Answer:
-    """DescribeAcls: the rules that a filter selects."""
-    wanted = AclFilter(
-        request.resource_type_filter,
-        request.resource_name_filter,
-        request.pattern_type_filter,
-        request.principal_filter,
-        request.host_filter,
-        request.operation,
-        request.permission_type,
+def _view(node: Node, context: Context) -> TenantView:
+    """How the client writes names, which are keys here. Those of operators are as they wrote them:
+    there, a key is a name of its own."""
+    return view_of(node.services.authorizer, context.session)
+
+
+def _filter(item: Any, view: TenantView) -> AclFilter:
+    name = item.resource_name_filter
+    return AclFilter(
+        item.resource_type_filter,
+        None if name is None else view.name(name),
+        item.pattern_type_filter,
+        item.principal_filter,
+        item.host_filter,
+        item.operation,
+        item.permission_type,
     )
+
+
+async def describe_acls(node: Node, request: Any, context: Context) -> Answer:
+    """DescribeAcls: the rules that a filter selects."""
     try:
-        found = _access(node).find(wanted)
+        found = rules_of(node.services, context.session).find(
+            _filter(request, _view(node, context))
+        )
     except HeadraceError as error:
         return {**_status(error), "resources": []}
     resources = [
@@ -82,7 +88,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _acl(item: Any) -> Acl:
+def _acl(item: Any, view: TenantView) -> Acl:
     """Raises RequestInvalid."""
     try:
         kind = ResourceType(item.resource_type)
@@ -93,50 +99,43 @@ def _acl(item: Any) -> Acl:
             f"a rule cannot be stored: {error} of those that it may name"
         ) from None
     return Acl(
-        Pattern(kind, item.resource_name, pattern_type),
+        Pattern(kind, view.name(item.resource_name), pattern_type),
         Entry(item.principal, item.host, operation, permission),
     )
 
 
-async def create_acls(node: Node, request: Any, _context: Context) -> Answer:
+async def create_acls(node: Node, request: Any, context: Context) -> Answer:
     """CreateAcls: each rule has its own result."""
     errors: list[HeadraceError | None] = [None] * len(request.creations)
     try:
-        access = _access(node)
+        rules, view = rules_of(node.services, context.session), _view(node, context)
         if len(request.creations) > CHANGES_MAX:
             raise RequestInvalid(f"a request has at most {CHANGES_MAX} rules: split it")
         acls: dict[int, Acl] = {}
         for at, item in enumerate(request.creations):
             try:
-                acls[at] = _acl(item)
+                acls[at] = _acl(item, view)
             except HeadraceError as error:
                 errors[at] = error
-        for at, result in zip(acls, await access.create(list(acls.values())), strict=True):
+        for at, result in zip(acls, await rules.create(list(acls.values())), strict=True):
             errors[at] = result
     except HeadraceError as error:
         errors = [error] * len(errors)
     return {"results": [_status(error) for error in errors]}
 
 
-async def delete_acls(node: Node, request: Any, _context: Context) -> Answer:
+async def delete_acls(node: Node, request: Any, context: Context) -> Answer:
     """DeleteAcls: each filter has its own result, with the rules that it deleted."""
     results: list[dict[str, Any]] = []
+    view = _view(node, context)
     for number, item in enumerate(request.filters):
-        wanted = AclFilter(
-            item.resource_type_filter,
-            item.resource_name_filter,
-            item.pattern_type_filter,
-            item.principal_filter,
-            item.host_filter,
-            item.operation,
-            item.permission_type,
-        )
         deleted: list[Acl] = []
         failed: HeadraceError | None = None
         try:
             if number >= CHANGES_MAX:
                 raise RequestInvalid(f"a request has at most {CHANGES_MAX} filters: split it")
-            deleted = await _access(node).delete(wanted)
+            await asyncio.sleep(0)  # each one looks at all rules: others have their turns
+            deleted = await rules_of(node.services, context.session).delete(_filter(item, view))
         except HeadraceError as error:
             failed = error
         matching = [
