@@ -56,7 +56,8 @@ TOPIC: Final = "flooded"
 VALUE: Final = random.Random(1).randbytes(900_000)
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND, JOIN, SYNC = 0, 1, 3, 8, 10, 11, 14
 DESCRIBE_GROUPS, CREATE_TOPICS, INIT_PRODUCER, ADD_PARTITIONS, API_VERSIONS = 15, 19, 22, 24, 18
-INCREMENTAL_ALTER_CONFIGS, GET_TELEMETRY, PUSH_TELEMETRY, SHARE_FETCH = 44, 71, 72, 78
+INCREMENTAL_ALTER_CONFIGS, GET_TELEMETRY, PUSH_TELEMETRY = 44, 71, 72
+SHARE_HEARTBEAT, SHARE_FETCH = 76, 78
 
 
 class Served(security.Served):
@@ -857,6 +858,40 @@ def large_members(served: Served, seconds: float) -> None:
     print(f"  {count} members")
 
 
+def share_members(served: Served, seconds: float) -> None:
+    """Members of 1,000 names of 240 characters, each in a share group of its own with a long id."""
+    served.ask(FIND, {"key_type": 0, "coordinator_keys": ["g"]})
+    names = [f"{number}".zfill(240) for number in range(1_000)]
+    codes: Counter[int] = Counter()
+    end_s = time.monotonic() + seconds
+    with served.connect() as one:
+        for number in range(100_000):
+            if time.monotonic() > end_s:
+                break
+            body = {"group_id": f"{number}".zfill(250), "member_id": "m", "member_epoch": 0,
+                    "rack_id": None, "subscribed_topic_names": names}  # fmt: skip
+            codes[ask(one, SHARE_HEARTBEAT, body).error_code] += 1
+    print(f"  members by the code of their answer: {dict(codes)}")
+
+
+def long_ids(served: Served, seconds: float) -> None:
+    """Groups with an offset each, whose ids have 8,000 characters of four bytes."""
+    served.ask(FIND, {"key_type": 0, "coordinator_keys": ["g"]})
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    given = {"topics": [{"name": TOPIC, "partitions": [part]}]}
+    given |= {"generation_id_or_member_epoch": -1, "member_id": ""}
+    codes: Counter[int] = Counter()
+    end_s, number = time.monotonic() + seconds, 0
+    create(served, [TOPIC])
+    with served.connect() as one:
+        while time.monotonic() < end_s:
+            number += 1
+            name = "\N{GRINNING FACE}" * 7_990 + str(number)
+            answer = ask(one, OFFSET_COMMIT, {"group_id": name, **given}, 8)
+            codes[answer.topics[0].partitions[0].error_code] += 1
+    print(f"  groups by the code of their answer: {dict(codes)}")
+
+
 def half_open(served: Served, seconds: float) -> None:
     """Connections that begin HTTP/2 and send nothing, 5,000."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -1048,7 +1083,8 @@ def failing_logins(served: Served, seconds: float) -> None:
 
 FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
-    behind_a_join, waiting_members, large_members, many_groups, open_transactions, producer_ids,
+    behind_a_join, waiting_members, large_members, share_members, many_groups, long_ids,
+    open_transactions, producer_ids,
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
     grpc_unread, grpc_pulls, grpc_receives, grpc_routes, grpc_sends, grpc_acks, grpc_lite,
     grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,

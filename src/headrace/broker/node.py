@@ -18,6 +18,7 @@ from headrace.broker.coordinators.group_coordinator import GroupCoordinator
 from headrace.broker.coordinators.group_dependencies import group_dependencies
 from headrace.broker.coordinators.groups_configured import ConfiguredGroups
 from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.coordinators.kept_groups import KeptGroups
 from headrace.broker.coordinators.marker_sender import MarkerSender
 from headrace.broker.coordinators.marker_writer import MarkerWriter
 from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -272,6 +273,7 @@ class Node:
             self.group_configs.begin,
             is_standalone=self._is_standalone,
         )
+        self._kept_groups = KeptGroups(self.config, self.clock)
         self.share_groups = ShareGroups(
             self.topics,
             self.shares,
@@ -279,6 +281,7 @@ class Node:
             self._check_coordinator,
             self.clock,
             self.tasks,
+            self._kept_groups,
         )
         self.share_group_administration = ShareGroupAdministration(
             self.topics,
@@ -401,7 +404,7 @@ class Node:
                 self.tasks,
             ),
             check_new=self._check_group,
-            bounds=config,
+            kept=self._kept_groups,
         )
         self.markers = MarkerWriter(self.topics, self.groups)
         self.marker_sender = MarkerSender(

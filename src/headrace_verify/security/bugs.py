@@ -483,10 +483,23 @@ def give_places_to_whoever_comes_first(patch: Patch) -> None:
 
 
 def forget_who_makes_groups(patch: Patch) -> None:
-    from headrace.broker.coordinators.group_coordinator import GroupCoordinator
+    from headrace.broker.coordinators.kept_groups import KeptGroups
 
-    check = GroupCoordinator._check_group
-    patch(GroupCoordinator, "_check_group", lambda self, group_id, _user: check(self, group_id, ""))
+    check = KeptGroups.check_group
+
+    async def forgetful(self: Any, group_id: str, _user: str, *, is_there: bool | None) -> None:
+        await check(self, group_id, "", is_there=is_there)
+
+    patch(KeptGroups, "check_group", forgetful)
+
+
+def keep_share_groups_without_bound(patch: Patch) -> None:
+    from headrace.broker.shares.share_groups import ShareGroups
+
+    async def unbounded(self: Any, beat: Any, _user: str = "") -> Any:
+        return self._heartbeat(beat)
+
+    patch(ShareGroups, "heartbeat", unbounded)
 
 
 def forget_who_describes_members(patch: Patch) -> None:
@@ -571,6 +584,11 @@ BUGS = (
         says="keeps others out",
     ),
     Hole(forget_who_makes_groups, ("leaves room for others",), says="makes groups keeps"),
+    Hole(
+        keep_share_groups_without_bound,
+        ("leaves room for others",),
+        says="makes share groups",
+    ),
     Hole(
         forget_who_describes_members,
         ("leaves room for others",),

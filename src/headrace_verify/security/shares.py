@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _NAME: Final = "room"
 """Of the topic, and what precedes all other names."""
 _HEARTBEAT: Final = 68
+_SHARE_HEARTBEAT: Final = 76
 _BOUND: Final = 60
 _SAID_BYTES: Final = 4_000
 _BOUNDS: Final = {
@@ -57,6 +58,9 @@ def a_user_leaves_room_for_others(abuse: Abuse) -> None:
                 abuse.expect(any(codes), f"a user makes {what} without end")
                 code = make(trent, f"{_NAME}-t")
                 abuse.expect(code == 0, f"a user that makes {what} keeps others out: {code}")
+            codes = [_share(one, f"{_NAME}-s-{who}") for who, one in enumerate((mallory, trent))]
+            abuse.expect(codes[0] != 0, "a user with its share of groups makes share groups")
+            abuse.expect(codes[1] == 0, f"a user that makes groups keeps others out: {codes[1]}")
         _follow(abuse, secured)
     finally:
         secured.ask("PATCH", _CONFIG, admin, {"reset": [*_BOUNDS]})
@@ -111,4 +115,12 @@ def _describe(peer: Peer, name: str) -> int:
         subscribed_topic_names=[f"{_NAME}-" + "x" * 200] * (_SAID_BYTES // 200),
         topic_partitions=[],
     )
+    return -1 if answer is None else int(answer.error_code)
+
+
+def _share(peer: Peer, name: str) -> int:
+    """A share group with a member."""
+    member = {"member_id": "m", "member_epoch": 0, "rack_id": None}
+    member |= {"subscribed_topic_names": [_NAME]}
+    answer = _asked(peer, _SHARE_HEARTBEAT, 1, group_id=name, **member)
     return -1 if answer is None else int(answer.error_code)

@@ -25,6 +25,7 @@ from headrace.coordination.groups.commands import (
     SyncCommand,
 )
 from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
+from headrace.coordination.shares.membership import ShareHeartbeat
 from headrace.coordination.streams.commands import (
     StreamsHeartbeatCommand,
     StreamsHeartbeatReply,
@@ -435,4 +436,105 @@ async def test_what_is_added_while_all_is_counted_counts_and_others_have_their_t
     assert turns >= 3
     assert not await counting
     assert [kept.maker(one) for one in ("first", "second", "meanwhile")] == [NOISY, NOISY, QUIET]
-    assert [not await kept.take(f"n{n}", NOISY) for n in range(6)] == [True] * 5 + [False]
+    assert [not await kept.take(f"n{n}", NOISY) for n in range(5)] == [True] * 4 + [False]
+
+
+async def test_who_makes_an_id_is_known_although_all_is_counted_before_it_is_stored():
+    ids, bound, now_ns = dict[str, None](), 30, [0]
+    kept = Kept("ids", lambda: bound, lambda: [ids], lambda: now_ns[0])
+    with kept.making("slow"):
+        assert not await kept.take("slow", NOISY)
+        now_ns[0] += NS_PER_S
+        bound = 31  # which has to be counted
+        assert not await kept.take("other", QUIET)
+        assert kept.maker("slow") == NOISY
+        ids["slow"] = None
+    errors = [await kept.take(f"n{number}", NOISY) for number in range(40)]
+    assert errors.count("") == 19, "with the slow one, and beside another's, twice what is left"
+
+
+async def test_what_is_removed_during_a_count_does_not_count():
+    ids, bound, now_ns = dict[str, None](), 3 * SLICE, [0]
+    kept = Kept("ids", lambda: bound, lambda: [ids], lambda: now_ns[0])
+    for name in map(str, range(2 * SLICE)):
+        assert not await kept.take(name, NOISY)
+        ids[name] = None
+    bound = 3 * SLICE + 1  # which has to be counted
+    counting = asyncio.create_task(kept.take("other", QUIET))
+    await asyncio.sleep(0)  # the first SLICE is counted
+    for name in ("0", str(2 * SLICE - 1)):
+        del ids[name]
+        kept.forget(name)
+    assert not await counting
+    assert [kept.knows(name) for name in ("0", "1", str(2 * SLICE - 1))] == [False, True, False]
+    assert not await kept.take("again", NOISY), "two are removed"
+
+
+async def test_a_group_that_is_made_again_counts_for_who_makes_it():
+    async with broker(config(groups_max=30)) as rig:
+        node = await prepared(rig)
+        for number in range(20):
+            assert await commit(node, f"g{number}", NOISY) is None
+        await node.groups.submit_each(DeleteGroupsCommand([f"g{n}" for n in range(15)]))
+        for number in range(15):
+            assert await commit(node, f"g{number}", QUIET) is None, "not for who had made it"
+        errors = [await commit(node, f"more{number}", QUIET) for number in range(3)]
+        assert errors[:2] == [None, None]
+        assert "the user has 17 groups" in str(errors[-1])
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+async def test_long_ids_count_for_what_they_take(letter: str):
+    long = letter * (6_000 if letter == "x" else 1_500)
+    async with broker(config(groups_max=100, transactional_ids_max=100)) as rig:
+        node = await prepared(rig)
+        for make in (commit, begin):
+            errors = [await make(node, f"{long}{number}") for number in range(20)]
+            assert [error is None for error in errors] == [True] * 8 + [False] * 12
+            assert isinstance(errors[-1], PolicyViolation)
+
+
+def beat_of(group_id: str, member_id: str, *topics: str, epoch: int = 0) -> ShareHeartbeat:
+    return ShareHeartbeat(group_id, member_id, epoch, topics or None, None, "c", "h")
+
+
+async def test_share_groups_count_as_groups():
+    async with broker(config(groups_max=30)) as rig:
+        node = await prepared(rig)
+
+        async def made(group_id: str, user: str) -> bool:
+            try:
+                await node.share_groups.heartbeat(beat_of(group_id, "m", "t"), user)
+            except PolicyViolation as error:
+                return "headrace.groups.max" not in str(error)
+            return True
+
+        assert [await made(f"noisy{n}", NOISY) for n in range(25)] == [True] * 20 + [False] * 5
+        assert await made("noisy3", NOISY), "what is there goes on"
+        assert await commit(node, "quiet", QUIET) is None
+        assert await made("quiet2", QUIET)
+        for number in range(10):
+            await node.share_groups.heartbeat(beat_of(f"noisy{number}", "m", epoch=-1))
+        rig.clock.ahead_ms += 1_001
+        assert await made("noisy99", NOISY)
+
+
+async def test_what_members_of_share_groups_say_counts():
+    async with broker(config(members_bytes_max=300_000)) as rig:
+        node = await prepared(rig)
+        names = [f"{number}".zfill(200) for number in range(100)]
+
+        async def beat(group_id: str, user: str, *topics: str) -> HeadraceError | None:
+            try:
+                await node.share_groups.heartbeat(beat_of(group_id, "m", *topics), user)
+            except GroupFull as error:
+                return error if "headrace.group.members.max.bytes" in str(error) else None
+            return None
+
+        found = [await beat(f"g{number}", NOISY, *names) is None for number in range(20)]
+        assert found == [True] * 8 + [False] * 12
+        assert await beat("quiet", QUIET, *names[:50]) is None
+        assert await beat("g0", NOISY, *names) is None, "a known member says as much as before"
+        assert await beat("g0", NOISY, *names[:99]) is None
+        await node.topics.create("wide", 5_000)
+        assert await beat("h", QUIET, "wide") is not None, "what is assigned counts"

@@ -749,7 +749,7 @@ async def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_ca
         await until(lambda: cluster.agree(OFFSETS_TOPIC, {1}))
         beat = ShareHeartbeat("workers", MEMBER, JOIN_EPOCH, ("t",), None, "", "")
         with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
-            node.share_groups.heartbeat(beat)
+            await node.share_groups.heartbeat(beat)
         request = ReceiveRequest("workers", "a", 1, 1_000)
         with pytest.raises(MetadataUnavailable, match=f"restore or delete {key}"):
             await node.shares.receive(topic, 0, request)
@@ -760,7 +760,7 @@ async def test_a_group_whose_settings_cannot_be_decoded_is_refused_until_they_ca
         await until(lambda: not node.health.problems())
         assert (await node.shares.receive(topic, 0, request)).acquired
         assert node.group_configs.overrides("workers")["headrace.share.key.order"] == "true"
-        node.share_groups.heartbeat(beat)
+        await node.share_groups.heartbeat(beat)
 
 
 async def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_is_not() -> None:

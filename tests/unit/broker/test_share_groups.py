@@ -32,8 +32,8 @@ class Releases:
         self.released.append(member_id)
 
 
-def join(groups, topic, member_id):
-    groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
+async def join(groups, topic, member_id):
+    await groups.heartbeat(ShareHeartbeat("workers", member_id, 0, ["jobs"], None, "c", "h"))
     session, _ = groups.sessions.open("workers", member_id, object())
     groups.sessions.update(session, [(topic.id, 0)], [])
 
@@ -49,10 +49,10 @@ async def test_a_release_that_hangs_or_fails_does_not_keep_those_of_other_member
             node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
         )
         for member_id in ("stuck", "broken", "good"):
-            join(groups, topic, member_id)
+            await join(groups, topic, member_id)
         clock.ns += 2 * INTERVAL_MS * 1_000_000
         await until(lambda: releases.released == ["good"])
-        join(groups, topic, "later")
+        await join(groups, topic, "later")
         clock.ns += 2 * INTERVAL_MS * 1_000_000
         await until(lambda: releases.released == ["good", "later"])
 
@@ -61,7 +61,7 @@ async def test_a_member_of_a_group_with_a_long_name_is_refused():
     async with broker() as rig:
         beat = ShareHeartbeat("g" * 256, "m", 0, ["jobs"], None, "c", "h")
         with pytest.raises(GroupIdInvalid, match="255"):
-            rig.node.services.share_members.heartbeat(beat)
+            await rig.node.services.share_members.heartbeat(beat)
 
 
 def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, caplog):
@@ -84,7 +84,7 @@ def test_an_unexpected_error_does_not_end_the_expiry_of_sessions(monkeypatch, ca
             groups = ShareGroups(
                 node.topics, releases, node.group_configs, lambda _: None, clock, node.tasks
             )
-            join(groups, topic, "good")
+            await join(groups, topic, "good")
             clock.ns += 2 * INTERVAL_MS * 1_000_000
             await until(lambda: releases.released == ["good"])
 

@@ -213,7 +213,7 @@ async def test_the_members_of_a_group_are_shown_with_the_topics_that_the_client_
         await web.node.topics.create("open")
         await web.node.topics.ensure_internal(OFFSETS_TOPIC)
         beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC, "open"], None, "c", "/h")
-        web.node.services.share_members.heartbeat(beat)
+        await web.node.services.share_members.heartbeat(beat)
         seen = {(ResourceType.GROUP, GROUP), (ResourceType.TOPIC, "open")}
         entry = Entry("User:nobody", "*", Operation.DESCRIBE, Permission.ALLOW)
         await web.node.access.create([Acl(Pattern(*one), entry) for one in sorted(seen)])
@@ -230,7 +230,7 @@ async def test_groups_are_described_between_brokers_of_which_one_knows_no_assign
     async with guarded(monkeypatch) as web:
         await web.node.topics.ensure_internal(OFFSETS_TOPIC)
         beat = ShareHeartbeat(GROUP, "m", 0, [TOPIC], None, "c", "/h")
-        web.node.services.share_members.heartbeat(beat)
+        await web.node.services.share_members.heartbeat(beat)
         groups = web.node.services.all_groups
         (member,) = (await groups.describe(GROUP)).members
         assert [*member.assigned] == [(TOPIC, [0])]

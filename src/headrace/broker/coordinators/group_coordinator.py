@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
-from headrace.broker.coordinators.kept_state import (
-    RESERVE_PART,
-    Kept,
+from headrace.broker.coordinators.kept_groups import (
     MemberRequest,
-    Room,
+    Source,
     count_members,
     kept_before,
     said,
 )
-from headrace.broker.security.tenant_shares import NOBODY, Holder
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.coordination.groups.commands import (
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -65,16 +64,13 @@ from headrace.coordination.streams.commands import (
 from headrace.coordination.streams.internal_topics import with_problem
 from headrace.errors import (
     CoordinatorUnavailable,
-    GroupFull,
     GroupIdInvalid,
     GroupUnknown,
     HeadraceError,
     InconsistentProtocol,
-    PolicyViolation,
     RegularExpressionInvalid,
 )
 from headrace.records.identifiers import OFFSETS_TOPIC
-from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -84,7 +80,7 @@ if TYPE_CHECKING:
         ConsumerGroupSettings,
         StreamsGroupSettings,
     )
-    from headrace.broker.coordinators.kept_state import GroupBounds
+    from headrace.broker.coordinators.kept_groups import KeptGroups
     from headrace.broker.coordinators.shard_log import ShardLog
     from headrace.broker.coordinators.streams_topics import StreamsTopics
     from headrace.coordination.groups.state_records import OffsetStored
@@ -191,13 +187,14 @@ class GroupCoordinator:
         topics: TopicIds | None = None,
         consumers: ConsumerGroupDependencies | None = None,
         check_new: Callable[[str], None] | None = None,
-        bounds: GroupBounds | None = None,
+        kept: KeptGroups | None = None,
     ) -> None:
         """`shard_log(partition)` opens a partition's log; it raises NotCoordinator (or another
         HeadraceError, which becomes the reply) if this broker does not own the partition. `topics`:
         the existing topics; without it, offsets are kept by name alone. `consumers`: dependencies
         of groups of the new protocol; without it, their members get no partitions. `check_new`
-        raises the error that refuses a new group. `bounds`: of what is kept; None: none."""
+        raises the error that refuses a new group. `kept` bounds what is kept; None: nothing does.
+        """
         self.config = config or GroupConfig()
         self.shards: GroupShards = CoordinatorShards(
             OFFSETS_TOPIC,
@@ -215,64 +212,40 @@ class GroupCoordinator:
         self._view: TopicView = NoTopics() if consumers is None else consumers.topics
         self._commits_total = 0
         self._check_new = check_new
-        self._groups: Kept | None = None
-        self._members: Room | None = None
-        self._known_members: Room | None = None
-        if bounds is not None:
-            self._groups = Kept("groups", lambda: bounds.groups_max, self._kept_ids, clock.now_ns)
-            self._members = self._room_of_members(self._groups, bounds, RESERVE_PART, clock)
-            self._known_members = self._room_of_members(
-                self._groups, bounds, RESERVE_PART + 1, clock
-            )
-
-    def _room_of_members(self, groups: Kept, bounds: GroupBounds, parts: int, clock: Clock) -> Room:
-        return Room(
-            "bytes of members",
-            lambda: bounds.members_bytes_max * parts // RESERVE_PART,
-            lambda held: count_members(self.shards.machines(), groups.maker, held),
-            clock.now_ns,
-        )
+        self._kept = kept
+        if kept is not None:
+            members = partial(count_members, self.shards.machines)
+            kept.add(Source(self._kept_ids, members))
 
     def _kept_ids(self) -> Iterator[Collection[str]]:
         for machine in self.shards.machines():
             if isinstance(machine, GroupMachine):
                 yield machine.groups
 
+    def _is_there(self, group_id: str) -> bool | None:
+        """Whether the group exists; None: its partition is not loaded."""
+        machine = self.shards.machine_of(group_id)
+        return group_id in machine.groups if isinstance(machine, GroupMachine) else None
+
     async def _check_group(self, group_id: str, user: str) -> None:
         """Raise PolicyViolation for a new group if there is no room for it."""
-        groups = self._groups
-        if groups is None or groups.knows(group_id):
-            return
-        machine = self.shards.machine_of(group_id)
-        is_loaded = isinstance(machine, GroupMachine)  # otherwise it may be there
-        if isinstance(machine, GroupMachine) and group_id in machine.groups:
-            groups.note(group_id)
-        elif (excess := await groups.take(group_id, user)) and is_loaded:
-            raise PolicyViolation(
-                f"{excess} (headrace.groups.max): nothing was changed; delete groups, let their"
-                " offsets expire, or raise the setting"
-            )
+        if self._kept is not None:
+            is_there = self._is_there(group_id)
+            await self._kept.check_group(group_id, user, is_there=is_there)
 
     async def _check_member(self, command: MemberRequest, user: str) -> None:
         """Raise GroupFull if there is no room for what a member adds. It counts for who has made
         the group."""
-        size = said(command)
-        if self._groups is None or self._members is None or self._known_members is None or not size:
-            return
-        maker = self._groups.maker(command.group_id) or user
-        excess = await self._members.take(Holder(tenant_of(command.group_id), maker), size)
-        if not excess:
-            return
-        machine = self.shards.machine_of(command.group_id)
-        if not isinstance(machine, GroupMachine):
-            return  # it is not loaded, and holds nothing
-        group = machine.groups.get(command.group_id)
-        kept = 0 if group is None else kept_before(group, command)
-        if size > kept and (not kept or await self._known_members.take(amount=size - kept)):
-            raise GroupFull(
-                f"{excess} (headrace.group.members.max.bytes): nothing was changed; try again when"
-                " members have left, or raise the setting"
-            )
+
+        def before() -> int | None:
+            machine = self.shards.machine_of(command.group_id)
+            if not isinstance(machine, GroupMachine):
+                return None
+            group = machine.groups.get(command.group_id)
+            return 0 if group is None else kept_before(group, command)
+
+        if self._kept is not None:
+            await self._kept.check_member(command.group_id, user, said(command), before)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that holds the group (FindCoordinator)."""
@@ -286,6 +259,13 @@ class GroupCoordinator:
         A new group counts for `user`. A heartbeat of a streams group also starts the creation of
         missing internal topics; fetched offsets of deleted topics are omitted and dropped.
         """
+        group_id = command.group_id
+        if self._kept is None or not isinstance(command, _CREATING):
+            return await self._submit(command, user)
+        with self._kept.making(group_id, is_there=self._is_there(group_id)):
+            return await self._submit(command, user)
+
+    async def _submit(self, command: CommandOfGroup[Reply], user: str) -> Reply:
         try:
             await self._prepare(command, user)
             self._check_id(command.group_id, command)

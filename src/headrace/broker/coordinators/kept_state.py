@@ -1,19 +1,19 @@
-"""Bounds of what clients keep in the memory of coordinators: groups, what is said of their members,
-transactional ids.
+"""Bounds of what clients keep in the memory of a broker, by kind, and the shares of users.
 
 Invariants: what is known may go on, and only what is new is refused, so a flood stops nobody who is
 there: known members may say as much as before, and more up to a reserve beyond the bound. Users
 and tenants have shares of a bound (`tenant_shares`), so that no flood takes all of it. What is kept
-is counted again only when what was added since might exceed a share, at most once a second and for
-a hundredth of the time, and when the bound has changed, so that a request costs a look-up.
+is looked at again only when what was added since might exceed a share, at most once a second and
+for a hundredth of the time, and when the bound has changed, so that a request costs a look-up.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import contextmanager
 from sys import intern
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenant_shares import (
     NO_HOLDER,
@@ -23,130 +23,118 @@ from headrace.broker.security.tenant_shares import (
     Holder,
     TenantShares,
 )
-from headrace.coordination.groups.commands import JoinCommand, SyncCommand
-from headrace.coordination.groups.consumer_commands import ConsumerHeartbeatCommand
-from headrace.coordination.groups.group_machine import GroupMachine
-from headrace.coordination.streams.commands import StreamsHeartbeatCommand
-from headrace.coordination.streams.records import StreamsMemberStored
-from headrace.coordination.streams.stored_topology import write_topology
 from headrace.records.tenant_names import tenant_of
 from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from headrace.coordination.groups.consumer_records import ConsumerMemberStored
-    from headrace.coordination.groups.group import Group
-    from headrace.coordination.streams.topology import Topology
-
 NS_PER_S: Final = 1_000_000_000
 SLICE: Final = 1_000
 """Ids, or members, that are counted without a pause."""
 COUNTING_PART: Final = 100
 """A count is followed by a pause of so many times as long."""
-MEMBER_BYTES: Final = 1_000
-"""Of a member that says nothing of itself."""
-RESERVE_PART: Final = 4
-"""The bound, divided by this, is kept for what known members add: when they rejoin, consumers also
-say which partitions they own."""
-
-
-class GroupBounds(Protocol):
-    """A part of the broker's configuration, which may change."""
-
-    groups_max: int
-    members_bytes_max: int
+ID_BYTES: Final = 512
+"""An id counts as one, and as one more for each so many bytes that it takes: it may be as large as
+all that is kept of ten others."""
 
 
 class Room:
-    """How much of one kind may be added, and by whom."""
+    """How much of one kind may be added, and by whom. `held`: as it was looked at last, and what
+    was added since."""
 
-    __slots__ = (
-        "_count",
-        "_counted_max",
-        "_counting",
-        "_held",
-        "_most",
-        "_next_count_ns",
-        "_now_ns",
-        "_since",
-        "_what",
-    )
+    __slots__ = ("_look", "_looked_max", "_looking", "_most", "_next_look_ns", "_now_ns", "_what",
+                 "held", "since")  # fmt: skip
 
     def __init__(
         self,
         what: str,
         most: Callable[[], int],
-        count: Callable[[Held], Iterator[None]],
+        look: Callable[[Room], Iterator[None]],
         now_ns: Callable[[], int],
     ) -> None:
-        """`what`: as errors call it. `count` adds all that is kept, in steps of a millisecond;
+        """`what`: as errors call it. `look` finds what is held now, in steps of a millisecond;
         `most` is the bound at the time."""
         self._what = what
         self._most = most
-        self._count = count
+        self._look = look
         self._now_ns = now_ns
-        self._held = Held()
-        self._since: Held | None = None
-        """What was added since the count began that is under way."""
-        self._counting = FairLock(1, Hold.LONG)
-        self._counted_max = -1
-        self._next_count_ns = 0
+        self.held = Held()
+        self.since: Held | None = None
+        """What was added since a count began that is under way."""
+        self._looking = FairLock(1, Hold.LONG)
+        self._looked_max = -1
+        self._next_look_ns = 0
 
     async def take(self, holder: Holder = NO_HOLDER, amount: int = 1) -> str:
         """Why there is no room for so much more, in words; "": there is, and it is thought to be
         added."""
         excess = self._excess(holder, amount)
         if self._is_due(excess):
-            async with self._counting:
+            async with self._looking:
                 if self._is_due(excess):
-                    await self._count_again()
+                    await self._look_again()
             excess = self._excess(holder, amount)
         if not excess:
-            for held in (self._held, self._since):
-                if held is not None:
-                    held.add(holder, amount)
+            self.add(holder, amount)
         return excess
+
+    def add(self, holder: Holder, amount: int) -> None:
+        """There is so much more; negative: less."""
+        for held in (self.held, self.since):
+            if held is not None:
+                held.add(holder, amount)
 
     def _excess(self, holder: Holder, amount: int) -> str:
         shares = TenantShares(self._what, self._most(), "this broker", PLACES_PARTS)
-        return shares.excess_of(holder, self._held, amount)
+        return shares.excess_of(holder, self.held, amount)
 
     def _is_due(self, excess: str) -> bool:
-        is_changed = self._counted_max != self._most()
-        return is_changed or (bool(excess) and self._now_ns() >= self._next_count_ns)
+        is_changed = self._looked_max != self._most()
+        return is_changed or (bool(excess) and self._now_ns() >= self._next_look_ns)
 
-    def give_back(self, holder: Holder) -> None:
-        """There is one less."""
-        self._held.add(holder, -1)
+    async def _look_again(self) -> None:
+        most, took_ns = self._most(), 0
+        steps = self._look(self)
+        while True:
+            begun_ns = self._now_ns()
+            is_over = next(steps, steps) is steps
+            took_ns += self._now_ns() - begun_ns
+            if is_over:
+                break
+            await asyncio.sleep(0)
+        self._looked_max = most
+        self._next_look_ns = self._now_ns() + max(NS_PER_S, COUNTING_PART * took_ns)
 
-    async def _count_again(self) -> None:
-        most, held, took_ns = self._most(), Held(), 0
-        self._since = Held()
+
+def counted_by(count: Callable[[Held], Iterator[None]]) -> Callable[[Room], Iterator[None]]:
+    """For a Room whose content is counted anew. `count` adds all that is kept, in steps."""
+
+    def look(room: Room) -> Iterator[None]:
+        held, room.since = Held(), Held()
         try:
-            steps = self._count(held)
-            while True:
-                begun_ns = self._now_ns()
-                is_over = next(steps, steps) is steps
-                took_ns += self._now_ns() - begun_ns
-                if is_over:
-                    break
-                await asyncio.sleep(0)
-            held.add_all(self._since)
+            yield from count(held)
+            held.add_all(room.since)
+            room.held = held
         finally:
-            self._since = None
-        self._held, self._counted_max = held, most
-        self._next_count_ns = self._now_ns() + max(NS_PER_S, COUNTING_PART * took_ns)
+            room.since = None
+
+    return look
+
+
+def places(id_: str) -> int:
+    """As how many an id counts."""
+    return 1 + len(id_) * (1 if id_.isascii() else 4) // ID_BYTES
 
 
 class Kept:
     """What clients keep of one kind, by id, and which user has made each that is new here.
 
     Of what was there when its partition was loaded, nobody: who made it is not stored. To know a
-    maker takes some 60 bytes for each id. Ids that are removed count until the next count.
+    maker takes some 60 bytes for each id. Ids that are removed count until the next sweep.
     """
 
-    __slots__ = ("_ids", "_makers", "_room", "_since")
+    __slots__ = ("_ids", "_makers", "_making", "_room", "_seen")
 
     def __init__(
         self,
@@ -158,9 +146,23 @@ class Kept:
         """`ids()`: those that are kept."""
         self._ids = ids
         self._makers: dict[str, str] = {}
-        self._since: dict[str, str] | None = None
-        """Makers that were noted since the count began that is under way."""
-        self._room = Room(what, most, self._count, now_ns)
+        """Of each id that counts: the room holds these, no more and no less."""
+        self._making: Counter[str] = Counter()
+        """How many requests are under way that may make an id."""
+        self._seen: set[str] | None = None
+        """Ids that are kept, as the sweep has seen that is under way."""
+        self._room = Room(what, most, lambda _room: self._sweep(), now_ns)
+
+    @contextmanager
+    def making(self, id_: str) -> Iterator[None]:
+        """A request is under way that may make this id: its place stays taken meanwhile."""
+        self._making[id_] += 1
+        try:
+            yield
+        finally:
+            self._making[id_] -= 1
+            if not self._making[id_]:
+                del self._making[id_]
 
     def knows(self, id_: str) -> bool:
         """Whether its place is counted."""
@@ -172,136 +174,52 @@ class Kept:
 
     def note(self, id_: str, maker: str = NOBODY) -> None:
         """Who has made it; nobody: it was there before."""
+        self.forget(id_)
+        self._room.add(Holder(tenant_of(id_), maker), places(id_))
+        self._set(id_, maker)
+
+    def _set(self, id_: str, maker: str) -> None:
         self._makers[id_] = maker
-        if self._since is not None:
-            self._since[id_] = maker
+        if self._seen is not None:
+            self._seen.add(id_)
 
     async def take(self, id_: str, user: str) -> str:
-        """See Room."""
+        """Why there is no room for an id that is not there, in words; "": its place is taken.
+        The caller is `making` it."""
+        if self._making[id_] < 2:  # what is known of it is of one that was removed
+            self.forget(id_)
         holder = Holder(tenant_of(id_), intern(user))
-        excess = await self._room.take(holder)
+        if id_ in self._makers:
+            return ""
+        excess = await self._room.take(holder, places(id_))
         if not excess:
-            self.note(id_, holder.user)
+            self.forget(id_)  # another request may have taken its place meanwhile
+            self._set(id_, holder.user)
         return excess
 
     def forget(self, id_: str) -> None:
         """It is removed."""
-        if self._since is not None:
-            self._since.pop(id_, None)
-        maker = self._makers.pop(id_, NOBODY)
-        if maker:
-            self._room.give_back(Holder(tenant_of(id_), maker))
+        maker = self._makers.pop(id_, None)
+        if maker is not None:
+            self._room.add(Holder(tenant_of(id_), maker), -places(id_))
 
-    def _count(self, held: Held) -> Iterator[None]:
-        before, makers = self._makers, dict[str, str]()
-        since = self._since = {}
-        for ids in list(self._ids()):
-            known = list(ids)
+    def _sweep(self) -> Iterator[None]:
+        seen = self._seen = set()
+        try:
+            for ids in list(self._ids()):
+                known = list(ids)
+                for at in range(0, len(known), SLICE):
+                    for id_ in known[at : at + SLICE]:
+                        if id_ in ids:
+                            seen.add(id_)
+                            if id_ not in self._makers:
+                                self.note(id_)
+                    yield
+            known = list(self._makers)
             for at in range(0, len(known), SLICE):
-                some = known[at : at + SLICE]
-                makers |= {id_: before[id_] for id_ in some if id_ in before}
-                counts = Counter((tenant_of(id_), before.get(id_, NOBODY)) for id_ in some)
-                for holder, count in counts.items():
-                    held.add(Holder(*holder), count)
+                for id_ in known[at : at + SLICE]:
+                    if id_ not in seen and id_ not in self._making:
+                        self.forget(id_)
                 yield
-        self._makers = makers | since
-        self._since = None
-
-
-MemberRequest = JoinCommand | SyncCommand | ConsumerHeartbeatCommand | StreamsHeartbeatCommand
-
-
-def said(command: MemberRequest) -> int:
-    """Bytes that a request may add to what is kept of a group's members."""
-    match command:
-        case JoinCommand():
-            return MEMBER_BYTES + len(command.client_id) + _data(command.protocols)
-        case SyncCommand():
-            return _data(command.assignments)
-        case ConsumerHeartbeatCommand():
-            if command.topic_names is None and command.pattern is None:
-                return 0
-            return MEMBER_BYTES + _texts(command.topic_names or (), command.pattern)
-        case StreamsHeartbeatCommand():
-            if command.topology is None and not command.tags:
-                return 0
-            topology = 0 if command.topology is None else _of_topology(command.topology)
-            return MEMBER_BYTES + topology + _tags(command.tags or ())
-
-
-def kept_before(group: Group, command: MemberRequest) -> int:
-    """Bytes kept of what a request replaces; 0 if it is not of a known member. Of a leader's
-    assignments, what its group has said: they are empty while it rebalances."""
-    member_id = command.member_id
-    match command:
-        case SyncCommand() if member_id in group.members:
-            return sum(kept_of(group, one) for one in group.members)
-        case JoinCommand() if not member_id and command.group_instance_id:
-            member_id = group.static.get(command.group_instance_id, "")
-        case ConsumerHeartbeatCommand() | StreamsHeartbeatCommand() if command.instance_id:
-            if group.managed is not None:
-                member_id = group.managed.static.get(command.instance_id, member_id)
-        case _:
-            pass
-    return 0 if member_id in group.pending else kept_of(group, member_id)
-
-
-def kept_of(group: Group, member_id: str) -> int:
-    """Bytes kept of a member; 0 if the group has no such member."""
-    if member_id in group.pending:
-        return MEMBER_BYTES + len(member_id)
-    classic = group.members.get(member_id)
-    if classic is not None:
-        said_bytes = len(classic.client_id) + _data(classic.protocols)
-        return MEMBER_BYTES + said_bytes + len(classic.assignment)
-    for one in (group.consumer, group.streams):
-        found = None if one is None else one.members.get(member_id)
-        if found is not None:
-            return MEMBER_BYTES + _of_stored(found.stored)
-    return 0
-
-
-def count_members(
-    machines: Iterable[object], maker: Callable[[str], str], held: Held
-) -> Iterator[None]:
-    """Add the bytes kept of the members of all groups, for who has made the group. Costs about a
-    microsecond for each member."""
-    for machine in list(machines):
-        assert isinstance(machine, GroupMachine)
-        seen = 0
-        for group_id, group in list(machine.groups.items()):
-            ids = [*group.members, *group.pending]
-            for one in (group.consumer, group.streams):
-                ids += () if one is None else one.members
-            size = sum(kept_of(group, member_id) for member_id in ids)
-            if group.streams is not None and group.streams.topology is not None:
-                size += _of_topology(group.streams.topology)
-            if size:
-                held.add(Holder(tenant_of(group_id), maker(group_id)), size)
-            seen += 1 + len(ids)
-            if seen >= SLICE:
-                seen = 0
-                yield
-
-
-def _of_stored(stored: ConsumerMemberStored | StreamsMemberStored) -> int:
-    if isinstance(stored, StreamsMemberStored):
-        return _tags(stored.tags)
-    classic = () if stored.classic is None else stored.classic.protocols
-    return _texts(stored.topics, stored.pattern) + _data(classic)
-
-
-def _data(named: Iterable[tuple[str, bytes]]) -> int:
-    return sum(len(name) + len(data) for name, data in named)
-
-
-def _tags(tags: Iterable[tuple[str, str]]) -> int:
-    return sum(len(name) + len(value) for name, value in tags)
-
-
-def _texts(texts: Iterable[str], pattern: str | None) -> int:
-    return sum(map(len, texts)) + len(pattern or "")
-
-
-def _of_topology(topology: Topology) -> int:
-    return len(write_topology(topology))
+        finally:
+            self._seen = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -48,6 +48,7 @@ from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
 
     from headrace.broker.coordinators.marker_sender import MarkerSender
     from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -131,6 +132,9 @@ class TransactionCoordinator:
 
     def _kept_ids(self) -> Iterator[Collection[str]]:
         return (machine.transactions for machine in self._machines())
+
+    def _making(self, transactional_id: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._kept is None else self._kept.making(transactional_id)
 
     async def _check_room(self, transactional_id: str, user: str) -> None:
         """Raise PolicyViolation for a new id if there is no room for it. A user that has its share
@@ -224,11 +228,13 @@ class TransactionCoordinator:
             reply = await self.shards.submit(transactional_id, command)
             if isinstance(reply, ProducerReply) and reply.wants_producer_id:
                 assert isinstance(command, InitProducerIdCommand | EndTransactionCommand)
-                try:
-                    await self._check_room(transactional_id, user)
-                    command.fresh_producer_id = await self._producer_ids.take()
-                except HeadraceError as error:
-                    return command.refused(error)
+                with self._making(transactional_id):
+                    try:
+                        await self._check_room(transactional_id, user)
+                        command.fresh_producer_id = await self._producer_ids.take()
+                    except HeadraceError as error:
+                        return command.refused(error)
+                    return await self.shards.submit(transactional_id, command)
             elif (
                 isinstance(reply, AddPartitionsReply)
                 and isinstance(reply.error, ConcurrentTransactions)

@@ -282,17 +282,18 @@ _GROUPS = (
         "headrace.group.members.max.bytes",
         "members_bytes_max",
         Whole(0),
-        "Bytes that this broker keeps of what members of consumer groups say of themselves"
-        " (descriptions, subscriptions, assignments). Beyond it, or a user's share, new members are"
-        " refused.",
+        "Bytes that this broker keeps of what members of groups, share groups too, say of"
+        " themselves (descriptions, subscriptions, assignments). Beyond it, or a user's share, new"
+        " members are refused.",
         **LIVE,
     ),
     of_config(
         "headrace.groups.max",
         "groups_max",
         Whole(0),
-        "Maximum number of consumer groups that this broker coordinates. Beyond it, or a user's"
-        " share (two thirds if there is one user), new ones are refused.",
+        "Maximum number of groups that this broker coordinates, and share groups with members. An"
+        " id counts once more for each 512 bytes. Beyond it, or a user's share (two thirds if there"
+        " is one user), new ones are refused.",
         **LIVE,
     ),
     of_config(
@@ -340,9 +341,10 @@ _TRANSACTIONS = (
         "headrace.transactional.ids.max",
         "transactional_ids_max",
         Whole(0),
-        "Maximum number of transactional ids that this broker coordinates. Beyond it, or a user's"
-        " share (two thirds if there is one user), ids that the user has not used for an hour are"
-        " removed, as after transactional.id.expiration.ms, and without any new ones are refused.",
+        "Maximum number of transactional ids that this broker coordinates; one counts once more for"
+        " each 512 bytes. Beyond it, or a user's share (two thirds if there is one user), ids that"
+        " the user has not used for an hour are removed, as after transactional.id.expiration.ms,"
+        " and without any new ones are refused.",
         **LIVE,
     ),
     of_config(

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
+from headrace.broker.coordinators.kept_groups import Source
+from headrace.broker.coordinators.kept_state import SLICE
+from headrace.broker.security.tenant_shares import NOBODY, Holder
 from headrace.broker.shares.share_sessions import ShareSessions
 from headrace.coordination.kit.topic_view import TopicShape
 from headrace.coordination.shares.config import EXCLUSIVE
@@ -24,6 +27,9 @@ from headrace.coordination.shares.membership import (
     ShareHeartbeatReply,
     ShareMembers,
     ShareMembership,
+    check_lengths,
+    kept_of,
+    said,
 )
 from headrace.errors import (
     CoordinatorLoading,
@@ -32,12 +38,14 @@ from headrace.errors import (
     GroupUnknown,
     HeadraceError,
 )
-from headrace.records.tenant_names import name_in
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.broker.coordinators.groups_configured import ConfiguredGroups
+    from headrace.broker.coordinators.kept_groups import KeptGroups
+    from headrace.broker.security.tenant_shares import Held
     from headrace.broker.shares.share_partitions import SharePartitions
     from headrace.broker.shares.share_sessions import PartitionKey, ShareSession
     from headrace.broker.topics.topics import Topics
@@ -67,9 +75,10 @@ class ShareGroups:
         check_coordinator: Callable[[str], None],
         clock: Clock,
         tasks: Tasks,
+        kept: KeptGroups | None = None,
     ) -> None:
         """`check_coordinator(group_id)` raises NotCoordinator if another broker coordinates the
-        group."""
+        group. `kept`: bounds what is kept; None: nothing does."""
         self.membership = ShareMembership()
         self.sessions = ShareSessions()
         self._topics = topics
@@ -80,18 +89,49 @@ class ShareGroups:
         self._tasks = tasks
         self._expiry: asyncio.Task[None] | None = None
         self._kept_empty: Counter[str] = Counter()
+        self._kept = kept
+        if kept is not None:
+            kept.add(Source(lambda: [self.membership.groups], self._count_members))
 
     # --- members -----------------------------------------------------------------------------
 
-    def heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
-        """ShareGroupHeartbeat. Raises what `ShareMembership.heartbeat` raises, NotCoordinator,
-        CoordinatorLoading while the group is kept empty, and MetadataUnavailable if its settings
-        cannot be decoded."""
+    async def heartbeat(self, beat: ShareHeartbeat, user: str = NOBODY) -> HeartbeatAnswer:
+        """ShareGroupHeartbeat. A new group counts for `user`. Raises what
+        `ShareMembership.heartbeat` raises, NotCoordinator, CoordinatorLoading while the group is
+        kept empty, MetadataUnavailable if its settings cannot be decoded, and PolicyViolation or
+        GroupFull if there is no room for it."""
+        check_lengths(beat)
         if not 0 < len(name_in(beat.group_id)) <= GROUP_ID_LENGTH_MAX:
             raise GroupIdInvalid(
                 f"a share group id must have 1 to {GROUP_ID_LENGTH_MAX} characters"
             )
         self._check_coordinator(beat.group_id)
+        if self._kept is None or not beat.subscribed:
+            return self._heartbeat(beat)
+        is_there = beat.group_id in self.membership.groups
+        with self._kept.making(beat.group_id, is_there=is_there):
+            await self._kept.check_group(beat.group_id, user, is_there=is_there)
+            await self._check_member(self._kept, beat, user)
+            return self._heartbeat(beat)
+
+    async def _check_member(self, kept: KeptGroups, beat: ShareHeartbeat, user: str) -> None:
+        """Raise GroupFull if there is no room for what a member adds."""
+        group = self.membership.groups.get(beat.group_id)
+        members = {} if group is None else group.members
+        member = members.get(beat.member_id)
+        if member is not None and set(beat.subscribed or ()) == set(member.subscribed):
+            return
+        size = said(beat, len(members), self._shapes())
+        before = 0 if member is None else kept_of(member)
+        await kept.check_member(beat.group_id, user, size, lambda: before)
+
+    def _count_members(self, maker: Callable[[str], str], held: Held) -> Iterator[None]:
+        for count, (group_id, group) in enumerate(list(self.membership.groups.items())):
+            held.add(Holder(tenant_of(group_id), maker(group_id)), group.size_bytes)
+            if count % SLICE == 0:
+                yield
+
+    def _heartbeat(self, beat: ShareHeartbeat) -> HeartbeatAnswer:
         if beat.group_id in self._kept_empty:
             raise CoordinatorLoading(
                 f"positions of share group {beat.group_id!r} are being changed: try again"

@@ -34,6 +34,12 @@ TOPICS_MAX: Final = 1_000
 SUBSCRIPTIONS_MAX: Final = 50_000
 """Topics of all members of a group: a change of any of them takes some 10 ms then."""
 RACK_LENGTH_MAX: Final = 255
+MEMBER_BYTES: Final = 1_000
+"""Of a member, beside its topics and partitions."""
+NAME_BYTES: Final = 60
+"""Of the name of a topic, beside its characters."""
+ASSIGNED_BYTES: Final = 100
+"""Of an assigned partition."""
 
 Assignment = tuple[tuple["UUID", int], ...]
 """(topic id, partition), sorted."""
@@ -81,6 +87,8 @@ class ShareMembers:
     """The same, and those that do not exist: all that members subscribe to, sorted."""
     subscriptions: int = 0
     """The topics of each member, together."""
+    size_bytes: int = 0
+    """What is kept of its members, about."""
 
 
 class ShareHeartbeatReply(NamedTuple):
@@ -108,9 +116,7 @@ class ShareMembership:
 
         Raises RequestInvalid, MemberUnknown, MemberEpochFenced, GroupFull.
         """
-        if not 0 < len(beat.member_id) <= MEMBER_ID_LENGTH_MAX:
-            raise RequestInvalid("a share group member must have an id of 1 to 255 characters")
-        _check_lengths(beat)
+        check_lengths(beat)
         group = self.groups.get(beat.group_id)
         if beat.member_epoch == LEAVE_EPOCH:
             if group is None or group.members.pop(beat.member_id, None) is None:
@@ -213,10 +219,31 @@ class ShareMembership:
                 assigned[some[turn % len(some)]].add(partition)
         for member in members:
             member.assigned = tuple(sorted(assigned[member.member_id]))
+        group.size_bytes = sum(map(kept_of, members))
 
 
-def _check_lengths(beat: ShareHeartbeat) -> None:
-    """Raises RequestInvalid."""
+def kept_of(member: ShareMember) -> int:
+    """Bytes that are kept of a member, about."""
+    return (
+        MEMBER_BYTES
+        + sum(map(len, member.subscribed))
+        + NAME_BYTES * len(member.subscribed)
+        + ASSIGNED_BYTES * len(member.assigned)
+    )
+
+
+def said(beat: ShareHeartbeat, members: int, topics: Mapping[str, TopicShape]) -> int:
+    """Bytes that a heartbeat may add, if its group has so many members."""
+    names = {*(beat.subscribed or ())}
+    partitions = sum(topics[name].partition_count for name in names if name in topics)
+    texts = sum(map(len, names)) + NAME_BYTES * len(names)
+    return MEMBER_BYTES + texts + ASSIGNED_BYTES * partitions // (members + 1)
+
+
+def check_lengths(beat: ShareHeartbeat) -> None:
+    """Raises RequestInvalid if a heartbeat says more than may be kept."""
+    if not 0 < len(beat.member_id) <= MEMBER_ID_LENGTH_MAX:
+        raise RequestInvalid("a share group member must have an id of 1 to 255 characters")
     names = beat.subscribed or ()
     if len(names) > TOPICS_MAX:
         raise RequestInvalid(f"a member can subscribe to at most {TOPICS_MAX} topics")

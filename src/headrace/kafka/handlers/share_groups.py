@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.fair_shares import user_of
 from headrace.coordination.kit.member_epochs import JOIN_EPOCH
 from headrace.coordination.shares.membership import (
     ASSIGNOR_NAME,
@@ -48,7 +49,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
         is_new = beat.member_epoch == JOIN_EPOCH and not members.exists(beat.group_id)
         if is_new and beat.group_id:
             await node.services.groups.check_is_free_for_shares(beat.group_id)
-        answer = members.heartbeat(beat)
+        answer = await members.heartbeat(beat, user_of(context.session))
     except HeadraceError as error:
         return {
             "error_code": code_of(error),
