@@ -80,6 +80,23 @@ def test_a_rule_is_added_and_removed_by_keyboard_and_its_command_does_the_same(b
     assert rules(acl_broker, who) == []
 
 
+def test_an_operator_names_who_administers_a_tenant_and_the_command_says_the_same(
+    browser, acl_broker
+):
+    with browser.page("acls/add?resource=cluster") as page:
+        page.get_by_label("Principal").fill("User:acme/boss")
+        page.get_by_label("Operation").select_option("ALTER")
+        page.get_by_label("Only for the tenant").fill("acme")
+        page.get_by_role("button", name="Check").click()
+        page.get_by_text("Adds this rule").wait_for()
+        adding = form(page)
+    assert "--tenant=acme" in adding
+    run(adding, acl_broker)
+    assert rules(acl_broker, "User:acme/boss") == [
+        ("allow", "ALTER", "acme/kafka-cluster", "literal")
+    ]
+
+
 def test_a_refusal_is_explained_and_the_link_asks_again(browser, acl_broker):
     bob = {"principal": "User:bob", "resource": "topic", "name": "orders"}
     ask(acl_broker, "POST", "/v1/acls", {**bob, "permission": "deny", "operation": "WRITE"})

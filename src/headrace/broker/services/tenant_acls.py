@@ -244,8 +244,8 @@ def rules_of(services: Services, session: ClientSession) -> AccessControl | Tena
     access = services.access
     if access is None:
         raise SecurityDisabled(
-            "no authorizer is configured on the broker, so everybody may do everything and there"
-            " are no access control lists: set headrace.authorizer=acl"
+            "no authorizer is configured on the broker (headrace.authorizer is none): everybody may"
+            " do everything, and there are no access control lists"
         )
     tenant = access.tenant(session)
     if tenant == DEFAULT:

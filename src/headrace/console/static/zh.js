@@ -18,6 +18,7 @@ export const words = {
   "Another topic (of Spring or Connect, too)": "其他主题（也支持 Spring 或 Connect）",
   "Appends one message to {name}.": "向 {name} 追加一条消息。",
   "Applies to the name": "适用于名称",
+  "Only for the tenant": "仅针对租户",
   "Ask": "查询",
   "Asked": "请求",
   "Automatic": "自动",

@@ -29,12 +29,14 @@ export function Page({ path, query }) {
     <${Part} query=${query} path=${path.slice(1)} />`;
 }
 
+const ofCluster = (name) => /^(?:([a-z0-9-]+)\/)?kafka-cluster$/.exec(name); // also of what a tenant administers in it
+
 // The options of `headrace acl` for a rule or a question; undefined: it cannot say this.
 function command(verb, one) {
   const { resource, name, operation, principal, host = "*", pattern } = one;
-  if (!ON_CLI.includes(resource) || !OPERATIONS_ON_CLI.includes(operation) || (resource === "cluster" && name !== CLUSTER)) return undefined;
+  if (!ON_CLI.includes(resource) || !OPERATIONS_ON_CLI.includes(operation) || (resource === "cluster" && !ofCluster(name))) return undefined;
   return words("headrace", "acl", verb, `--principal=${principal}`, `--operation=${operation}`,
-    ...(resource === "cluster" ? ["--cluster"] : [`--${resource}=${name}`]), ...(pattern === "prefixed" ? ["--prefix"] : []),
+    ...(resource === "cluster" ? [name === CLUSTER ? "--cluster" : `--tenant=${ofCluster(name)[1]}`] : [`--${resource}=${name}`]), ...(pattern === "prefixed" ? ["--prefix"] : []),
     ...(host !== "*" ? [`--host=${host}`] : []), ...(verb === "add" && one.permission === "deny" ? ["--deny"] : []));
 }
 
@@ -90,14 +92,14 @@ function Asked({ query, children }) {
     <${Field} label=${t("Principal")}><input required pattern="[^:]+:.+" placeholder="User:alice" value=${query.principal ?? ""} onInput=${set("principal")} /><//>
     <${Select} label=${t("Operation")} value=${query.operation ?? "READ"} options=${OPERATIONS.map((one) => [one, one])} onChange=${(operation) => setQuery({ operation })} />
     <${Select} label=${t("Resource")} value=${query.resource ?? "topic"} options=${RESOURCES.map((one) => [one, one])} onChange=${(resource) => setQuery({ resource })} />
-    ${!isCluster && html`<${Field} label=${t("Name")}><input required value=${query.name ?? ""} onInput=${set("name")} /><//>`}
+    ${isCluster ? html`<${Field} label=${t("Only for the tenant")}><input pattern="[a-z0-9\\-]{1,32}" value=${query.tenant ?? ""} onInput=${set("tenant")} /><//>` : html`<${Field} label=${t("Name")}><input required value=${query.name ?? ""} onInput=${set("name")} /><//>`}
     <${Field} label=${t("Host")}><input placeholder="*" value=${query.host ?? ""} onInput=${set("host")} /><//>
     ${children}</div>`;
 }
 
 const questionOf = (query) => ({
   principal: query.principal ?? "", operation: query.operation ?? "READ", resource: query.resource ?? "topic",
-  name: query.resource === "cluster" ? CLUSTER : query.name ?? "", ...(query.host && { host: query.host }),
+  name: query.resource === "cluster" ? (query.tenant ? `${query.tenant}/${CLUSTER}` : CLUSTER) : query.name ?? "", ...(query.host && { host: query.host }),
 });
 
 function Add({ query }) {
