@@ -774,6 +774,33 @@ def grpc_receives(served: Served, seconds: float) -> None:
     rocketmq_calls(served, seconds, "ReceiveMessage", requests)
 
 
+def grpc_filters(served: Served, seconds: float) -> None:
+    """Receives through an expression of 1,900 characters, of batches of 14 KB that hold 4,000
+    records with headers of 4,000 bytes, over gRPC on 20 connections."""
+    create(served, ["filtered"])
+    records = [Record(n, 1, None, b"x", [("a", b"a" * 4_000)]) for n in range(4_000)]
+    data = encode_batch(records, codec=ZSTD)
+    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 8) + b"filtered"
+    body += struct.pack(">iii", 1, 0, len(data)) + data
+    with served.connect() as one:
+        for _ in range(20):
+            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
+            receive(one)
+    requests = []
+    for number in range(20):
+        configs = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
+        named = {"resource_type": 32, "resource_name": f"g-{number}", "configs": configs}
+        served.ask(INCREMENTAL_ALTER_CONFIGS, {"resources": [named], "validate_only": False})
+        request = wire.request_of("ReceiveMessage")(
+            group={"name": f"g-{number}"}, message_queue=place("filtered"), batch_size=10
+        )
+        wire.set_ms(request.invisible_duration, 60_000)
+        request.filter_expression.type = wire.SQL
+        request.filter_expression.expression = f"a LIKE '%{'_' * 1_880}x%'"
+        requests.append(request)
+    rocketmq_calls(served, seconds, "ReceiveMessage", requests, connections=20)
+
+
 def grpc_routes(served: Served, seconds: float) -> None:
     """Routes of 1,000 partitions with 4 KB of addresses in each, over gRPC on 200 connections."""
     topics(served, 1, 1_000)
@@ -1086,8 +1113,8 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     behind_a_join, waiting_members, large_members, share_members, many_groups, long_ids,
     open_transactions, producer_ids,
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
-    grpc_unread, grpc_pulls, grpc_receives, grpc_routes, grpc_sends, grpc_acks, grpc_lite,
-    grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,
+    grpc_unread, grpc_pulls, grpc_receives, grpc_filters, grpc_routes, grpc_sends, grpc_acks,
+    grpc_lite, grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,
     delayed_alike, delayed_batches,
 )  # fmt: skip
 

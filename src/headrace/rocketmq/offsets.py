@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
+from headrace.broker.shares.filtering import matching
 from headrace.broker.shares.share_reads import filters_of
 from headrace.coordination.quotas.entities import CONSUMER
 from headrace.errors import GroupUnknown, HeadraceError
@@ -61,6 +62,7 @@ class Offsets:
         found = await self._unless_gone(caller, reading)
         if found is None:
             return
+        records = await matching(found.records, filters) if filters else found.records
         caller.check_term()
         caller.require_still(
             [(READ, ResourceType.GROUP, group_id), (READ, ResourceType.TOPIC, topic.name)]
@@ -68,7 +70,6 @@ class Offsets:
         status = response_of()
         set_status(status.status, None)
         send = caller.call.send
-        records = [one for one in found.records if all(f.matches(one.headers) for f in filters)]
         if not records:
             status.status.code = codes.MESSAGE_NOT_FOUND
         send(status.SerializeToString())

@@ -18,6 +18,7 @@ from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import duration_ms, own_dead_letter_topic
 from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.shares.dead_letters import DeadLetters, LetterOrigin
+from headrace.broker.shares.filtering import Filtering
 from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import LITE, Hosted
 from headrace.broker.shares.lite_partitions import LitePartitions
@@ -96,6 +97,7 @@ class SharePartitions:
             is_standalone=is_standalone,
         )
         self._held_batches = HeldBatches()
+        self._filtering = Filtering()
         self.lite = LitePartitions(
             environment, topics, terms, begin, self.give_up, is_standalone=is_standalone
         )
@@ -115,8 +117,8 @@ class SharePartitions:
             hosted = await self._host.open(topic, number)
             await self._open_group(hosted, request.group_id, topic, number)
             terms = self._terms(request.group_id)
-            receiving = ShareReceive(hosted, request, terms, self._held_batches)
-            received = await receiving.receive()
+            parts = self._held_batches, self._filtering
+            received = await ShareReceive(hosted, request, terms, *parts).receive()
         if received.acquired:
             self.figures.note_acquired(request.group_id, topic.name, received.acquired)
         return received

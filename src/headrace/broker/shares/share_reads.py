@@ -125,32 +125,7 @@ def filters_of(selection: Selection) -> tuple[Filter, ...]:
     return _filters(selection.tags, selection.sql)
 
 
-def select(
-    found: BatchesRead, ranges: Sequence[tuple[int, int]], filters: Sequence[Filter]
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(selected, other) offsets of the parts of `ranges` that were read; all ascend.
-
-    Offsets of a batch that cannot be decoded are selected: consumers detect the error.
-    """
-    selected: list[tuple[int, int]] = []
-    others: list[tuple[int, int]] = []
-    for batch, parts in _parts_by_batch(found, ranges):
-        try:
-            wanted = {
-                record.offset
-                for record in iterate_records(batch)
-                if all(one.matches(record.headers) for one in filters)
-            }
-        except HeadraceError as error:
-            log.warning("cannot decode the batch at offset %d: %s", parts[0][0], error)
-            wanted = {offset for low, high in parts for offset in range(low, high + 1)}
-        for low, high in parts:
-            for offset in range(low, high + 1):
-                _extend(selected if offset in wanted else others, offset)
-    return selected, others
-
-
-def _parts_by_batch(
+def parts_by_batch(
     found: BatchesRead, ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
     """Each batch that holds any of `ranges`, with these parts of it; all ascend."""
@@ -167,14 +142,6 @@ def _parts_by_batch(
             yield batch, parts
 
 
-def _extend(ranges: list[tuple[int, int]], offset: int) -> None:
-    """Add an offset that follows all of `ranges`."""
-    if ranges and ranges[-1][1] == offset - 1:
-        ranges[-1] = ranges[-1][0], offset
-    else:
-        ranges.append((offset, offset))
-
-
 SERIAL_KEY: Final = 0
 """The key hash of every record if the group takes the records of a partition one at a time."""
 
@@ -182,12 +149,12 @@ SERIAL_KEY: Final = 0
 class RowReader:
     """Creates rows from records, under one group's settings."""
 
-    __slots__ = ("_config", "_filters", "_reads_keys_alone")
+    __slots__ = ("_config", "_reads_keys_alone", "filters")
 
     def __init__(self, config: ShareConfig) -> None:
         self._config = config
-        self._filters = _filters(config.filter_tags, config.filter_sql)
-        self._reads_keys_alone = not (self._filters or config.has_attributes or config.ttl_ms >= 0)
+        self.filters = _filters(config.filter_tags, config.filter_sql)
+        self._reads_keys_alone = not (self.filters or config.has_attributes or config.ttl_ms >= 0)
 
     def rows(self, batch: bytes, start: int) -> list[RecordOrder]:
         """The rows of the records of one batch, from `start` on. Raises as `decode_batch`."""
@@ -220,7 +187,7 @@ class RowReader:
                 group = None if config.is_serial else find_header(headers, MESSAGE_GROUP)
                 if group:  # it orders the record in place of its key, in every group
                     key = crc32(group)
-        is_wanted = all(one.matches(headers) for one in self._filters)
+        is_wanted = all(one.matches(headers) for one in self.filters)
         return RecordOrder(
             record.offset, key if key >= 0 else -1 - record.offset, rank, expires_ms, is_wanted
         )
@@ -270,7 +237,14 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[RecordOrder]:
     try:
         return reader.rows(batch, start)
     except HeadraceError as error:
-        header = read_header(batch)
-        log.warning("cannot decode the batch at offset %d: %s", header.base_offset, error)
-        first = max(header.base_offset, start)
-        return [reader.blind_row(offset) for offset in range(first, header.last_offset + 1)]
+        return blind_rows(batch, start, reader, error)
+
+
+def blind_rows(
+    batch: bytes, start: int, reader: RowReader, error: HeadraceError
+) -> list[RecordOrder]:
+    """The rows of a batch that cannot be decoded, as `error` says."""
+    header = read_header(batch)
+    log.warning("cannot decode the batch at offset %d: %s", header.base_offset, error)
+    first = max(header.base_offset, start)
+    return [reader.blind_row(offset) for offset in range(first, header.last_offset + 1)]

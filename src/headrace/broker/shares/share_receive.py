@@ -16,8 +16,6 @@ from headrace.broker.shares.share_reads import (
     Selection,
     filters_of,
     row_reader,
-    rows_of,
-    select,
 )
 from headrace.coordination.shares.commands import (
     AcquireCommand,
@@ -30,14 +28,16 @@ from headrace.coordination.shares.commands import (
 )
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.log.visibility import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.records.batch import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.shares.filtering import Filtering
     from headrace.broker.shares.held_batches import HeldBatches
     from headrace.broker.shares.hosted_shares import Hosted
     from headrace.broker.shares.share_group_settings import ShareGroupSettings
-    from headrace.coordination.shares.commands import PeekReply
+    from headrace.coordination.shares.commands import PeekReply, RecordOrder
 
 ROUNDS_MAX: Final = 64
 """Per receive: each one learns keys, or skips records that are not delivered."""
@@ -98,12 +98,14 @@ class ShareReceive:
         request: ReceiveRequest,
         terms: ShareGroupSettings,
         held_batches: HeldBatches,
+        filtering: Filtering,
     ) -> None:
         """The group has begun on the partition. Raises ConfigInvalid for a wrong selection."""
         self._hosted = hosted
         self._request = request
         self._terms = terms
         self._held_batches = held_batches
+        self._filtering = filtering
         self._isolation = READ_COMMITTED if terms.is_committed_only else READ_UNCOMMITTED
         self._has_read_again = False
         self._examined = 0
@@ -177,8 +179,17 @@ class ShareReceive:
         group = machine.groups.get(group_id) if isinstance(machine, ShareMachine) else None
         if group is None:
             return False
-        reader = row_reader(group.config)
-        rows = [row for data in found.batches for row in rows_of(data, start, reader)]
+        config = group.config
+        reader = row_reader(config)
+        rows: list[RecordOrder] = []
+        for data in found.batches:
+            some, end = await self._filtering.rows(data, start, reader)
+            rows += some
+            if end <= read_header(data).last_offset:
+                rows_end = end
+                break
+        if not group.config.reads_as(config):
+            return True  # its settings have changed meanwhile: they are read again
         await hosted.ask(LearnCommand(group_id, rows_from, rows, rows_end))
         return True
 
@@ -233,7 +244,7 @@ class ShareReceive:
         """The offsets within which to acquire: what was read, or the selected part of `ranges`."""
         if not self._filters or not found.within:
             return found.within
-        selected, others = select(found, ranges, self._filters)
+        selected, others = await self._filtering.select(found, ranges, self._filters)
         if self._leaves_others:
             self._examined = found.within[-1][1] + 1
         elif others:
