@@ -1,16 +1,41 @@
 """A topic that is deleted and recreated is not taken for the former one."""
 
+import json
 import re
+import subprocess
+import sys
+from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
+from headrace.pipeline.catalog import TableName
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.errors import OptionInvalid, TopicRecreated
 from headrace.pipeline.fetch import read_range
+from headrace.pipeline.jobs import resend, transfer
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
+from headrace.pipeline.jobs.backlog import (
+    SAMPLE_COLUMNS,
+    BacklogConfig,
+    Sample,
+    store_samples,
+    stored_samples,
+)
+from headrace.pipeline.jobs.quality import Expectations, check_quality, store_violations
+from headrace.pipeline.jobs.replay import ReplayConfig, plan_replay, run_replay
+from headrace.pipeline.jobs.resend import ResendConfig, run_resend
+from headrace.pipeline.jobs.traces import TraceConfig, group_events, store_events, stored_events
+from headrace.pipeline.jobs.windows import (
+    TOPIC_ID_COLUMN,
+    WHOLE_LOG,
+    Connection,
+    read_window,
+    resolve_window,
+)
 from headrace.pipeline.options import SourceOptions, parse_source
 from headrace.pipeline.planning import OffsetRange
 from headrace.pipeline.source import HeadraceReader
@@ -106,3 +131,137 @@ def test_an_archive_does_not_mix_two_topics(spark, broker, send, topic, recreate
         with pytest.raises(TopicRecreated, match="archive into a new table"):
             run_archive(again, spark=spark)
     assert spark.table(f"headrace.{table}").count() == 30
+
+
+@pytest.fixture
+def target(broker, topic):
+    name = f"{topic}-again"
+    create_topic(broker, name, 3, {})
+    return name
+
+
+def values(rows):
+    return Counter(bytes(row.value).partition(b"-")[0] for row in rows)
+
+
+def test_a_replay_copies_a_recreated_topic_also_if_it_was_killed_before(
+    spark, broker, send, topic, target, recreate, read, monkeypatch
+):
+    config = ReplayConfig(Connection(broker), topic, target)
+    send(topic, 30)
+    written = transfer.write_once
+
+    def then_killed(*arguments):
+        written(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer, "write_once", then_killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_replay(config, spark=spark)
+    recreate(topic, 30)  # the same offsets as before
+    assert run_replay(config, spark=spark).written == 30
+    assert values(read(target).collect()) == {b"value": 30, b"second": 30}
+
+
+def test_a_replay_does_not_take_a_recreated_target_for_the_one_that_it_wrote(
+    spark, broker, send, topic, target, recreate, read
+):
+    send(topic, 30)
+    run_replay(ReplayConfig(Connection(broker), topic, target, chunk_records=15), spark=spark)
+    recreate(target, 3)
+    for act in (plan_replay, run_replay):
+        with pytest.raises(TopicRecreated, match=f"{target} was deleted and recreated.*--job"):
+            act(ReplayConfig(Connection(broker), topic, target), spark=spark)
+    run_replay(ReplayConfig(Connection(broker), topic, target, job="again"), spark=spark)
+    assert values(read(target).collect()) == {b"value": 30, b"second": 3}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("recreated", ["source", "target"])
+def test_records_are_sent_again_from_and_to_recreated_topics(
+    spark, broker, send, topic, target, recreate, read, monkeypatch, recreated, is_killed
+):
+    config = ResendConfig(Connection(broker), target, source=topic)
+    send(topic, 30)
+    written = resend.write_once
+
+    def then_killed(*arguments):
+        written(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if is_killed:
+            patch.setattr(resend, "write_once", then_killed)
+        with pytest.raises(KeyboardInterrupt) if is_killed else nullcontext():
+            run_resend(config, spark=spark)
+    recreate({"source": topic, "target": target}[recreated], 6)
+    again = run_resend(config, spark=spark)
+    assert (again.resumed, again.written) == (False, {"source": 6, "target": 30}[recreated])
+    assert values(read(target).collect()) == {b"value": 30, b"second": 6}
+
+
+def test_a_table_of_results_keeps_those_of_a_former_topic(
+    spark, broker, send, topic, recreate, table
+):
+    events, violations = (TableName.parse(f"{table}_{name}") for name in ("events", "violations"))
+    config, expected = TraceConfig(topic), Expectations(checks={"no": "false"})
+
+    def run():
+        window = resolve_window(Connection(broker).cluster, (topic,), WHOLE_LOG)
+        records = read_window(spark, Connection(broker), window)
+        done = group_events(spark, [])
+        store_events(stored_events(records, config), done, events, window, spark=spark)
+        report = check_quality(records, topic, expected, window, 0)
+        store_violations(report, violations.in_spark, spark=spark)
+        return window.topic_ids[topic]
+
+    send(topic, 30)
+    first = run()
+    recreate(topic, 30)
+    second = run()
+    assert run() == second != first
+    for one in (events, violations):
+        rows = spark.table(one.in_spark).collect()
+        assert Counter(row.topic_id for row in rows) == {first: 30, second: 30}
+
+
+def test_samples_of_a_backlog_are_of_the_topic_that_is_there(
+    spark, broker, send, topic, recreate, table
+):
+    """A table that an earlier version made has no ids."""
+    name, connection = f"headrace.{table}", Connection(broker)
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS headrace.headrace")
+    older = SAMPLE_COLUMNS.replace(f", {TOPIC_ID_COLUMN}", "")
+    spark.sql(f"CREATE TABLE {name} ({older}) USING iceberg")
+
+    def sample(at_ms):
+        samples = (Sample(at_ms, {}, {topic: {"0": 5}}),)
+        store_samples(BacklogConfig(connection, topic, "g", samples), name, spark=spark)
+
+    sample(1)
+    recreate(topic, 3)
+    sample(2)
+    topic_id = connection.cluster.topic_id_or_none(topic)
+    for wanted, found in ((topic_id, [2]), (None, [1, 2])):
+        stored = stored_samples(spark, name, "g", topic, 0, wanted)
+        assert [one.at_ms for one in stored] == found
+
+
+def test_a_search_shows_records_of_a_former_topic_and_says_so(
+    spark, broker, broker_process, send, topic, recreate, warehouse, table
+):
+    config = ArchiveConfig(broker, topic, warehouse.folder, table)
+    send(topic, 30)
+    run_archive(config, spark=spark)
+    recreate(topic, 30)
+    command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "find", topic, "--json"]
+    command += ["--key", "key-3", "--http", broker_process.http, "--master", "local[1]"]
+    command += ["--warehouse", str(warehouse.folder), "--table", table]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert f"holds the records of an earlier {topic}" in done.stderr
+    found = json.loads(done.stdout)["messages"]
+    assert Counter((one["state"], one["value"].partition("-")[0]) for one in found) == {
+        ("archived", "value"): 3,
+        ("log", "second"): 3,
+    }

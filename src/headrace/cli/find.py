@@ -19,6 +19,7 @@ from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import (
     MASTER,
     WAREHOUSE_OR_NONE,
+    connection_of,
     job_module,
     restarted,
     spark_for,
@@ -101,7 +102,7 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         )
     found = _in_log(session, topic, query, options)
     if options["table"] is not None:
-        _add_archived(topic, query, found, options)
+        _add_archived(session, topic, query, found, options)
     if options["as_json"]:
         print_json(found)
     else:
@@ -139,7 +140,11 @@ def _in_log(
 
 
 def _add_archived(
-    topic: str, query: dict[str, Any], found: dict[str, Any], options: dict[str, Any]
+    session: CliSession,
+    topic: str,
+    query: dict[str, Any],
+    found: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Add what only the table has, up to --count."""
     job, windows = job_module("jobs.search"), job_module("jobs.windows")
@@ -150,15 +155,22 @@ def _add_archived(
 
     def search() -> Any:
         with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
-            frame = windows.read_table(spark, table).frame
+            part = windows.read_table(spark, table)
+            frame = part.frame
             asked = [f"offset = {options['offset']}"] if options["offset"] is not None else []
             asked += [f"({options['where']})"] if options["where"] is not None else []
             where = " AND ".join(asked) or None
             matching = job.search(job.Query(topic, where=where, **query), frame)
-            return job.documents(matching, options["count"])
+            return job.documents(matching, options["count"]), part.topic_ids.get(topic)
 
     hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
-    archived = restarted(search, f"The search of {options['table']}")
+    archived, topic_id = restarted(search, f"The search of {options['table']}")
+    if topic_id not in {None, connection_of(session).cluster.topic_id_or_none(topic)}:
+        hot = set()  # other records, at the same offsets
+        say(
+            f"{options['table']} holds the records of an earlier {topic}, which was deleted and"
+            f" recreated: what is archived here is not of today's topic (id {topic_id})"
+        )
     found["messages"] += [
         one for one in archived if (one["topic"], one["partition"], one["offset"]) not in hot
     ][:room]

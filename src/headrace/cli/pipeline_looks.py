@@ -116,7 +116,8 @@ def look_at_backlog(
     if options["history"] is not None:
         table = job_module("catalog").TableName.parse(options["history"]).in_spark
         since_ms = samples[0].at_ms - history_ms
-        earlier = job.stored_samples(spark, table, group, topic, since_ms)
+        topic_id = connection_of(session).cluster.topic_id_or_none(topic)
+        earlier = job.stored_samples(spark, table, group, topic, since_ms, topic_id)
     config = job.BacklogConfig(
         connection_of(session), topic, group, tuple(samples), history_ms=history_ms
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.jobs.windows import (
+    TOPIC_ID_COLUMN,
     WHOLE_LOG,
     Bounds,
     Connection,
@@ -29,7 +30,8 @@ BUCKETS_MAX: Final = 10_000
 _HOT_SHARE: Final = 0.5
 _SKEW_SHARE: Final = 0.67
 SAMPLE_COLUMNS: Final = (
-    "at timestamp, group_name string, topic string, partition int, committed bigint, end bigint"
+    "at timestamp, group_name string, topic string, partition int, committed bigint, end bigint,"
+    f" {TOPIC_ID_COLUMN}"
 )
 
 
@@ -254,30 +256,34 @@ def store_samples(config: BacklogConfig, table: str, *, spark: Any) -> None:
     """Append the samples of this run to a table."""
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {TableName.parse(table).namespace_in_spark}")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({SAMPLE_COLUMNS}) USING iceberg")
+    if "topic_id" not in spark.table(table).columns:  # an earlier version made it
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({TOPIC_ID_COLUMN})")
+    topic_id = config.connection.cluster.topic_id_or_none(config.topic)
     rows = [
-        (one.at_ms, config.group, t, p, offset_of(one.committed, t, p, -1), end)
+        (one.at_ms, config.group, t, p, offset_of(one.committed, t, p, -1), end, topic_id)
         for one in config.samples
         for t, p, end in walk(one.ends)
     ]
-    columns = (
-        "at_ms bigint, group_name string, topic string, partition int, committed bigint, end bigint"
-    )
+    columns = SAMPLE_COLUMNS.replace("at timestamp", "at_ms bigint")
     frame = spark.createDataFrame(rows, columns)
     frame.selectExpr("timestamp_millis(at_ms) AS at", "* EXCEPT (at_ms)").writeTo(table).append()
 
 
 def stored_samples(
-    spark: Any, table: str, group: str, topic: str, since_ms: int
+    spark: Any, table: str, group: str, topic: str, since_ms: int, topic_id: str | None = None
 ) -> tuple[Sample, ...]:
-    """The samples of earlier runs, in order of time; none if there is no table."""
+    """The samples of earlier runs, in order of time; none if there is no table. With `topic_id`,
+    none of a former topic of this name."""
     if not spark.catalog.tableExists(table):
         return ()
     from pyspark.sql.functions import desc, expr
 
     place = "struct(partition, committed, end)"
+    held = spark.table(table)
+    if topic_id is not None and "topic_id" in held.columns:
+        held = held.where(f"coalesce(topic_id, {quoted(topic_id)}) = {quoted(topic_id)}")
     rows = (
-        spark.table(table)
-        .where(f"group_name = {quoted(group)} AND topic = {quoted(topic)}")
+        held.where(f"group_name = {quoted(group)} AND topic = {quoted(topic)}")
         .where(f"at >= timestamp_millis({since_ms})")
         .groupBy("at")
         .agg(expr(f"collect_list({place}) AS places"))

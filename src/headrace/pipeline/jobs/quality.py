@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted, within_sql
+from headrace.pipeline.jobs.windows import (
+    TOPIC_ID_COLUMN,
+    Window,
+    of_ids_sql,
+    quoted,
+    with_ids,
+    within_sql,
+)
 from headrace.pipeline.publishing import replace_rows
 
 if TYPE_CHECKING:
@@ -265,12 +272,13 @@ def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
         quoted(digest_of(report.topic, report.window.document())),
         quoted(report.expectations),
     )
-    rows = report.violations.selectExpr("*", f"{window} AS window", f"{name} AS expectations")
+    found = with_ids(report.violations, report.window)
+    rows = found.selectExpr("*", f"{window} AS window", f"{name} AS expectations")
     replaced = (
         f"(expectations IS NULL OR expectations = {name})"
-        f" AND (window = {window} OR {within_sql(report.window)})"
+        f" AND {of_ids_sql(report.window)} AND (window = {window} OR {within_sql(report.window)})"
     )
     replace_rows(
         rows, TableName.parse(table), f"{VIOLATION_COLUMNS}, window string", replaced,
-        spark=spark, added="expectations string",
+        spark=spark, added=f"expectations string, {TOPIC_ID_COLUMN}",
     )  # fmt: skip

@@ -105,7 +105,8 @@ def _run_resend(config: ResendConfig, marks: JobMarks, spark: Any) -> CopyReport
     report = CopyReport(config.group, state.window, resumed=resumed, is_done=True)
     if not state.note.get("done"):
         marks.write(state)
-        write_id = f"{config.group}.{config.spec}"
+        named_by = digest_of(config.spec, *state.named_by(state.window))
+        write_id = f"{config.group}.{named_by if state.is_by_ids else config.spec}"
         rows = _rows(missing(config, spark, state), config)
         report.by_topic = write_once(rows, config.connection, config.topic, write_id)
         marks.write(state._replace(note={**state.note, "done": True}))
@@ -138,7 +139,9 @@ def _pinned(config: ResendConfig, spark: Any, stored: JobState | None) -> tuple[
                 f"The job {config.group} was started with other options. Nothing was written."
                 " Repeat it with these, or give this one a name of its own (--job)."
             )
-        return stored, True
+        # What is stored of a topic is deleted with it: a recreated one is compared from its start.
+        if {config.topic, config.source} - {None} <= stored.window.end.keys():
+            return stored, True
     cluster = config.connection.cluster
     window = resolve_window(cluster, (config.topic,), WHOLE_LOG)
     note: dict[str, Any] = {}

@@ -14,7 +14,14 @@ from uuid import uuid4
 from headrace.pipeline.jobs.headers import number_header, text_header
 from headrace.pipeline.jobs.search import MESSAGE_ID
 from headrace.pipeline.jobs.transfer import digest_of
-from headrace.pipeline.jobs.windows import Window, quoted, within_sql
+from headrace.pipeline.jobs.windows import (
+    TOPIC_ID_COLUMN,
+    Window,
+    of_ids_sql,
+    quoted,
+    with_ids,
+    within_sql,
+)
 from headrace.pipeline.publishing import replace_rows
 from headrace.records.letters import FORMATS, REDRIVES
 
@@ -167,12 +174,15 @@ def store_events(stored: Any, done: Any, table: TableName, *windows: Window, spa
     once.selectExpr(*(f"{name} AS done_{name}" for name in _DONE_IS)).createOrReplaceTempView(view)
     same = " AND ".join(f"done_{name} <=> {name}" for name in _DONE_IS)
     of_records = ", ".join(map(quoted, OF_RECORDS))
-    ranges = " OR ".join(map(within_sql, windows))
+    ranges = " OR ".join(f"({of_ids_sql(one)} AND ({within_sql(one)}))" for one in windows)
     again = f"EXISTS (SELECT 1 FROM {view} WHERE {same})"  # noqa: S608 - names of ours
     replaced = f"(event IN ({of_records}) AND ({ranges})) OR {again}"
     run = quoted(digest_of(windows[0].document()))
-    rows = stored.unionByName(once).selectExpr("*", f"{run} AS window")
+    rows = with_ids(stored.unionByName(once), *windows).selectExpr("*", f"{run} AS window")
     try:
-        replace_rows(rows, table, f"{EVENT_COLUMNS}, window string", replaced, spark=spark)
+        replace_rows(
+            rows, table, f"{EVENT_COLUMNS}, window string", replaced,
+            spark=spark, added=TOPIC_ID_COLUMN,
+        )  # fmt: skip
     finally:
         spark.catalog.dropTempView(view)

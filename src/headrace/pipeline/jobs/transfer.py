@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from headrace.java.jars import cache_folder
-from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid
+from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid, TopicRecreated
 from headrace.pipeline.jobs.windows import Connection, Window
 from headrace.pipeline.leases import hold
 from headrace.pipeline.options import parse_sink
@@ -54,17 +54,24 @@ _OPERATOR: Final = re.compile(r"^[\s:+*()\d-]*([A-Z]\w+)", re.MULTILINE)
 
 class JobState(NamedTuple):
     """What a job's group holds. `window.start` is the progress; `chunk_end` the end of the chunk
-    that may be partly written; `note` what else the job pinned."""
+    that may be partly written; `note` what else the job pinned; `is_by_ids` whether the write of
+    that chunk is named by topic ids, too, as those of version 0.2 are not."""
 
     spec: str
     window: Window
     chunk_end: Offsets
     note: dict[str, Any]
+    is_by_ids: bool = True
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left."""
         return self.window.size == 0
+
+    def named_by(self, window: Window) -> tuple[Any, ...]:
+        """What distinguishes the write of a window from others of the job: a topic that was deleted
+        and recreated has other records at the same offsets."""
+        return (window.document(), *((window.topic_ids,) if self.is_by_ids else ()))
 
 
 class JobMarks:
@@ -100,7 +107,7 @@ class JobMarks:
         if not ours:
             return None
         starts, ends, chunks, ids = [], [], [], {}
-        spec, note = "", {}
+        spec, note, is_by_ids = "", {}, False
         for (topic, partition), (offset, said) in ours.items():
             assert said is not None, "filtered above"
             self._known.add(said.get("run", self._run))
@@ -108,9 +115,11 @@ class JobMarks:
             ends.append((topic, partition, int(said["end"])))
             chunks.append((topic, partition, int(said["chunk"])))
             spec, note = str(said["spec"]), dict(said["note"])
+            is_by_ids = bool(said.get("by_ids"))
             if said["id"]:
                 ids[topic] = str(said["id"])
-        return JobState(spec, Window(build(starts), build(ends), ids), build(chunks), note)
+        window = Window(build(starts), build(ends), ids)
+        return JobState(spec, window, build(chunks), note, is_by_ids)
 
     def write(self, state: JobState) -> None:
         """Store the state, atomically. Raises DeliveryFailed, ProgressRefused, DeliveryInDoubt."""
@@ -124,6 +133,7 @@ class JobMarks:
                 "id": state.window.topic_ids.get(topic),
                 "note": state.note,
                 "run": self._run,
+                "by_ids": state.is_by_ids,
             }
             marks[topic, partition] = (start, json.dumps({_MARK: said}, separators=(",", ":")))
         with self._topics() as topics:
@@ -145,6 +155,7 @@ class JobMarks:
 
 
 _MARK: Final = "headrace-job-1"  # do not change: stored
+_TARGET_ID: Final = "target_id"  # do not change: stored
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -244,8 +255,9 @@ def stored_or_new(copy: Copy, marks: JobMarks | None = None) -> tuple[JobState, 
     """The job's state, and whether it was stored: then the run continues it.
 
     `marks` are those of a run that writes. Raises OptionInvalid if the job is unfinished and was
-    started with other options.
+    started with other options, TopicRecreated if what it wrote was deleted with the target.
     """
+    target = _target_id(copy)
     state = (marks or JobMarks(copy.connection, copy.group)).read()
     if state is not None and not (state.is_done and copy.is_repeatable):
         if state.spec != copy.spec:
@@ -255,9 +267,24 @@ def stored_or_new(copy: Copy, marks: JobMarks | None = None) -> tuple[JobState, 
                 " Nothing was written. Repeat it with the options of its first run, or give this"
                 " one a name of its own (--job)."
             )
+        if state.note.get(_TARGET_ID, target) != target:
+            raise TopicRecreated(
+                f"The target {copy.target} was deleted and recreated since the job {copy.group}"
+                " began, and lacks what was written before. Nothing was written. Give the job a new"
+                " name (--job), under which it begins again.",
+                topic=copy.target or "",
+            )
         return state, True
     window = copy.window()
-    return JobState(copy.spec, window, window.start, copy.note()), False
+    note = copy.note() if target is None else {**copy.note(), _TARGET_ID: target}
+    return JobState(copy.spec, window, window.start, note), False
+
+
+def _target_id(copy: Copy) -> str | None:
+    """The id of the one topic that a job writes to, if it is one."""
+    if copy.target is None:
+        return None
+    return (copy.to or copy.connection).cluster.topic_id_or_none(copy.target)
 
 
 def run_copy(
@@ -295,11 +322,11 @@ def _run_copy(
         state = state._replace(chunk_end=end)
         marks.write(state)
         chunk = state.window._replace(end=end)
-        write_id = f"{copy.group}.{digest_of(copy.spec, chunk.document())}"
+        write_id = f"{copy.group}.{digest_of(copy.spec, *state.named_by(chunk))}"
         written = write_once(
             copy.rows(chunk, state.note), copy.to or copy.connection, copy.target, write_id
         )
-        state = state._replace(window=state.window._replace(start=end))
+        state = state._replace(window=state.window._replace(start=end), is_by_ids=True)
         marks.write(state)
         forget(copy.to or copy.connection, write_id)
         report.read += chunk.size

@@ -20,6 +20,8 @@ from headrace.pipeline.planning import Offsets, build, offset_of, total, walk
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.pipeline.position import TopicIds
+
 COLUMNS = (
     "topic",
     "partition",
@@ -32,6 +34,8 @@ COLUMNS = (
     "raw",
 )
 """The columns that a topic and its table have in common."""
+TOPIC_ID_COLUMN = "topic_id string"
+"""Of tables of results, which may hold those of a topic that was deleted and recreated since."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +152,12 @@ def read_window(
 
 
 class TablePart(NamedTuple):
-    """The rows of a window in a table, and the snapshot that they were read from."""
+    """The rows of a window in a table, the snapshot that they were read from, and the ids of the
+    topics that the table holds, as far as its archive recorded them."""
 
     frame: Any
     snapshot_id: int | None
+    topic_ids: TopicIds
 
 
 def read_table(
@@ -183,7 +189,7 @@ def read_table(
                     topic=topic,
                 )
         frame = frame.where(within_sql(window))
-    return TablePart(frame.select(*COLUMNS), snapshot_id)
+    return TablePart(frame.select(*COLUMNS), snapshot_id, pinned.topic_ids)
 
 
 def within_sql(window: Window) -> str:
@@ -194,6 +200,20 @@ def within_sql(window: Window) -> str:
         for topic, partition, end in walk(window.end)
     ]
     return " OR ".join(parts) or "false"
+
+
+def with_ids(frame: Any, *windows: Window) -> Any:
+    """Add the id of a row's topic, `topic_id`; NULL of topics that are in none of the windows."""
+    ids = {topic: one for window in windows for topic, one in window.topic_ids.items()}
+    cases = "".join(f" WHEN {quoted(topic)} THEN {quoted(one)}" for topic, one in ids.items())
+    return frame.selectExpr("*", f"CASE topic{cases or ' WHEN NULL THEN NULL'} END AS topic_id")
+
+
+def of_ids_sql(window: Window) -> str:
+    """The condition that a row of a table of results is of these topics, not of former ones of
+    their names. Rows of a version that stored no ids count as theirs."""
+    ids = ", ".join(map(quoted, window.topic_ids.values())) or "NULL"
+    return f"(topic_id IS NULL OR topic_id IN ({ids}))"
 
 
 def quoted(text: str) -> str:
