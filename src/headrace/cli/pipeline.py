@@ -14,6 +14,7 @@ from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_copy import dead, replay
+from headrace.cli.pipeline_interrupts import INTERRUPTION, exit_if
 from headrace.cli.pipeline_looks import backlog, page, trace
 from headrace.cli.pipeline_proof import proof, quality, resend, verify
 from headrace.cli.pipeline_session import (
@@ -26,21 +27,22 @@ from headrace.cli.pipeline_session import (
     job_module,
     reading_job,
     reads_of,
-    spark_failures,
-    stop_on_interrupt,
+    restarted,
 )
 from headrace.cli.pipeline_tables import tables
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     from headrace.cli.session import CliSession
 
 
-def _with_next_step(table: str, warehouse: Any) -> AbstractContextManager[None]:
-    return spark_failures(
+def _restarted(job: Callable[[], Any], what: str, table: str, warehouse: Any) -> Any:
+    return restarted(
+        job,
+        what,
         f"Check that {table} is in the warehouse {warehouse}: archive, maintain and reconcile need"
-        " the same --table, --warehouse and --catalog"
+        " the same --table, --warehouse and --catalog",
     )
 
 
@@ -168,37 +170,39 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
         poll_interval_ms=int(options.pop("poll_interval") * 1000),
         **options,
     )
-    stop = stop_on_interrupt("round")
-    restarts = job_module("restarts")
-    with _with_next_step(config.table or "the topic's table", options["warehouse"]):
-        results = restarts.with_restarts(
-            lambda: job.run_archives(
+
+    def run() -> Any:
+        with INTERRUPTION.after("round"):
+            return job.run_archives(
                 config,
                 on_round=None if quiet else _say_round,
                 on_maintenance=None if quiet else lambda done: say(f"maintained: {done}"),
-                should_stop=lambda: stop.wanted,
-            ),
-            f"The archive of {options['topic']}",
-        )
-    if not as_json:
+                should_stop=INTERRUPTION.is_wanted,
+            )
+
+    place = (config.table or "the topic's table", options["warehouse"])
+    results = _restarted(run, f"The archive of {options['topic']}", *place)
+    if as_json:
+        found = [_document(result) for result in results]
+        print_json(found[0] if len(found) == 1 else {"tables": found})
+    else:
         for result in results:
             tell(str(result))
-        return
-    found = [
-        {
-            "table": result.table,
-            "rounds": result.round_count,
-            "records": result.record_count,
-            "seconds": result.elapsed_ms / 1000,
-            "records_per_s": result.rate_per_s,
-            "offsets": {
-                topic: {str(partition): end for partition, end in ends.items()}
-                for topic, ends in result.offsets.items()
-            },
-        }
-        for result in results
-    ]
-    print_json(found[0] if len(found) == 1 else {"tables": found})
+    exit_if(INTERRUPTION.is_wanted() and not config.continuous)
+
+
+def _document(result: Any) -> dict[str, Any]:
+    return {
+        "table": result.table,
+        "rounds": result.round_count,
+        "records": result.record_count,
+        "seconds": result.elapsed_ms / 1000,
+        "records_per_s": result.rate_per_s,
+        "offsets": {
+            topic: {str(partition): end for partition, end in ends.items()}
+            for topic, ends in result.offsets.items()
+        },
+    }
 
 
 def _say_round(done: Any) -> None:
@@ -239,8 +243,12 @@ def reconcile(
     config = proof.ReconcileConfig(
         session.bootstrap, topic, table, client=session.client_config, reads=reads_of(session)
     )
-    with _with_next_step(table, warehouse):
-        report = proof.prove(config, warehouse, master)
+    report = _restarted(
+        lambda: proof.prove(config, warehouse, master),
+        f"The comparison of {table}",
+        table,
+        warehouse,
+    )
     if as_json:
         print_json(
             {
@@ -330,7 +338,9 @@ def maintain(
         orphan_age_hours=ages["orphan_age"],
         session=sessions.SessionConfig(master, memory_mb=2048),
     )
-    report = job.run_maintain(config)
+    report = _restarted(
+        lambda: job.run_maintain(config), f"The maintenance of {table}", table, warehouse
+    )
     if not as_json:
         tell(f"{table}: {report}")
         return

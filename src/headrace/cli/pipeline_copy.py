@@ -25,6 +25,7 @@ from headrace.cli.output import (
 )
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.pipeline_interrupts import INTERRUPTION, exit_if
 from headrace.cli.pipeline_session import (
     DRY_RUN,
     RESULT_AS_JSON,
@@ -37,7 +38,6 @@ from headrace.cli.pipeline_session import (
     reading_job,
     restarted,
     spark_for,
-    stop_on_interrupt,
     window_options,
 )
 from headrace.cli.progress import counting
@@ -139,14 +139,13 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         **{name: options[name] for name in names},
     )  # fmt: skip
     result = _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
-    _keep(session, "replay", f"{topic} {options['target']}", result, options)
+    _conclude(session, "replay", f"{topic} {options['target']}", result, options)
 
 
 def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, Any]) -> Any:
     """Plan or run a copy, with progress; prints its result and returns it."""
     if options["dry_run"]:
         refuse_inert("with --dry-run", "chunk_records", "rate", "results")
-    stop = stop_on_interrupt("chunk")
 
     def job() -> Any:
         with spark_for(options["master"], None, counts_itself=True) as spark:
@@ -158,12 +157,12 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
             if planned is not None:
                 _say_pauses(planned, "will be")
             total = _size(planned)
-            with counting("records", total) as advance:
+            with counting("records", total) as advance, INTERRUPTION.after("chunk"):
                 report = run(
                     config,
                     spark=spark,
                     on_chunk=lambda chunk: advance(chunk.read),
-                    should_stop=lambda: stop.wanted,
+                    should_stop=INTERRUPTION.is_wanted,
                 )
             return report.document()
 
@@ -186,14 +185,17 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
     return result
 
 
-def _keep(
+def _conclude(
     session: CliSession, job: str, of: str, result: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    if options["results"] is None:
+    """Keep the result, and end with the exit code of a copy that was stopped."""
+    if options["dry_run"]:
         return
-    state = "done" if result["done"] else "stopped; the same command continues"
-    summary = f"{result['written']:,} records written in {result['seconds']:.1f} s: {state}"
-    keep_result(session, options["results"], job, of, summary, result)
+    if options["results"] is not None:
+        state = "done" if result["done"] else "stopped; the same command continues"
+        summary = f"{result['written']:,} records written in {result['seconds']:.1f} s: {state}"
+        keep_result(session, options["results"], job, of, summary, result)
+    exit_if(not result["done"])
 
 
 def _size(planned: dict[str, Any] | None) -> int:
@@ -337,4 +339,4 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         **{name: options[name] for name in names},
     )  # fmt: skip
     result = _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)
-    _keep(session, "redrive", topic, result, options)
+    _conclude(session, "redrive", topic, result, options)

@@ -18,6 +18,7 @@ from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import Cell, iso_time, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.pipeline_interrupts import INTERRUPTION
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
 from headrace.cli.pipeline_session import (
     RESULT_AS_JSON,
@@ -259,6 +260,7 @@ def trace_messages(
     for message, partition, offset in job.sampled_positions(
         records, config, options["messages_max"]
     ):
+        INTERRUPTION.check()
         query = {"partition": partition, "offset": offset, "time_ms": TRACE_MS}
         asked += [
             (message, one)

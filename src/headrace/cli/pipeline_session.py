@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import signal
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from headrace.cli.client import kafka
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say
 from headrace.cli.parameters import TOPIC_NAME, Command, number_option
+from headrace.cli.pipeline_interrupts import INTERRUPTION, REST
 from headrace.cli.positions import TimeType
 from headrace.cli.progress import watching
 from headrace.cli.session import CliSession
@@ -117,6 +117,7 @@ RESULTS = click.option(
 )
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
 MEMORY_MB = 2048
+_CHECK_SQL = "Check the SQL, and that the tables are in --warehouse; the same command continues"
 
 
 def window_options(command: Command) -> Command:
@@ -192,28 +193,12 @@ def spark_for(
     running = job_module("jobs.running")
     running.hush()
     try:
+        INTERRUPTION.check()
         shown = watching("Spark tasks", running.tasks_of(spark))
         with nullcontext() if counts_itself else shown:
             yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def spark_failures(step: str) -> Iterator[None]:
-    """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith("pyspark."):
-            raise
-        ours = job_module("jobs.running").cause_of(error)
-        if ours is not None:
-            raise CommandFailed(
-                ours.rstrip("."), "Once this is corrected, the same command continues"
-            ) from error
-        said = str(error).strip().splitlines()[:1]
-        raise CommandFailed(f"Spark failed: {''.join(said).rstrip('.')}", step) from error
 
 
 def keep_result(
@@ -239,31 +224,6 @@ def keep_result(
         )
 
 
-class Stop:
-    """Ctrl-C stops the job after its round; a second one ends the process."""
-
-    def __init__(self, what: str = "round") -> None:
-        self.wanted = False
-        self._what = what
-
-    def __call__(self, *_: object) -> None:
-        if self.wanted:
-            raise KeyboardInterrupt
-        self.wanted = True
-        say(
-            f"headrace: stopping after this {self._what}; press Ctrl-C again to stop immediately"
-            " (nothing is lost)."
-        )
-
-
-def stop_on_interrupt(what: str) -> Stop:
-    """A `Stop` that Ctrl-C and SIGTERM call."""
-    stop = Stop(what)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    return stop
-
-
 def check_replaceable(warehouse: Any, table: str | None) -> None:
     """Refuse a table of results, if one was given, in a catalog that cannot replace its rows."""
     if table is not None:
@@ -271,11 +231,36 @@ def check_replaceable(warehouse: Any, table: str | None) -> None:
         job_module("publishing").check_replaceable(warehouse, name)
 
 
-def restarted(job: Callable[[], Any], what: str) -> Any:
-    """Run a restartable job until it returns: transient failures of Spark restart it.
+@contextmanager
+def _spark_failures(step: str) -> Iterator[None]:
+    """Convert Spark's failures to messages with a next step. Raises CommandFailed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(REST)
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark."):
+            raise
+        ours = job_module("jobs.running").cause_of(error)
+        if ours is not None:
+            raise CommandFailed(
+                ours.rstrip("."), "Once this is corrected, the same command continues"
+            ) from error
+        said = str(error).strip().splitlines()[:1]
+        raise CommandFailed(f"Spark failed: {''.join(said).rstrip('.')}", step) from error
 
-    Raises CommandFailed where Spark fails for another reason.
+
+def restarted(job: Callable[[], Any], what: str, step: str = _CHECK_SQL) -> Any:
+    """Run a restartable job until it returns: transient failures of Spark restart it, and Ctrl-C
+    stops it (`INTERRUPTION`).
+
+    Raises CommandFailed, with the next step, where Spark fails for another reason.
     """
-    with spark_failures("Check the SQL, and that the tables are in --warehouse; the same command"
-                        " continues"):  # fmt: skip
-        return job_module("restarts").with_restarts(job, what)
+    restarts = job_module("restarts")
+    with _spark_failures(step):
+        return INTERRUPTION.run(
+            lambda: restarts.with_restarts(
+                INTERRUPTION.guarded(job), what, wait_ms=INTERRUPTION.wait_ms
+            )
+        )

@@ -12,6 +12,7 @@ import click
 
 from headrace.cli.output import say
 from headrace.cli.parameters import number_option
+from headrace.cli.pipeline_interrupts import INTERRUPTION
 from headrace.cli.pipeline_session import (
     MEMORY,
     WAREHOUSE,
@@ -19,7 +20,6 @@ from headrace.cli.pipeline_session import (
     reading_job,
     reads_of,
     restarted,
-    stop_on_interrupt,
 )
 
 if TYPE_CHECKING:
@@ -79,27 +79,25 @@ def tables(session: CliSession, /, quiet: bool, **options: Any) -> None:
         round_wait_ms=int(options["round_wait"] * 1000),
         rounds_max=options["rounds"],
     )
-    stop = stop_on_interrupt("round")
-    spark = sessions.make_session(
-        sessions.SessionConfig(
-            options["master"],
-            warehouse=options["warehouse"],
-            memory_mb=options["memory"],
-        )
+    settings = sessions.SessionConfig(
+        options["master"], warehouse=options["warehouse"], memory_mb=options["memory"]
     )
-    try:
-        restarted(
-            lambda: job.serve_tables(
-                config,
-                spark=spark,
-                on_round=_ignore if quiet else _say,
-                on_failure=lambda topic, why: say(f"{topic}: not served, trying again: {why}"),
-                should_stop=lambda: stop.wanted,
-            ),
-            "The service of tables",
-        )
-    finally:
-        spark.stop()
+
+    def serve() -> None:
+        with INTERRUPTION.after("round"):
+            spark = sessions.make_session(settings)
+            try:
+                job.serve_tables(
+                    config,
+                    spark=spark,
+                    on_round=_ignore if quiet else _say,
+                    on_failure=lambda topic, why: say(f"{topic}: not served, trying again: {why}"),
+                    should_stop=INTERRUPTION.is_wanted,
+                )
+            finally:
+                spark.stop()
+
+    restarted(serve, "The service of tables")
 
 
 def _ignore(_: object) -> None:

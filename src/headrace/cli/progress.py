@@ -49,7 +49,7 @@ def watching(label: str, look: Callable[[], tuple[int, int]]) -> Iterator[None]:
                 done, total = look()
                 update(completed=done, total=total or None)
 
-        thread = Thread(target=follow, name="progress")
+        thread = Thread(target=follow, name="progress", daemon=True)
         thread.start()
         try:
             yield

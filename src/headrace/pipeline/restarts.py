@@ -119,7 +119,7 @@ def with_restarts(
 ) -> Result:
     """Run `job` until it returns; `what` names it in the log.
 
-    Raises the job's error if it is permanent, or if restarts_max is reached.
+    Raises the job's error if it is permanent or LeaseHeld, or if restarts_max is reached.
     """
     restarts = 0
     while True:
@@ -127,8 +127,8 @@ def with_restarts(
         try:
             return job()
         except Exception as error:
-            if not is_passing(error):
-                raise
+            if isinstance(error, errors.LeaseHeld) or not is_passing(error):
+                raise  # another run: whoever started this one decides whether to wait for it
             if (monotonic_ns() - begun_ns) // 1_000_000 >= policy.steady_ms:
                 restarts = 0
             restarts += 1

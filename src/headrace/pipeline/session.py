@@ -12,7 +12,6 @@ import re
 import shlex
 import sys
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -23,8 +22,6 @@ from headrace.java.jars import cache_folder, ensure_jars
 from headrace.pipeline.jars import jars_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.pipeline.warehouse import Warehouse
 
 _LOG4J = """rootLogger.level = error
@@ -92,11 +89,12 @@ def make_session(config: SessionConfig) -> Any:
     os.environ.pop("SPARK_HOME", None)
     from pyspark.sql import SparkSession
 
+    settings = settings_of(config, ensure_jars(jars_for(config.warehouse)))
+    _start_java(settings, config.log_file or cache_folder() / "spark.log")
     builder: Any = SparkSession.builder
-    for name, value in settings_of(config, ensure_jars(jars_for(config.warehouse))).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    with _stderr_to(config.log_file or cache_folder() / "spark.log"):
-        return builder.getOrCreate()
+    return builder.getOrCreate()
 
 
 def session_for(spark: Any, warehouse: Warehouse) -> Any:
@@ -116,21 +114,21 @@ def adopt(spark: Any) -> None:
     )
 
 
-@contextmanager
-def _stderr_to(log_file: Path) -> Iterator[None]:
-    """Redirect file descriptor 2 to a log while Java starts: Java keeps the descriptor it
-    inherits."""
+def _start_java(settings: dict[str, str], log_file: Path) -> None:
+    """Start Java as Spark does, unless it runs already, but with its stderr in a log: this
+    process's own is left alone."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark has no public way
+        return
+    conf = SparkConf().setAll(list(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)
     is_long = log_file.is_file() and log_file.stat().st_size > _LOG_BYTES_MAX
     with log_file.open("w" if is_long else "a") as log:
-        sys.stderr.flush()
-        own = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
+        launch: Any = launch_gateway  # has no types
+        gateway = launch(conf, popen_kwargs={"stderr": log})
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def settings_of(config: SessionConfig, jars: list[Path]) -> dict[str, str]:

@@ -1,12 +1,16 @@
-"""What a command sees of a job in Spark: how far its tasks are, and the errors that it meets.
+"""What a command sees of a job in Spark, how far its tasks are and the errors that it meets, and
+how it ends one.
 
-Invariants: changes nothing. Spark passes on an error of a worker or a planner as part of its own
-message.
+Invariants: Spark passes on an error of a worker or a planner as part of its own message. What ends
+a job loads no Spark: it may not have begun.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline import errors
@@ -14,6 +18,7 @@ from headrace.pipeline import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_log = logging.getLogger(__name__)
 _OURS: Final = re.compile(r"headrace\.pipeline\.errors\.(\w+): (.+)")
 
 
@@ -54,3 +59,30 @@ def tasks_of(spark: Any) -> Callable[[], tuple[int, int]]:
         return sum(done for done, _ in stages.values()), sum(all_ for _, all_ in stages.values())
 
     return look
+
+
+def cancel_all() -> None:
+    """Cancel what Spark runs for this process now, if anything: the calls for it raise an error."""
+    context = _of_spark("_active_spark_context")
+    try:
+        if context is not None:
+            context.cancelAllJobs()
+    except Exception as error:  # noqa: BLE001 - Java's, of any kind; it may start or end just now
+        _log.debug("jobs could not be cancelled: %s", error)
+
+
+def end_java(wait_s: float) -> None:
+    """End Java, if this process has started it: the calls that wait for it raise an error."""
+    process = getattr(_of_spark("_gateway"), "proc", None)
+    if process is None:
+        return
+    process.terminate()
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _of_spark(attribute: str) -> Any:
+    pyspark = sys.modules.get("pyspark")
+    return getattr(getattr(pyspark, "SparkContext", None), attribute, None)
