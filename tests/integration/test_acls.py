@@ -557,7 +557,7 @@ def test_people_of_a_tenant_make_its_rules_with_their_usual_tools(tmp_path):
     admin = AdminClient(settings_of("dan"))
     admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
     run("tenant", "set", "delta", "--access", "rules")
-    to_dan = ("--principal", "User:dan", "--operation", "ALTER", "--tenant", "delta")
+    to_dan = ("--principal", "User:dan", "--operation", "ALL", "--tenant", "delta")
     (added,) = run("acl", "add", *to_dan)["added"]
     assert (added["resource"], added["name"]) == ("CLUSTER", "delta/kafka-cluster")
     assert send("eve", "t") == "TOPIC_AUTHORIZATION_FAILED"
@@ -585,9 +585,18 @@ def test_people_of_a_tenant_make_its_rules_with_their_usual_tools(tmp_path):
         f"sasl.jaas.config={login}\n"
     )
 
-    def tool(*arguments: str) -> str:
+    def tool(*arguments: str, main: str = "org.apache.kafka.tools.AclCommand") -> str:
         at = ("--bootstrap-server", ADDRESSES[1], "--command-config", str(config))
-        return session().run("org.apache.kafka.tools.AclCommand", *at, *arguments)
+        return session().run(main, *at, *arguments)
+
+    run_as("dan", "quota", "set", "producer_byte_rate=1MiB", "--user", "eve")
+    users = ("--entity-type", "users", "--entity-name", "eve")
+    shown = tool("--describe", *users, main="kafka.admin.ConfigCommand")
+    assert "producer_byte_rate=1048576.0" in shown
+    assert "delta" not in shown
+    tool("--alter", *users, "--delete-config", "producer_byte_rate",
+         main="kafka.admin.ConfigCommand")  # fmt: skip
+    assert run("quota", "list")["quotas"] == []
 
     everything = ("--allow-principal", "User:eve", "--operation", "Read", "--topic", "*")
     assert "name=*" in tool("--add", *everything)

@@ -11,9 +11,9 @@ mapped onto its operations as follows, so that one list of rules is enough (docs
   any topic that a record names, and so needs WRITE on all of them. What it leaves by `group` or
   `reason` it WRITEs to the dead letter topic. Its progress is that of a group, its transactions
   have an id: both have the same name on the command line.
-- Users and rules are changed by a right to the cluster, as by Kafka's clients. People of a tenant
-  need one to administer the tenant, and see and change its own alone; for users, one to each user
-  that they name suffices, and to list them one to all.
+- Users, rules and quotas are changed by a right to the cluster, as by Kafka's clients. People of a
+  tenant need one to administer the tenant, and see and change its own alone; for users, one to each
+  user that they name suffices, and to list them one to all.
 - An export holds messages of its own topic alone.
 - A task belongs to the user who started it.
 """
@@ -175,9 +175,9 @@ ACCESS: Final[Mapping[str, Access]] = {
     "listParkedKeys": _SEE_QUEUE,
     "parkKeys": _QUEUE.audited(),
     "unparkKeys": _QUEUE.audited(),
-    "listQuotas": needs(cluster(SEE_SETTINGS)),
-    "changeQuota": needs(cluster(SET)),
-    "deleteQuota": needs(cluster(SET)),
+    "listQuotas": needs(cluster(SEE_SETTINGS)).by("of_tenant"),
+    "changeQuota": needs(cluster(SET)).by("of_tenant"),
+    "deleteQuota": needs(cluster(SET)).by("of_tenant"),
     "findMessages": _MESSAGES,
     "traceMessage": _MESSAGES,
     "readShareJournal": needs(_topic(READ), *_shown(DESCRIBE, ResourceType.GROUP, "changes.group")),

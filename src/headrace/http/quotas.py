@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.services.tenant_quotas import quotas_of
 from headrace.coordination.quotas.entities import (
     CLIENT_ID,
     IP,
@@ -134,7 +135,7 @@ class QuotaOperations:
                 "entity": _shown(entity),
                 "quotas": rates,
             }
-            for entity, rates in self._services.quotas.find()
+            for entity, rates in quotas_of(self._services, call.session).find()
         ]
         return page(sorted(found, key=lambda one: one["id"]), "id", call, "quotas")
 
@@ -145,23 +146,24 @@ class QuotaOperations:
             raise Contradiction(f"{both[0]} is both set and reset: do one of them")
         changes: dict[str, float | None] = dict.fromkeys(body.get("reset", ()))
         changes |= {key: float(value) for key, value in body.get("set", {}).items()}
-        return await self._apply(_parts(body), changes, is_dry_run=call.is_dry_run)
+        parts = _parts(body)
+        if "user" in body:
+            body["user"] = call.view.prefix + body["user"]  # for the audit log
+        return await self._apply(call, parts, changes)
 
     async def _delete(self, call: Call) -> Json:
         parts = _parts(call.query)
         wanted = tuple(sorted(parts, key=lambda part: part[0]))
-        known = next((rates for one, rates in self._services.quotas.find() if one == wanted), {})
-        return await self._apply(parts, dict.fromkeys(known), is_dry_run=call.is_dry_run)
+        found = quotas_of(self._services, call.session).find()
+        known = next((rates for one, rates in found if one == wanted), {})
+        return await self._apply(call, parts, dict.fromkeys(known))
 
     async def _apply(
-        self,
-        parts: list[tuple[str, str | None]],
-        changes: dict[str, float | None],
-        *,
-        is_dry_run: bool,
+        self, call: Call, parts: list[tuple[str, str | None]], changes: dict[str, float | None]
     ) -> Json:
+        quotas, is_dry_run = quotas_of(self._services, call.session), call.is_dry_run
         try:
-            rates = await self._services.quotas.change(parts, changes, is_dry_run=is_dry_run)
+            rates = await quotas.change(parts, changes, is_dry_run=is_dry_run)
         except RequestInvalid as error:  # each field was right: they do not go together
             raise Contradiction(str(error)) from error
         return {"entity": _shown(tuple(parts)), "quotas": rates, "dry_run": is_dry_run}

@@ -293,9 +293,16 @@ _APIS = (
         0,
         1,
         1,
-        needs(cluster(Operation.DESCRIBE_CONFIGS)),
+        needs(cluster(Operation.DESCRIBE_CONFIGS)).by("of_tenant"),
     ),
-    Api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, needs(cluster(Operation.ALTER_CONFIGS))),
+    Api(
+        ALTER_CLIENT_QUOTAS,
+        "AlterClientQuotas",
+        0,
+        1,
+        1,
+        needs(cluster(Operation.ALTER_CONFIGS)).by("of_tenant"),
+    ),
     Api(DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0, needs(cluster(Operation.DESCRIBE))),
     Api(UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, needs(cluster(Operation.ALTER))),
     Api(

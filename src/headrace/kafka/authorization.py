@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.access import Access, How, Need, unauthorized
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.services.tenant_acls import own_cluster
 from headrace.kafka.refusals import list_for, refusal, refused_items
 
 if TYPE_CHECKING:
@@ -171,9 +172,10 @@ class Check:
     def _add_operations(self, answer: dict[str, Any]) -> None:
         """Replace what everybody may do by what this principal may do (KIP-430)."""
         if answer.get("cluster_authorized_operations", NOT_ASKED) != NOT_ASKED:
-            may = self.may_cluster(Operation.DESCRIBE)
+            cluster = own_cluster(self.node.services.authorizer.tenant(self.context.session))
+            may = self.may(Operation.DESCRIBE, ResourceType.CLUSTER, cluster)
             answer["cluster_authorized_operations"] = (
-                self.operations(ResourceType.CLUSTER, CLUSTER_NAME) if may else 0
+                self.operations(ResourceType.CLUSTER, cluster) if may else 0
             )
         for item in answer.get("topics") or ():
             if item.get("topic_authorized_operations", NOT_ASKED) != NOT_ASKED:

@@ -412,8 +412,9 @@ async def add_partitions(check: Check, _access: Access) -> Answer:
 
 
 async def of_tenant(check: Check, access: Access) -> Answer:
-    """Describe-, Create- and DeleteAcls: of all rules by a right to the cluster, as in Kafka.
-    People of a tenant need one to administer the tenant, and have its own rules alone."""
+    """Describe-, Create- and DeleteAcls, Describe- and AlterClientQuotas: of all rules and quotas
+    by a right to the cluster, as in Kafka. People of a tenant need one to administer the tenant,
+    and have its own alone."""
     tenant = check.node.services.authorizer.tenant(check.context.session)
     if tenant == DEFAULT:
         return await as_written(check, access)

@@ -86,6 +86,8 @@ NAMES: Final[Mapping[int, tuple[str, ...]]] = {
     apis.DESCRIBE_ACLS: ("resource_name_filter",),
     apis.CREATE_ACLS: ("creations.resource_name",),
     apis.DELETE_ACLS: ("filters.resource_name_filter",),
+    apis.DESCRIBE_CLIENT_QUOTAS: (),
+    apis.ALTER_CLIENT_QUOTAS: (),
 }
 """The fields with names of topics, groups, transactional ids and users in the requests of each API
 that tenants may send. Produce and Fetch are not dispatched as these are. Keys in requests about

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.http.test_logins import HTTP, ask, basic, get, served
 
-from headrace.broker.security import api_keys, browser_sessions, users
+from headrace.broker.security import api_keys, browser_sessions, tenant_shares, users
 from headrace.broker.security.acls import Acl, AclFilter, Entry, Pattern, Permission
 from headrace.broker.security.api_keys import NewKey
 from headrace.broker.security.authorizer import Operation, ResourceType
@@ -178,7 +178,8 @@ async def test_operators_write_a_slash_between_tenant_and_topic():
 
 async def test_what_a_tenants_users_have_leaves_room_for_the_operators(monkeypatch):
     """20 in all: 2 for a tenant, 18 for all tenants."""
-    names = {browser_sessions: ["SESSIONS"], api_keys: ["KEYS"], users: ["USERS", "EMPTY"]}
+    names = {browser_sessions: ["SESSIONS"], api_keys: ["KEYS"], users: ["USERS"]}
+    names[tenant_shares] = ["EMPTY"]
     for module, name in ((module, name) for module, found in names.items() for name in found):
         monkeypatch.setattr(module, f"{name}_MAX", 20)
     config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
@@ -219,7 +220,7 @@ async def test_what_a_tenants_users_have_leaves_room_for_the_operators(monkeypat
                 break
             await change([CredentialChange(name, SHA_256, None)])
         assert "tenant has 2 names of removed users, the limit of one tenant" in refused
-        assert "give a removed user a new password" in refused
+        assert "use one of them again" in refused
         again = [CredentialChange("«beta»v0", SHA_256, credential)]
         assert await change(again) == {"«beta»v0": None}
         assert await change([CredentialChange("«beta»v0", SHA_256, None)]) == {"«beta»v0": None}
@@ -263,7 +264,7 @@ async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone():
             (f"Authorization: {basic(who, password)}",)
             for who, password in (("root", "of root"), ("alice", "of acme"))
         )
-        given = {"permission": "allow", "principal": "User:acme/alice", "operation": "ALTER"}
+        given = {"permission": "allow", "principal": "User:acme/alice", "operation": "ALL"}
         given |= {"resource": "cluster", "name": "acme/kafka-cluster"}
         own = {"permission": "allow", "principal": "User:bob", "operation": "READ"}
         own |= {"resource": "topic", "name": "orders"}
@@ -285,6 +286,17 @@ async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone():
             assert status == expected, answer
             answers.append(answer)
         assert address.node.audit.changed_total == changes + 4  # with one that failed
+        quota = {"user": "dora", "set": {"producer_byte_rate": 9}}
+        for body, expected in ((quota, 200), ({"default_user": True} | {"set": quota["set"]}, 403)):
+            status, answer = await ask(address, "PATCH", "/v1/quotas", *alice, body=body)
+            assert status == expected, answer
+        status, listed = await ask(address, "GET", "/v1/quotas", *alice)
+        assert [one["id"] for one in body_of(listed)["quotas"]] == ["user=dora"]
+        answers += [answer, listed]
+        status, listed = await ask(address, "GET", "/v1/quotas", *root)
+        assert [one["entity"]["user"] for one in body_of(listed)["quotas"]] == ["acme/dora"]
+        status, _ = await ask(address, "DELETE", "/v1/quotas?user=dora", *alice)
+        assert (status, address.node.services.quotas.find()) == (200, [])
         assert address.node.access is not None
         patterns = {str(one.pattern) for one in address.node.access.find(AclFilter())}
         assert patterns == {

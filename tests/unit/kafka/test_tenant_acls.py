@@ -24,11 +24,15 @@ from headrace.broker.security.acls import (
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services import access_control
+from headrace.broker.services import access_control, tenant_quotas
 from headrace.broker.services.tenant_acls import TenantAcls, own_cluster
 from headrace.errors import ClusterUnauthorized, HeadraceError, PolicyViolation, RequestInvalid
 from headrace.kafka import apis
-from headrace.kafka.error_codes import CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST
+from headrace.kafka.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    INVALID_REQUEST,
+    POLICY_VIOLATION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -331,3 +335,75 @@ async def test_requests_of_too_many_are_refused_and_others_are_answered_by_one(n
         expected = [0] * 3
         expected[number] = INVALID_REQUEST
         assert await created(rig, BOSS, *acls) == expected
+
+
+def quota(user: str | None, value: float | None = 1_000.0, **more: str | None) -> dict[str, Any]:
+    parts = {"user": user, **{kind.replace("_", "-"): name for kind, name in more.items()}}
+    if user == "":
+        del parts["user"]
+    operation = {"key": "producer_byte_rate", "value": value or 0.0, "remove": value is None}
+    entity = [{"entity_type": kind, "entity_name": name} for kind, name in parts.items()]
+    return {"entity": entity, "ops": [operation]}
+
+
+async def test_people_of_a_tenant_set_quotas_of_its_users_alone(monkeypatch):
+    every = {"components": [], "strict": False}
+    async with acme() as (rig, _):
+        access, quotas = rig.node.access, rig.node.services.quotas
+        assert access is not None
+        client = NamedClient(rig, BOSS)
+
+        async def altered(*entries: dict[str, Any], dry: bool = False) -> list[int]:
+            request = {"entries": list(entries), "validate_only": dry}
+            answer = await client.ask(apis.ALTER_CLIENT_QUOTAS, 1, request)
+            return [one.error_code for one in answer.entries]
+
+        async def seen() -> set[tuple[tuple[str, str | None], ...]]:
+            answer = await client.ask(apis.DESCRIBE_CLIENT_QUOTAS, 1, every)
+            assert "«" not in repr(answer)
+            return {
+                tuple((part.entity_type, part.entity_name) for part in one.entity)
+                for one in answer.entries or ()
+            }
+
+        refused = CLUSTER_AUTHORIZATION_FAILED
+        assert await altered(quota("bob")) == [refused]
+        settings = ADMINISTER.entry._replace(operation=Operation.ALTER_CONFIGS)
+        await access.create([Acl(ADMINISTER.pattern, settings)])
+        for of_others in (("carol",), (f"{BETA}alice",), (None,), ("dave",)):
+            await quotas.change([("user", of_others[0])], {"producer_byte_rate": 5.0})
+        await quotas.change([("ip", "10.0.0.1")], {"connection_creation_rate": 5.0})
+        before = quotas.find()
+        results = await altered(
+            quota(None),
+            quota("", client_id="x"),
+            quota("", ip="10.0.0.1"),
+            quota("bob", ip="10.0.0.1"),
+            quota(f"{BETA}alice"),
+            quota(f"{KEY}alice"),
+        )
+        assert all(results)
+        assert set(results[:3]) == {refused}
+        assert await altered(quota("alice"), dry=True) == [0]
+        assert quotas.find() == before
+        assert await seen() == set()
+        made = (quota("alice"), quota("bob"), quota("carol"), quota("bob", client_id=None))
+        assert await altered(*made) == [0] * 4
+        users = {name for entity, _ in quotas.find() for kind, name in entity if kind == "user"}
+        own = {f"{KEY}{name}" for name in ("alice", "bob", "carol")}
+        assert users == own | {"bob", "carol", f"{BETA}alice", None, "dave"}
+        assert dict(quotas.find())[(("user", "carol"),)] == {"producer_byte_rate": 5.0}
+        one = {(("user", name),) for name in ("alice", "bob", "carol")}
+        assert await seen() == one | {(("client-id", None), ("user", "bob"))}
+        monkeypatch.setattr(tenant_quotas, "QUOTAS_MAX", 50)
+        assert await altered(quota("dora"), quota("eve")) == [0, POLICY_VIOLATION]
+        gone = [quota(name, None) for name in ("alice", "bob", "carol", "dora")]
+        assert await altered(*gone, quota("bob", None, client_id=None)) == [0] * 5
+        assert quotas.find() == before
+        cluster = {"include_cluster_authorized_operations": True, "endpoint_type": 1}
+        answer = await client.ask(apis.DESCRIBE_CLUSTER, 1, cluster)
+        bits = answer.cluster_authorized_operations
+        rights = {one for one in Operation if one != Operation.ALL and bits >> one & 1}
+        assert {one.name for one in rights} == {
+            *("ALTER", "DESCRIBE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS")
+        }

@@ -14,10 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import Retriable, StorageUnavailable
+from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from headrace.metadata.followed_facts import FollowedFacts
 
 PLACES_PARTS: Final = 4
 """Of a broker's places, a tenth would be too few for the people of one tenant."""
@@ -108,6 +111,21 @@ class TenantShares(NamedTuple):
         part = self.count_max // self.parts
         of_tenants = count - counts.get(DEFAULT, 0)
         return min(part - counts.get(tenant, 0), self.count_max - part - of_tenants)
+
+
+def excess_of_removed(
+    what: str, tenant: str, facts: FollowedFacts, tenant_of_key: Callable[[str], str]
+) -> str:
+    """As `excess`, of the names that are kept for a while after what was stored of them is gone."""
+    removed = Counter(map(tenant_of_key, facts.empty))
+    excess = TenantShares(what, EMPTY_MAX).excess(tenant, removed)
+    if not excess:
+        return ""
+    minutes = f"{EMPTY_KEPT_S / 60:.0f} minutes"
+    return (
+        f"{excess}: use one of them again, or try again in {minutes}, when they are forgotten if"
+        " all brokers have this version"
+    )
 
 
 class SharedPlaces:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.security.tenant_shares import TenantShares
+from headrace.broker.security.tenant_shares import TenantShares, excess_of_removed
 from headrace.broker.security.user_forms import UserForms
 from headrace.errors import (
     CredentialDuplicate,
@@ -25,7 +24,7 @@ from headrace.errors import (
     PolicyViolation,
 )
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX, FollowedFacts
+from headrace.metadata.followed_facts import FollowedFacts
 from headrace.metadata.user_facts import USERS, CredentialFact, UserFact, user_key, user_of_key
 from headrace.records.tenant_names import CLOSE, DEFAULT, OPEN, has_marks, name_in, tenant_of
 from headrace.runtime.scram import (
@@ -278,13 +277,9 @@ class Users:
             raise CredentialInvalid(f"{excess}: remove one first; nothing was changed")
         if user_key(user) in self.facts.empty:
             return
-        removed = Counter(tenant_of(user_of_key(key)) for key in self.facts.empty)
-        if excess := TenantShares("names of removed users", EMPTY_MAX).excess(tenant, removed):
-            raise CredentialInvalid(
-                f"{excess}: give a removed user a new password, or try again in"
-                f" {EMPTY_KEPT_S / 60:.0f} minutes, when they are forgotten if all brokers have"
-                " this version; nothing was changed"
-            )
+        asked = tenant, self.facts, lambda key: tenant_of(user_of_key(key))
+        if excess := excess_of_removed("names of removed users", *asked):
+            raise CredentialInvalid(f"{excess}; nothing was changed")
 
 
 def _credentials(fact: UserFact) -> Credentials:

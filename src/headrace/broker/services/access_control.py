@@ -7,7 +7,6 @@ only. A fact that cannot be read denies everything on its resources until it is 
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +38,7 @@ from headrace.broker.security.tenant_ownership import (
     tenants_of,
     within,
 )
-from headrace.broker.security.tenant_shares import TenantShares
+from headrace.broker.security.tenant_shares import TenantShares, excess_of_removed
 from headrace.broker.security.tenants import Tenants
 from headrace.errors import (
     HeadraceError,
@@ -48,7 +47,7 @@ from headrace.errors import (
 )
 from headrace.metadata.acl_facts import ACLS, AclFact, AclRule, acl_key, pattern_of_key
 from headrace.metadata.decoding import decode_fact
-from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX, FollowedFacts
+from headrace.metadata.followed_facts import FollowedFacts
 from headrace.records.tenant_names import DEFAULT, prefix_of
 from headrace.runtime.fair_locks import FairLock
 
@@ -68,6 +67,14 @@ RIGHTS_MAX: Final = 10_000
 """Decisions that one session remembers."""
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
+_ADMINISTERING: Final = sum(
+    1 << one
+    for one in (
+        *(Operation.ALTER, Operation.DESCRIBE),
+        *(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+    )
+)
+"""What can be done with a tenant itself: to its users and rules, and to its quotas."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
 
 
@@ -265,15 +272,9 @@ class AccessControl:
 
     def _check_removed(self, tenant: str) -> None:
         """Raise PolicyViolation if a tenant's part of what is kept of removed rules is used up."""
-        removed = Counter(
-            tenant_of_resource(ResourceType(kind), name)
-            for kind, _, name in map(pattern_of_key, self.facts.empty)
-        )
-        if excess := TenantShares("resources without rules", EMPTY_MAX).excess(tenant, removed):
-            raise PolicyViolation(
-                f"{excess}; nothing was changed: name one of them, or try again in"
-                f" {EMPTY_KEPT_S / 60:.0f} minutes"
-            )
+        asked = tenant, self.facts, _tenant_of_key
+        if excess := excess_of_removed("resources without rules", *asked):
+            raise PolicyViolation(f"{excess}; nothing was changed")
 
     # --- decisions ---------------------------------------------------------------------------
 
@@ -346,7 +347,8 @@ class AccessControl:
                 return ALL_OPERATIONS & ~denied
             # A rule on * is about the default tenant, and one about everybody administers nothing.
             everybody = ANY_PRINCIPAL if kind in OF_TENANTS else ""
-            return self._index.decide(*asked, everybody, within(kind, own))[1] & ~denied
+            own_allowed = self._index.decide(*asked, everybody, within(kind, own))[1] & ~denied
+            return own_allowed & (_ADMINISTERING if kind == ResourceType.CLUSTER else -1)
         if self._is_open_without_acl and not self._index.touches(kind, name):
             return ALL_OPERATIONS
         return allowed & ~denied
@@ -364,6 +366,11 @@ class AccessControl:
         if self.allows(session, operation, kind, _HARDCODED):
             return True
         return self._index.allows_any(*of)
+
+
+def _tenant_of_key(key: str) -> str:
+    kind, _, name = pattern_of_key(key)
+    return tenant_of_resource(ResourceType(kind), name)
 
 
 def _entry(rule: AclRule) -> Entry | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,6 +129,14 @@ class ClientQuotas:
         """Whether anything is charged may have changed."""
         has_limits = self._tenants is not None and self._tenants.is_active
         self.is_active = self._has_quotas or has_limits
+
+    def has(self, entity: Entity) -> bool:
+        """Whether the entity has a quota."""
+        return entity in self._quotas
+
+    def count_by(self, key: Callable[[Entity], str]) -> Counter[str]:
+        """How many entities with quotas there are, by what `key` says of each."""
+        return Counter(map(key, self._quotas))
 
     def find(
         self, components: Sequence[Match] = (), *, is_strict: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.services.tenant_quotas import quotas_of
 from headrace.coordination.quotas.entities import Entity, Match
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
@@ -11,6 +12,8 @@ from headrace.kafka.error_codes import code_of, message_of
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
+    from headrace.broker.services.client_quotas import ClientQuotas
+    from headrace.broker.services.tenant_quotas import TenantQuotas
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
@@ -33,11 +36,12 @@ def _entity(entity: Entity) -> list[dict[str, Any]]:
     return [{"entity_type": kind, "entity_name": name} for kind, name in entity]
 
 
-async def describe_client_quotas(node: Node, request: Any, _context: Context) -> Answer:
+async def describe_client_quotas(node: Node, request: Any, context: Context) -> Answer:
     """DescribeClientQuotas."""
     try:
         components = [_match(component) for component in request.components]
-        found = node.services.quotas.find(components, is_strict=request.strict)
+        quotas = quotas_of(node.services, context.session)
+        found = quotas.find(components, is_strict=request.strict)
     except HeadraceError as error:
         return {"error_code": code_of(error), "error_message": message_of(error), "entries": None}
     entries = [
@@ -50,7 +54,7 @@ async def describe_client_quotas(node: Node, request: Any, _context: Context) ->
     return {"error_code": 0, "error_message": None, "entries": entries}
 
 
-async def _alter(node: Node, entry: Any, *, is_dry_run: bool) -> None:
+async def _alter(quotas: ClientQuotas | TenantQuotas, entry: Any, *, is_dry_run: bool) -> None:
     """Raises HeadraceError."""
     changes: dict[str, float | None] = {}
     for operation in entry.ops:
@@ -60,12 +64,13 @@ async def _alter(node: Node, entry: Any, *, is_dry_run: bool) -> None:
             )
         changes[operation.key] = None if operation.remove else operation.value
     parts = [(part.entity_type, part.entity_name) for part in entry.entity]
-    await node.services.quotas.change(parts, changes, is_dry_run=is_dry_run)
+    await quotas.change(parts, changes, is_dry_run=is_dry_run)
 
 
-async def alter_client_quotas(node: Node, request: Any, _context: Context) -> Answer:
+async def alter_client_quotas(node: Node, request: Any, context: Context) -> Answer:
     """AlterClientQuotas: each entity's changes are applied as a whole or not at all."""
     results: list[dict[str, Any]] = []
+    quotas = quotas_of(node.services, context.session)
     for number, entry in enumerate(request.entries):
         error: HeadraceError | None = None
         try:
@@ -73,7 +78,7 @@ async def alter_client_quotas(node: Node, request: Any, _context: Context) -> An
                 raise RequestInvalid(
                     f"a request can change at most {ENTRIES_MAX} entities: split it"
                 )
-            await _alter(node, entry, is_dry_run=request.validate_only)
+            await _alter(quotas, entry, is_dry_run=request.validate_only)
         except HeadraceError as refused:
             error = refused
         results.append(
