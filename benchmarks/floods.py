@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import gzip
 import http.client
+import itertools
 import json
 import os
 import random
@@ -586,11 +587,11 @@ def head_of(stream: int, method: str, more: Sequence[tuple[str, str]] = ()) -> b
 PREFACE: Final = frames.PREFACE + frames.settings({}) + frames.frame(frames.SETTINGS, 1, 0)
 
 
-def call_of(stream: int, method: str, message: bytes) -> bytes:
+def call_of(stream: int, method: str, message: bytes, client: str = "c") -> bytes:
     data = b"\0" + struct.pack(">I", len(message)) + message
     parts = [data[at : at + 16_000] for at in range(0, len(data), 16_000)]
     last = len(parts) - 1
-    return head_of(stream, method, [("x-mq-client-id", "c")]) + b"".join(
+    return head_of(stream, method, [("x-mq-client-id", client)]) + b"".join(
         frames.frame(frames.DATA, frames.END_STREAM if n == last else 0, stream, part)
         for n, part in enumerate(parts)
     )
@@ -667,11 +668,11 @@ class GrpcCalls:
             + frames.frame(frames.SETTINGS, frames.ACK, 0)
         )
 
-    def begin(self, count: int) -> None:
+    def begin(self, count: int, client: str = "c") -> None:
         """Begin so many."""
         out = b""
         for _ in range(count):
-            out += call_of(self._stream, self._rpc, self._request())
+            out += call_of(self._stream, self._rpc, self._request(), client)
             self._stream += 2
         self.socket.sendall(out)
 
@@ -839,6 +840,31 @@ def grpc_lite(served: Served, seconds: float) -> None:
         lite_topic_set=[f"lite-{number}" for number in range(2_000)],
     )  # fmt: skip
     rocketmq_calls(served, seconds, "SyncLiteSubscription", [request])
+
+
+def lite_subscriptions(served: Served, seconds: float) -> None:
+    """2,000 lite topics for each of 1,500 clients over gRPC, in 50 groups."""
+    create(served, ["lite"], **{"headrace.message.type": "lite"})
+    begun_s = time.monotonic()
+    bodies = [
+        wire.request_of("SyncLiteSubscription")(
+            topic={"name": "lite"}, group={"name": f"g{group}"}, action=2,
+            lite_topic_set=[f"{number}".zfill(60) for number in range(2_000)],
+        ).SerializeToString()
+        for group in range(50)
+    ]  # fmt: skip
+    opened, count, turn = list[GrpcCalls](), 0, itertools.cycle(bodies)
+    while time.monotonic() < begun_s + seconds and count < 1_500:
+        if count % 100 == 0:
+            calls = GrpcCalls(served.rocketmq, "SyncLiteSubscription", lambda: next(turn))
+            opened.append(calls)
+        opened[-1].begin(1, f"client-{count}")
+        while not opened[-1].ended():
+            pass
+        count += 1
+    print(f"  {count} calls")
+    for one in opened:
+        one.socket.close()
 
 
 def grpc_settings(served: Served, seconds: float) -> None:
@@ -1114,8 +1140,8 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     open_transactions, producer_ids,
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
     grpc_unread, grpc_pulls, grpc_receives, grpc_filters, grpc_routes, grpc_sends, grpc_acks,
-    grpc_lite, grpc_settings, grpc_small, share_sessions, pushed_metrics, searches, far_delays,
-    delayed_alike, delayed_batches,
+    grpc_lite, lite_subscriptions, grpc_settings, grpc_small, share_sessions, pushed_metrics,
+    searches, far_delays, delayed_alike, delayed_batches,
 )  # fmt: skip
 
 

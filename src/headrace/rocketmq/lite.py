@@ -11,6 +11,12 @@ import logging
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.tenant_shares import (
+    NO_HOLDER,
+    PLACES_PARTS,
+    Held,
+    TenantShares,
+)
 from headrace.broker.topics.topic_config import LITE
 from headrace.coordination.shares.lite_commands import ACTIONS, ADD, LEAVE, REMOVE, SET
 from headrace.errors import HeadraceError, QuotaExceeded
@@ -21,6 +27,7 @@ from headrace.rocketmq.names import lite_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.security.tenant_shares import Holder
     from headrace.broker.services.lite_subscriptions import Displaced
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
@@ -33,6 +40,10 @@ log = logging.getLogger(__name__)
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one client, as in RocketMQ."""
+ALL_SUBSCRIPTIONS_MAX: Final = 500_000
+"""Of a broker's clients, some 330 bytes each at the owner of the partition and where it is
+remembered for the next one; RocketMQ has 100,000. A user leaves room for others
+(`tenant_shares`)."""
 NONE: Final = frozenset[str]()
 LAST: Final = 0
 """OffsetOption's policy: where the group was."""
@@ -55,6 +66,9 @@ class LiteConsumers:
         self._tasks = tasks
         self._by_name: dict[str, Client] = {}
         """The clients that have subscribed, by their names for owners."""
+        self._held = Held()
+        self._of_clients: dict[Client, tuple[Holder, int]] = {}
+        """For whom each client's subscriptions count, and how many."""
         clients.on_left(self._left)
         services.lite_subscriptions.on_displaced(self._displaced)
 
@@ -82,7 +96,7 @@ class LiteConsumers:
         client.is_lite = True  # its settings may not have come yet
         self.check_group(client, group_id)
         where, named, name = (topic.name, group_id), frozenset(names), lite_client(caller.key)
-        new = _add(client, where, action, named)
+        new = self._add(client, where, action, named, caller.holder)
         self._by_name[name] = client
         client.stay = client.stay or self._services.queues.new_member()
         # What the client itself ends is ended, whichever broker it subscribed at.
@@ -90,9 +104,10 @@ class LiteConsumers:
         try:
             await self._services.lite_subscriptions.sync(topic, group_id, name, action, names, stay)
         except QuotaExceeded as error:
-            _store(client, where, client.lite.get(where, NONE) - new)  # owners undo it, too
+            # Owners undo it, too.
+            self._store(client, where, client.lite.get(where, NONE) - new)
             raise Refused(codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
-        _remove(client, where, action, named)
+        self._remove(client, where, action, named)
 
     def check_topic(self, topic: Topic) -> None:
         """Raises Refused unless the topic is one of lite topics."""
@@ -116,6 +131,8 @@ class LiteConsumers:
 
     def _left(self, client: Client) -> None:
         self._by_name.pop(lite_client(client.key), None)
+        holder, count = self._of_clients.pop(client, (NO_HOLDER, 0))
+        self._held.add(holder, -count)
         for name, group_id in client.lite:
             self._tasks.spawn(self._leave(client, name, group_id), "lite consumer left")
 
@@ -139,7 +156,7 @@ class LiteConsumers:
         for (topic, group_id, name), lite_topics in lost.items():
             client, where = self._by_name[name], (topic, group_id)
             before = client.lite.get(where, NONE)
-            _store(client, where, before.difference(lite_topics))
+            self._store(client, where, before.difference(lite_topics))
             if client.telemetry is None:
                 continue
             for lite_topic in before.intersection(lite_topics):
@@ -147,38 +164,58 @@ class LiteConsumers:
                 command.notify_unsubscribe_lite_command.lite_topic = lite_topic
                 client.telemetry.send(command.SerializeToString())
 
+    # --- what counts --------------------------------------------------------------------------
 
-def _add(
-    client: Client, where: tuple[str, str], action: int, names: frozenset[str]
-) -> frozenset[str]:
-    """Count what a request adds, before the owners do it, as others of the client may come
-    meanwhile; returns it. Where it fails they may have done a part of it: that counts until the
-    client repeats its lite topics. Raises Refused."""
-    if action not in {ADD, SET}:
-        return NONE
-    before = client.lite.get(where, NONE)
-    after = before | names if action == ADD else names
-    count = sum(map(len, client.lite.values())) - len(before) + len(after)
-    # A client may replace all that it has. What owners did not confirm counts only here, so that
-    # one whose requests fail gets back to its limit, and does not grow beyond twice that.
-    held = count - len(after) + len(before | names)
-    if count > SUBSCRIPTIONS_MAX or held > 2 * SUBSCRIPTIONS_MAX:
-        raise _too_many(max(count, held))
-    _store(client, where, before | names)
-    return names - before
+    def _add(
+        self,
+        client: Client,
+        where: tuple[str, str],
+        action: int,
+        names: frozenset[str],
+        holder: Holder,
+    ) -> frozenset[str]:
+        """Count what a request adds, before the owners do it, as others of the client may come
+        meanwhile; returns it. Where it fails they may have done a part of it: that counts until the
+        client repeats its lite topics. Raises Refused."""
+        if action not in {ADD, SET}:
+            return NONE
+        before = client.lite.get(where, NONE)
+        after = before | names if action == ADD else names
+        count = sum(map(len, client.lite.values())) - len(before) + len(after)
+        # A client may replace all that it has. What owners did not confirm counts only here, so
+        # that one whose requests fail gets back to its limit, and does not grow beyond twice that.
+        held = count - len(after) + len(before | names)
+        if count > SUBSCRIPTIONS_MAX or held > 2 * SUBSCRIPTIONS_MAX:
+            raise _too_many(max(count, held))
+        new = names - before
+        most = TenantShares("subscriptions", ALL_SUBSCRIPTIONS_MAX, "this broker", PLACES_PARTS)
+        if new and (excess := most.excess_of(holder, self._held, len(new))):
+            raise Refused(
+                codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                f"{excess}: nothing was changed; try again when clients have unsubscribed",
+            )
+        self._of_clients.setdefault(client, (holder, 0))
+        self._store(client, where, before | names)
+        return new
 
+    def _remove(
+        self, client: Client, where: tuple[str, str], action: int, names: frozenset[str]
+    ) -> None:
+        """No longer count what the owners have removed."""
+        now = client.lite.get(where, NONE)
+        left = {ADD: now, REMOVE: now - names, SET: now & names, LEAVE: NONE}[action]
+        self._store(client, where, left)
 
-def _remove(client: Client, where: tuple[str, str], action: int, names: frozenset[str]) -> None:
-    """No longer count what the owners have removed."""
-    now = client.lite.get(where, NONE)
-    _store(client, where, {ADD: now, REMOVE: now - names, SET: now & names, LEAVE: NONE}[action])
-
-
-def _store(client: Client, where: tuple[str, str], names: frozenset[str]) -> None:
-    if names:
-        client.lite[where] = names
-    else:
-        client.lite.pop(where, None)
+    def _store(self, client: Client, where: tuple[str, str], names: frozenset[str]) -> None:
+        if client in self._of_clients:  # otherwise it has left
+            holder, count = self._of_clients[client]
+            more = len(names) - len(client.lite.get(where, NONE))
+            self._of_clients[client] = holder, count + more
+            self._held.add(holder, more)
+        if names:
+            client.lite[where] = names
+        else:
+            client.lite.pop(where, None)
 
 
 def _too_many(count: int) -> Refused:

@@ -570,3 +570,20 @@ async def test_a_trace_shows_the_state_of_a_message_in_each_group_of_its_lite_to
     assert await states(1) == [(GROUP, "acquired", 1)]
     assert await states(2) == [(GROUP, "waiting", 0)]
     assert await states(3) == [], "no group has to do with b"
+
+
+@on_rocketmq
+async def test_the_subscriptions_of_a_user_leave_room_for_others(rocket):
+    await rocket.create(PARENT, "lite")
+    names, full = [f"n{number}" for number in range(12)], codes.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    clients = [await Lite.open(rocket, f"{n}", f"g{n}") for n in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lite, "ALL_SUBSCRIPTIONS_MAX", 30)
+        found = [await one.sync(*names, action=SET) for one in clients]
+        assert found == [codes.OK, codes.OK, full]
+        assert await clients[0].sync(*names, action=SET) == codes.OK, "it repeats what it has"
+        assert await clients[0].sync(*names[:2], action=SET) == codes.OK
+        assert await clients[2].sync(*names[:6]) == codes.OK
+        assert await clients[2].sync(*names[6:]) == full
+        rocket.messaging.clients.leave(next(o.key for o in rocket.messaging.clients if o.id == "1"))
+        assert await clients[2].sync(*names[6:]) == codes.OK, "one that has left holds none"
