@@ -1061,8 +1061,8 @@ def searches(served: Served, seconds: float) -> None:
 
 
 def far_delays(served: Served, seconds: float) -> None:
-    """Messages due at different times within a year, as many as one can send."""
-    create(served, ["delays"], **{"headrace.message.attributes": "read"})
+    """Messages due at different times in ten years in 30 partitions, as many as one can send."""
+    create(served, ["delays"], 30, **{"headrace.message.attributes": "read"})
     sent = 0
 
     def batch(number: int) -> list[bytes]:
@@ -1070,13 +1070,13 @@ def far_delays(served: Served, seconds: float) -> None:
         due_ms = int(time.time() * 1000) + 3_600_000
         records = [
             Record(n, 1, None, b"x", [
-                ("headrace-deliver-at", str(due_ms + random.randrange(10**10)).encode())])
+                ("headrace-deliver-at", str(due_ms + random.randrange(3 * 10**11)).encode())])
             for n in range(500)
         ]  # fmt: skip
         sent += len(records)
         data = encode_batch(records)
         body = struct.pack(">hhiih", -1, 1, 30_000, 1, 6) + b"delays"
-        body += struct.pack(">iii", 1, 0, len(data)) + data
+        body += struct.pack(">iii", 1, number % 30, len(data)) + data
         return [request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)]
 
     on_each(served, 10, seconds, batch)

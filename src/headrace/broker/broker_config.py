@@ -48,6 +48,8 @@ class BrokerConfig:
     transactional_ids_max: int = 500_000
     """headrace.transactional.ids.max: about 1 KB each. Stream processors use many but once: Flink
     one for each checkpoint and writer, of which each is kept for a week"""
+    delayed_bytes_max: int = 256 * 1024 * 1024
+    """headrace.delayed.max.bytes: 9 each, 300 where due times are hours apart"""
     producer_ids_max: int = 1_000_000
     """headrace.producer.ids.max: about 500 bytes each"""
     producer_id_expiration_ms: int = 24 * 3600 * 1000

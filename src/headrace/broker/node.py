@@ -262,7 +262,11 @@ class Node:
     def _prepare_shares(self) -> None:
         environment = self._environment
         self.timers = TimerPartitions(
-            environment, self.topics, self.producer_ids, is_standalone=self._is_standalone
+            environment,
+            self.topics,
+            self.producer_ids,
+            lambda: self.config.delayed_bytes_max,
+            is_standalone=self._is_standalone,
         )
         self.dead_letters = DeadLetters(environment, self.topics, self._append_copies)
         self.shares = SharePartitions(

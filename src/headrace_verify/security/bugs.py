@@ -515,6 +515,13 @@ def forget_who_describes_members(patch: Patch) -> None:
     patch(Room, "take", forgetful)
 
 
+def forget_who_delays_records(patch: Patch) -> None:
+    from headrace.broker.timers.timer_room import TimerRoom
+
+    take = TimerRoom.take
+    patch(TimerRoom, "take", lambda self, hosted, _user, timers: take(self, hosted, "", timers))
+
+
 def forget_who_begins_transactions(patch: Patch) -> None:
     from headrace.broker.coordinators.transaction_coordinator import TransactionCoordinator
 
@@ -594,6 +601,7 @@ BUGS = (
         ("leaves room for others",),
         says="descriptions of members keeps",
     ),
+    Hole(forget_who_delays_records, ("leaves room for others",), says="delays records keeps"),
     Hole(
         forget_who_begins_transactions,
         ("leaves room for others",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace_verify.kafka_wire import INIT_PRODUCER_ID, OFFSET_COMMIT, answer_of
 from headrace_verify.security.asking import request
 from headrace_verify.security.secured import ADMIN, MALLORY, TRENT, Secured, basic
-from headrace_verify.security.tenants import PLACES, follows
+from headrace_verify.security.tenants import PLACES, STORED, follows, outcome_of
 
 if TYPE_CHECKING:
     from headrace_verify.wire.abuse import Abuse, Peer
@@ -26,6 +26,7 @@ _BOUNDS: Final = {
     "headrace.groups.max": str(_BOUND),
     "headrace.transactional.ids.max": str(_BOUND),
     "headrace.group.members.max.bytes": str(_BOUND * 1_000),
+    "headrace.delayed.max.bytes": str(_BOUND * 300),
 }
 _CONFIG: Final = "/v1/cluster/config"
 
@@ -33,9 +34,13 @@ _CONFIG: Final = "/v1/cluster/config"
 def a_user_leaves_room_for_others(abuse: Abuse) -> None:
     secured, admin = Secured.of(abuse), basic(ADMIN)
     secured.make(_NAME)
+    delayed = {"name": f"{_NAME}-d", "config": {"headrace.message.attributes": "read"}}
+    status = secured.ask("POST", "/v1/topics", admin, delayed).status
+    abuse.expect(status in {200, 201, 409}, f"a topic is not made: {status}")
     for user in (MALLORY, TRENT):
         for resource, operation in (
             ("topic", "READ"),
+            ("topic", "WRITE"),
             ("group", "READ"),
             ("transactional-id", "WRITE"),
         ):
@@ -61,9 +66,26 @@ def a_user_leaves_room_for_others(abuse: Abuse) -> None:
             codes = [_share(one, f"{_NAME}-s-{who}") for who, one in enumerate((mallory, trent))]
             abuse.expect(codes[0] != 0, "a user with its share of groups makes share groups")
             abuse.expect(codes[1] == 0, f"a user that makes groups keeps others out: {codes[1]}")
+        _delay(abuse, secured)
         _follow(abuse, secured)
     finally:
         secured.ask("PATCH", _CONFIG, admin, {"reset": [*_BOUNDS]})
+
+
+def _delay(abuse: Abuse, secured: Secured) -> None:
+    """Records that are due days from now, hours apart."""
+
+    def send(user: str, number: int) -> int:
+        headers = [["headrace-delay", str((number + 100) * 10_000_000)]]
+        records = {"records": [{"value": "x", "headers": headers}]}
+        path = f"/v1/topics/{_NAME}-d/records"
+        return outcome_of(secured.ask("POST", path, basic(user), records))
+
+    codes = [send(MALLORY, number) for number in range(_BOUND + 1)]
+    abuse.expect(codes[0] == STORED, f"a user delays no records: {codes[0]}")
+    abuse.expect(403 in codes, "a user delays records without end")
+    status = send(TRENT, _BOUND + 1)
+    abuse.expect(status == STORED, f"a user that delays records keeps others out: {status}")
 
 
 def _follow(abuse: Abuse, secured: Secured) -> None:

@@ -36,7 +36,7 @@ HELD, ABSENT = "ledgerline", "absentline"
 _MADE: Final = "made-at-its-listener"
 _TOPICS_MAX: Final = 2
 _STORED_MAX: Final = 50_000
-_STORED: Final = 0
+STORED: Final = 0
 PLACES: Final = 64
 """For clients that follow topics."""
 _WRITES_MAX: Final = 2_000
@@ -247,12 +247,12 @@ def a_tenant_takes_no_more_than_its_limits(abuse: Abuse) -> None:
         is_untouched(abuse, secured)
 
 
-def _written(answer: HttpAnswer) -> int:
-    """What became of the one record of a request: _STORED, or the status of its error."""
+def outcome_of(answer: HttpAnswer) -> int:
+    """What became of the one record of a request: STORED, or the status of its error."""
     if answer.status != 200:
         return answer.status
     (result,) = answer.json()["results"]
-    return _STORED if result["ok"] else int(result["error"]["status"])
+    return STORED if result["ok"] else int(result["error"]["status"])
 
 
 def a_tenant_does_not_fill_the_disk_of_others(abuse: Abuse) -> None:
@@ -268,14 +268,14 @@ def a_tenant_does_not_fill_the_disk_of_others(abuse: Abuse) -> None:
         abuse.expect(status == 403, f"a tenant changes what happens when it is full: {status}")
         secured.ask("POST", "/v1/topics", client, {"name": "f0", "partitions": 1})
         records = {"records": [{"value": "f" * 5_000}]}
-        written, result = 0, _STORED
-        while result == _STORED and written < _WRITES_MAX:
-            result = _written(secured.ask("POST", "/v1/topics/f0/records", client, records))
+        written, result = 0, STORED
+        while result == STORED and written < _WRITES_MAX:
+            result = outcome_of(secured.ask("POST", "/v1/topics/f0/records", client, records))
             written += 1
         abuse.expect(result == 403, f"after {written} writes it may store more: {result}")
         of_victim = f"/v1/topics/{quote(prefix_of(VICTIM) + HELD)}/records"
-        result = _written(secured.ask("POST", of_victim, admin, records))
-        abuse.expect(result == _STORED, f"a tenant that is full keeps others out: {result}")
+        result = outcome_of(secured.ask("POST", of_victim, admin, records))
+        abuse.expect(result == STORED, f"a tenant that is full keeps others out: {result}")
         secured.ask("DELETE", f"/v1/keys/{key.get('id', '')}", basic(MALLORY))
 
 

@@ -13,12 +13,15 @@ from tests.kit.broker import broker
 from tests.kit.cluster import Cluster
 from tests.waiting import until
 
+from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators.delays import BatchOrigin, DelayedBatch, DelayedRecord
-from headrace.broker.timers import timer_bodies, timer_host, timer_space
+from headrace.broker.timers import timer_bodies, timer_host, timer_room, timer_space
 from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE
+from headrace.broker.timers.timer_room import Added
 from headrace.coordination.timers.schedule import Part, ScheduleEntry
+from headrace.errors import PolicyViolation
 from headrace.records import codec
-from headrace.records.attributes import MESSAGE_ID
+from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record, iterate_records
 from headrace.runtime.clock import SystemClock
 
@@ -33,10 +36,10 @@ def batch(values, due_ms, origin=None):
     )
 
 
-async def add(node, values, due_ms, origin=None):
+async def add(node, values, due_ms, origin=None, user=""):
     log = node.topics.get("t").require_log(0)
     await log.wait_loaded()
-    await node.timers.delayed.add(log, batch(values, due_ms, origin)).completion.wait()
+    await node.timers.delayed.add(log, batch(values, due_ms, origin), user).completion.wait()
 
 
 async def delivered(node):
@@ -58,8 +61,8 @@ async def until_delivered(node, count):
 
 
 @asynccontextmanager
-async def alone():
-    async with broker() as rig:
+async def alone(**config):
+    async with broker(BrokerConfig(**config)) as rig:
         await rig.node.topics.create("t", 1, configs=ON)
         yield rig.node
 
@@ -388,3 +391,86 @@ async def test_a_checkpoint_of_due_times_that_are_far_apart_takes_few_writes(mon
         assert len(appended) <= 10
         waiting = [*hosted.state.schedule.after(ScheduleEntry(-1, -1))]
         assert [entry.due_ms for entry in waiting] == dues
+
+
+HOURS_MS = 3 * 3_600_000
+"""Between due times of which each has a part of its own in the schedule."""
+
+
+async def added(node, user, count, due_ms, step_ms=HOURS_MS):
+    """How many records, each due later than the last, a user can have delayed."""
+    for number in range(count):
+        try:
+            await add(node, [b"x"], due_ms + number * step_ms, None, user)
+        except PolicyViolation as error:
+            assert "headrace.delayed.max.bytes" in str(error)  # noqa: PT017
+            return number
+    return count
+
+
+async def test_delayed_records_of_a_user_leave_room_for_those_of_others():
+    async with alone(delayed_bytes_max=30_000) as node:
+        far_ms = node.clock.now_ms() + YEAR_MS
+        count = await added(node, "User:noisy", 100, far_ms)
+        assert 60 <= count <= 66, "two thirds, at 309 bytes each"
+        assert await added(node, "User:quiet", 10, far_ms + YEAR_MS) == 10
+        assert hosted_of(node).state.size_bytes == 309 * (count + 10)
+
+
+async def test_delayed_records_that_were_delivered_or_cancelled_do_not_count():
+    async with broker(BrokerConfig(delayed_bytes_max=30_000)) as rig:
+        node = rig.node
+        await node.topics.create("t", 1, configs=ON)
+        now_ms = node.clock.now_ms()
+        soon = await added(node, "User:noisy", 100, now_ms + 60_000, 1)
+        far = await added(node, "User:noisy", 100, now_ms + YEAR_MS)
+        assert (soon, far) == (100, 61)
+        entries = list(hosted_of(node).state.schedule.after(ScheduleEntry(0, 0)))
+        await node.timers.delayed.cancel(node.topics.get("t"), 0, entries[-30:], [])
+        rig.clock.ahead_ms += 2_000
+        assert await added(node, "User:noisy", 100, now_ms + 2 * YEAR_MS) == 30
+        rig.clock.ahead_ms += 61_000
+        await until_delivered(node, 100)
+        assert await added(node, "User:noisy", 100, now_ms + 3 * YEAR_MS) >= 3
+
+
+async def test_who_sends_what_is_due_soon_does_not_pay_for_who_sends_what_is_due_late():
+    """Although all of it is in one partition."""
+    async with broker(BrokerConfig(delayed_bytes_max=30_000)) as rig:
+        node = rig.node
+        await node.topics.create("t", 1, configs=ON)
+        await added(node, "User:noisy", 100, node.clock.now_ms() + YEAR_MS)
+        for _ in range(3):
+            now_ms = node.clock.now_ms()
+            before = len(await delivered(node))
+            assert await added(node, "User:quiet", 600, now_ms + 60_000, 1) == 600
+            rig.clock.ahead_ms += 70_000
+            await until_delivered(node, before + 600)
+        assert await added(node, "User:noisy", 1, node.clock.now_ms() + 2 * YEAR_MS) == 0
+
+
+async def test_half_messages_count_as_delayed_records():
+    async with alone(delayed_bytes_max=30_000) as node:
+        log = node.topics.get("t").require_log(0)
+        await log.wait_loaded()
+
+        async def send(number):
+            headers = [(HALF, b"g"), (MESSAGE_ID, b"%d" % number)]
+            half = DelayedBatch([DelayedRecord(0, 0, Record(0, 1, None, b"x", headers))], None)
+            await node.timers.delayed.add(log, half, "User:noisy").completion.wait()
+
+        for number in range(20):
+            await send(number)
+        with pytest.raises(PolicyViolation, match=r"headrace\.delayed\.max\.bytes"):
+            await asyncio.gather(*map(send, range(20, 40)))
+        assert 20 <= len(hosted_of(node).state.halves) <= 24
+
+
+def test_of_a_users_bytes_is_known_until_when_they_are_needed():
+    added_by, start_ms = Added(), 1_800_000_000_000
+    for exponent in range(4, 39):
+        added_by.note("u", [(start_ms + (1 << exponent), 1)], start_ms)
+        left = added_by.by_user(1_000, start_ms + (1 << exponent) - 1).get("u", 0)
+        assert left == 1, "until it is due"
+        late_ms = max((1 << exponent) * 5 // 4, (1 << exponent) + timer_room.STEP_MS_MIN)
+        assert not added_by.by_user(1_000, start_ms + late_ms), "and little longer"

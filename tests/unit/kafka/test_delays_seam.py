@@ -42,7 +42,7 @@ class _KeptDelays:
         self.completions: list[Completion] = []
         self.is_prompt = True
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
+    def add(self, partition: PartitionLog, batch: DelayedBatch, user: str = "") -> Kept:
         self.batches.append(batch)
         self.completions.append(Completion())
         if self.is_prompt:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.errors import RecordInvalid
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class Kept(NamedTuple):
 class Delays(Protocol):
     """Keeps records until they are due."""
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
-        """Keep the records of `batch`.
+    def add(self, partition: PartitionLog, batch: DelayedBatch, user: str = NOBODY) -> Kept:
+        """Keep the records of `batch`, which count for `user`.
 
         Called while the partition's log accepts appends. If it raises HeadraceError, or the
         completion fails with one, none of the records is kept. Later appends to the partition wait
@@ -75,7 +76,7 @@ class Delays(Protocol):
 class NoDelays:
     """Refuses all delayed records."""
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
+    def add(self, partition: PartitionLog, batch: DelayedBatch, user: str = NOBODY) -> Kept:
         """See Delays."""
         reason = (
             "this broker does not support delayed delivery: remove headrace-deliver-at "

@@ -166,6 +166,15 @@ _TOPICS = (
         "Maximum number of partitions per topic.",
         **LIVE,
     ),
+    of_config(
+        "headrace.delayed.max.bytes",
+        "delayed_bytes_max",
+        Whole(0),
+        "Bytes of memory that this broker uses for delayed records (9 each, 300 where due times"
+        " are hours apart) and half messages (850). Beyond it, or a user's share (two thirds if"
+        " there is one user), new ones are refused.",
+        **LIVE,
+    ),
 )
 
 _TOPIC_DEFAULTS: Final = {

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.coordinators.delays import Kept
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.broker.timers import listing
 from headrace.broker.timers.hosted_timers import HostedTimers, translated
 from headrace.broker.timers.listing import LISTED_BYTES_MAX, SHOWN_AT_ONCE, Delayed, tag_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.delays import DelayedBatch, DelayedRecord
     from headrace.broker.timers.deliveries import RefusedRecord
     from headrace.broker.timers.timer_host import TimerHost
+    from headrace.broker.timers.timer_room import TimerRoom
     from headrace.broker.topics.topic import Topic
     from headrace.log.partition_log import PartitionLog
 
@@ -50,10 +52,11 @@ SOON_MS: Final = 60_000
 class DelayedRecords:
     """See the module; implements `broker.coordinators.delays.Delays`."""
 
-    def __init__(self, host: TimerHost) -> None:
+    def __init__(self, host: TimerHost, room: TimerRoom) -> None:
         self._host = host
+        self._room = room
 
-    def add(self, partition: PartitionLog, batch: DelayedBatch) -> Kept:
+    def add(self, partition: PartitionLog, batch: DelayedBatch, user: str = NOBODY) -> Kept:
         """See Delays."""
         topic = self._host.topics.by_id.get(partition.topic_id)
         if topic is None:
@@ -61,7 +64,7 @@ class DelayedRecords:
         number = number_of(partition)
         self._check(topic, batch)
         kept = Kept(Completion(), [])
-        adding = self._add(topic, number, batch, kept)
+        adding = self._add(topic, number, batch, user, kept)
         self._host.environment.tasks.spawn(adding, f"delay records of {partition.name}")
         return kept
 
@@ -80,11 +83,13 @@ class DelayedRecords:
                 record_errors=[(index, reason) for index in late],
             )
 
-    async def _add(self, topic: Topic, number: int, batch: DelayedBatch, kept: Kept) -> None:
+    async def _add(
+        self, topic: Topic, number: int, batch: DelayedBatch, user: str, kept: Kept
+    ) -> None:
         completion = kept.completion
         try:
             hosted = await self._host.hosted.open(topic, number)
-            kept.numbers.extend(await self._add_to(hosted, batch))
+            kept.numbers.extend(await self._add_to(hosted, batch, user))
         except HeadraceError as error:
             completion.fail(translated(error))
         except asyncio.CancelledError:
@@ -98,12 +103,17 @@ class DelayedRecords:
         else:
             completion.succeed()
 
-    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch) -> Sequence[int]:
+    async def _add_to(self, hosted: HostedTimers, batch: DelayedBatch, user: str) -> Sequence[int]:
         """Returns the numbers of the records; none if they were added before."""
         now_ms = self._host.environment.clock.now_ms()
         timers = [_new_timer(delayed) for delayed in batch.records]
         origin = None if batch.origin is None else StoredOrigin(*batch.origin, now_ms)
-        reply = await hosted.ask(AddCommand(timers, origin))
+        ended, is_added = await self._room.take(hosted, user, timers), False
+        try:
+            reply = await hosted.ask(AddCommand(timers, origin))
+            is_added = bool(reply.offsets)
+        finally:
+            ended(is_added)
         for offset, timer in zip(reply.offsets or (), timers, strict=False):
             if timer.group or timer.due_ms <= now_ms + SOON_MS:
                 where = timer.due_ms, timer.timestamp_ms, timer.tag, offset

@@ -14,6 +14,7 @@ from headrace.broker.coordinators.internal_topics import InternalPartition
 from headrace.broker.timers.deliveries import TimerDeliveries
 from headrace.broker.timers.timer_bodies import TimerBodies
 from headrace.broker.timers.timer_log import TimerLog
+from headrace.broker.timers.timer_room import Added
 from headrace.broker.topics.overrides import half_config
 from headrace.coordination.timers.commands import (
     AnyTimerReply,
@@ -89,6 +90,7 @@ class HostedTimers:
         self.data = data = topic.require_log(number)
         self.companion = companion
         self.bodies = TimerBodies(companion)
+        self.added = Added()
         clock, tasks = environment.clock, environment.tasks
         self.deliveries = TimerDeliveries(data, self.bodies, clock, tasks, figures)
         inner = InternalPartition(companion, clock)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from headrace.coordination.timers.state_records import Settled
 
 HALVES_MAX: Final = 20_000
-"""Pending in one partition; each takes 850 bytes of memory."""
+"""Pending in one partition."""
+HALF_BYTES: Final = 850
+"""Of memory, of a pending one."""
 SETTLED_AT_ONCE: Final = 500
 """Messages with the same id that one command settles, so that its records fit into a batch."""
 OUTCOMES_MAX: Final = 10_000

@@ -33,6 +33,10 @@ BEHIND_MAX: Final = 1 << 24
 """How far below a part's first offset later offsets may be: half messages are committed late."""
 PART_ENTRIES_MAX: Final = 8_192
 """Inserting an entry moves at most 64 KiB, which takes 3 us."""
+ENTRY_BYTES: Final = 9
+PART_BYTES: Final = 300
+"""Of a part beside its entries, with its bucket: where due times are far apart, each entry has one
+of its own."""
 
 
 class ScheduleEntry(NamedTuple):
@@ -116,6 +120,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self.count = 0
+        self._part_count = 0
         self._buckets: dict[int, list[Part]] = {}
         self._numbers: list[int] = []
         """Bucket numbers, sorted."""
@@ -139,6 +144,7 @@ class Schedule:
         ):
             part = Part(max(offset - BEHIND_MAX, 0), array("Q"))
             parts.append(part)
+            self._part_count += 1
         part.add(due_ms & DUE_MASK, offset, tag)
         self.count += 1
         if self._is_first_known and (self._first_ms is None or due_ms < self._first_ms):
@@ -157,6 +163,7 @@ class Schedule:
             parts = self._add_bucket(bucket)
         part.is_sealed = True
         parts.insert(0, part)
+        self._part_count += 1
         self.count += len(part.entries)
         self._is_first_known = False
 
@@ -204,6 +211,7 @@ class Schedule:
 
     def _drop_empty(self, bucket: int) -> None:
         kept = [part for part in self._buckets[bucket] if part.entries]
+        self._part_count -= len(self._buckets[bucket]) - len(kept)
         if kept:
             self._buckets[bucket] = kept
         else:
@@ -211,6 +219,17 @@ class Schedule:
             del self._numbers[bisect_left(self._numbers, bucket)]
 
     # --- queries -----------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return ENTRY_BYTES * self.count + PART_BYTES * self._part_count
+
+    def size_with(self, due_times: Collection[int]) -> int:
+        """About how much more it would take with records that are due then."""
+        buckets = {due_ms >> BUCKET_BITS for due_ms in due_times}
+        new = sum(1 for bucket in buckets if bucket not in self._buckets)
+        return ENTRY_BYTES * len(due_times) + PART_BYTES * new
 
     def first_ms(self) -> int | None:
         """When the first record is due; None without records."""
@@ -289,3 +308,9 @@ class Schedule:
     def parts(self) -> list[tuple[int, Part]]:
         """(bucket, part) of all parts."""
         return [(bucket, part) for bucket in self._numbers for part in self._buckets[bucket]]
+
+    def validate(self) -> None:
+        """Assert that what is counted is there."""
+        parts = [part for _bucket, part in self.parts()]
+        assert self._part_count == len(parts)
+        assert self.count == sum(len(part.entries) for part in parts)

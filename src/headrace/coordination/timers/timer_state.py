@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.coordination.timers.commands import Half
-from headrace.coordination.timers.halves import Halves
+from headrace.coordination.timers.halves import HALF_BYTES, Halves
 from headrace.coordination.timers.schedule import Part, Schedule
 from headrace.coordination.timers.state_records import (
     COMMITTED,
@@ -45,6 +45,8 @@ ORIGIN_BATCHES: Final = 5
 """An idempotent producer has at most five batches in flight."""
 OVERHEAD_BYTES: Final = 40
 """Per stored record, besides its body."""
+COMMITTED_BYTES: Final = 100
+"""Of a half message that was committed and is scheduled, beside its entry."""
 
 
 class TimerTimePassed(NamedTuple):
@@ -187,8 +189,14 @@ class TimerState:
         assert max(sequence, self.confirmed) <= self.taken
         assert self.outstanding_count == sum(map(len, self.outstanding.values()))
         assert all(offset < self.next_offset for offset in self.committed)
-        assert self.schedule.count >= 0
+        self.schedule.validate()
         self.halves.validate()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory the records take that are delayed, and half messages."""
+        halves = HALF_BYTES * len(self.halves) + COMMITTED_BYTES * len(self.committed)
+        return self.schedule.size_bytes + halves
 
     @property
     def _is_replaying_start(self) -> bool:
