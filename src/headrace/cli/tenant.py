@@ -160,8 +160,9 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     "limits",
     multiple=True,
     metavar="NAME=NUMBER",
-    help="topics, partitions, connections, groups, stored_bytes, producer_byte_rate or"
-    " consumer_byte_rate, of all brokers together; NAME= removes the limit. May be repeated.",
+    help="topics, partitions, connections, groups, stored_bytes, producer_byte_rate,"
+    " consumer_byte_rate or request_percentage (100: one processor), of all brokers together;"
+    " NAME= removes the limit. May be repeated.",
 )
 @click.option(
     "--when-full",

@@ -23,7 +23,7 @@ from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_shares import Holder
 from headrace.broker.services.fair_shares import FREE, path_of, user_of
 from headrace.broker.services.tenant_view import OF_ALL, TenantView, written_view_of
-from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER
+from headrace.coordination.quotas.entities import NAME_LENGTH_MAX, PRODUCER, REQUEST
 from headrace.errors import (
     AuthenticationFailed,
     HeadraceError,
@@ -514,6 +514,7 @@ class _Resource:
                 answering = self._answer(request, session, held, room)
                 paced = Paced(services.turns, room.path, answering, now_ns)
                 response = await paced
+                services.quotas.take(session, REQUEST, paced.spent_ns)
             if guard is not None and guard.term_now() != term:
                 response = self._owned(request, response)
             room.answered(response, paced.spent_ns)
@@ -573,8 +574,9 @@ class _Resource:
         try:
             connection = request.scope.get("state", {}).get(CONNECTION)
             self._services.connections.join(connection, session)
+            if quotas.is_active and not operation.is_public:
+                quotas.check(session, REQUEST, operation.quota)
             if is_charged:
-                quotas.check(session, operation.quota)
                 await quotas.wait_slowed(session, operation.quota)
             call = await _call(self._services, operation, request, session, held, room)
             found = await self._in_share(operation, call, session)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from headrace.broker.services.tenant_view import OF_ALL, view_of
+from headrace.coordination.quotas.entities import REQUEST
 from headrace.errors import HeadraceError
 from headrace.grpc.service import Method, services_of
 from headrace.grpc.service import Status as GrpcStatus
@@ -32,6 +33,7 @@ from headrace.rocketmq.receiving import Receiving
 from headrace.rocketmq.routes import Routes
 from headrace.rocketmq.sending import Sending
 from headrace.rocketmq.telemetry import Telemetry
+from headrace.runtime.loop_turns import paced_here
 from headrace.runtime.protobuf_wire import ProtobufInvalid, fields
 from headrace.runtime.slow_requests import OFF_NS, EndedRequest, SlowRequests
 
@@ -162,6 +164,8 @@ class Messaging:
             call.respond(response.SerializeToString())
             return
         session = session_of(self._services, call)
+        quotas = self._services.quotas
+        begun_ns = self._services.appends.clock.now_ns() if quotas.is_active else 0
         is_started = (
             rpc.start is not None
             and session is not None
@@ -171,6 +175,8 @@ class Messaging:
         if not is_started:
             answer = partial(self._answer, rpc, call, body, session, held)
             self._turns.spawn(call, session, answer, rpc.name)
+        elif begun_ns and session is not None:
+            quotas.take(session, REQUEST, self._services.appends.clock.now_ns() - begun_ns)
 
     def _note(self, rpc: Rpc, call: Call, begun_ns: int) -> None:
         """A call has ended. Clients ask for streams to wait for messages."""
@@ -250,7 +256,14 @@ class Messaging:
             return
         finally:
             held.release()
+            self._charge(session)
         call.respond(response.SerializeToString())
+
+    def _charge(self, session: ClientSession | None) -> None:
+        """The time of the event loop that a call took."""
+        quotas, paced = self._services.quotas, paced_here()
+        if quotas.is_active and session is not None and paced is not None:
+            quotas.take(session, REQUEST, paced.spent_until_now_ns())
 
     async def _enter(self, rpc: Rpc, session: ClientSession, size: int) -> Charge:
         """Wait for room in the share of the client's tenant. Raises QuotaExceeded."""

@@ -14,7 +14,7 @@ from headrace.broker.security.authorizer import ResourceType
 from headrace.broker.services.reads import AT_END, AT_OFFSET, AT_START, AT_TIME, Start
 from headrace.broker.shares.filtering import matching
 from headrace.broker.shares.share_reads import filters_of
-from headrace.coordination.quotas.entities import CONSUMER
+from headrace.coordination.quotas.entities import CONSUMER, REQUEST
 from headrace.errors import GroupUnknown, HeadraceError
 from headrace.log.visibility import READ_COMMITTED
 from headrace.rocketmq import codes, wire
@@ -47,7 +47,7 @@ class Offsets:
         """Stream messages from an offset on; waits for the first one."""
         quotas = self._services.quotas
         if quotas.is_active:
-            quotas.check(caller.session, CONSUMER)
+            quotas.check(caller.session, CONSUMER, REQUEST)
         topic, number = await self._queue(caller, request)
         group_id = caller.group_id(request.group)
         wait_s = poll_s(caller, request, 0)

@@ -15,7 +15,7 @@ from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
 from headrace.broker.shares.share_reads import Selection, filters_of
 from headrace.broker.shares.share_receive import ATTEMPT, NO_ATTEMPT, ReceiveRequest
-from headrace.coordination.quotas.entities import CONSUMER
+from headrace.coordination.quotas.entities import CONSUMER, REQUEST
 from headrace.coordination.shares.commands import ACCEPT, REJECT, RENEW
 from headrace.errors import ConfigInvalid, DeliverySettled, HeadraceError, RecordInvalid
 from headrace.records.attributes import PRIORITY_DEFAULT, priority
@@ -76,7 +76,7 @@ class Receiving:
         """Wait for messages, and stream them."""
         quotas = self._services.quotas
         if quotas.is_active:
-            quotas.check(caller.session, CONSUMER)
+            quotas.check(caller.session, CONSUMER, REQUEST)
         client = self._clients.seen(caller)
         resource = resource_of(request.message_queue.topic)
         topic = await caller.topic(resource)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.services.message_timers import HalfOutcome, HalfReference
 from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.broker.services.timer_receipts import HalfReceipt
-from headrace.coordination.quotas.entities import PRODUCER
+from headrace.coordination.quotas.entities import PRODUCER, REQUEST
 from headrace.errors import HeadraceError, ReceiptInvalid, RecordStateInvalid
 from headrace.records.tenant_names import name_in
 from headrace.rocketmq import codes, wire
@@ -118,7 +118,7 @@ class Sending:
         """Raises Refused, QuotaExceeded."""
         quotas = self._services.quotas
         if quotas.is_active:
-            quotas.check_owed(caller.session, PRODUCER)
+            quotas.check_owed(caller.session, PRODUCER, REQUEST)
         messages = request.messages
         if len(messages) > MESSAGES_MAX:
             raise Refused(

@@ -19,6 +19,7 @@ from headrace.broker.security.tenant_ownership import (
     is_of_a_client,
     tenant_of_user,
 )
+from headrace.coordination.quotas.entities import PRODUCER
 from headrace.coordination.quotas.tenant_limits import (
     COUNTS,
     RATES,
@@ -163,7 +164,8 @@ class Tenants:
         self._limits: dict[str, Mapping[str, float]] = {}
         self._when_full: dict[str, str] = {}
         self._closed: set[str] = set()
-        self._with_rates: set[str] = set()
+        self._with_rates: dict[str, set[str]] = {key: set() for key in RATES}
+        """By rate, the tenants whose requests are metered for it."""
         self._with_counts: set[str] = set()
         self._tenants_of: dict[str, tuple[str, ...]] = {
             one: (tenant,) for one, tenant in configured.items()
@@ -222,7 +224,11 @@ class Tenants:
     @property
     def has_rates(self) -> bool:
         """Whether any tenant has limits of rates, for which requests are metered."""
-        return bool(self._with_rates)
+        return any(self._with_rates.values())
+
+    def has_rate(self, key: str) -> bool:
+        """Whether any tenant's requests are metered for this one."""
+        return bool(self._with_rates.get(key))
 
     def with_count(self, what: str) -> Collection[str]:
         """The tenants that have a limit of `tenant_limits.COUNTS`."""
@@ -231,7 +237,7 @@ class Tenants:
     @property
     def has_shared(self) -> bool:
         """Whether brokers have to know of each other what tenants use."""
-        return bool(self._with_rates or self._with_counts)
+        return self.has_rates or bool(self._with_counts)
 
     def limits(self, tenant: str) -> Mapping[str, float]:
         """What limits a tenant (`tenant_limits.LIMITS`); empty if nothing does."""
@@ -292,10 +298,12 @@ class Tenants:
             self._limits[tenant], self._when_full[tenant] = limits, when_full
         is_slowed = STORED in limits and when_full == SLOW
         for one, is_in in (
-            (self._with_rates, is_slowed or not limits.keys().isdisjoint(RATES)),
+            *((known, key in limits) for key, known in self._with_rates.items()),
             (self._with_counts, not limits.keys().isdisjoint(COUNTS)),
         ):
             (one.add if is_in else one.discard)(tenant)
+        if is_slowed:
+            self._with_rates[PRODUCER].add(tenant)
 
     def _put(self, tenant: str, principals: tuple[str, ...] | None) -> None:
         """At a cost of the tenant's principals: there may be 10,000 tenants."""

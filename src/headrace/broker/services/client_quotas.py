@@ -228,16 +228,18 @@ class ClientQuotas:
             session.throttled_ms += slowed_ms
             await asyncio.sleep(slowed_ms / 1000)
 
-    def check_owed(self, session: ClientSession, key: str) -> None:
+    def check_owed(self, session: ClientSession, *keys: str) -> None:
         """As `check`, but what a client pays for while its answer waits (`answer_wait_ms`) may be
         owed."""
-        if self._charge(session, key, 0, is_stored=False) > ANSWER_WAIT_MS_MAX:
-            self.check(session, key)
+        for key in keys:
+            if self._charge(session, key, 0, is_stored=False) > ANSWER_WAIT_MS_MAX:
+                self.check(session, key)
 
     def answer_wait_ms(self, session: ClientSession, amount: float) -> int:
         """Charge what a client has written; returns for how many milliseconds its answer, which
         alone can slow it, waits."""
         owed_ms = self.take(session, PRODUCER, amount, is_stored=True)
+        owed_ms = max(owed_ms, self.take(session, REQUEST, 0))
         slowed_ms = self._note(PRODUCER, min(self.slowed_ms(session, PRODUCER), ANSWER_WAIT_MS_MAX))
         session.throttled_ms += slowed_ms
         return min(max(owed_ms, slowed_ms), ANSWER_WAIT_MS_MAX)
@@ -270,14 +272,16 @@ class ClientQuotas:
         tenants = None if self._tenants is None else self._tenants.burst(session, key)
         return min((one for one in (own, tenants) if one is not None), default=None)
 
-    def check(self, session: ClientSession, key: str) -> None:
-        """Raise QuotaExceeded while the client has exhausted a quota (KIP-599 for mutations)."""
-        wait_ms = self.take(session, key, 0)
-        if wait_ms:
-            raise QuotaExceeded(
-                f"{key} is exceeded: the request was not executed, try again in {wait_ms} ms",
-                throttle_ms=wait_ms,
-            )
+    def check(self, session: ClientSession, *keys: str) -> None:
+        """Raise QuotaExceeded while the client has exhausted one of these quotas (KIP-599 for
+        mutations)."""
+        for key in keys:
+            wait_ms = self.take(session, key, 0)
+            if wait_ms:
+                raise QuotaExceeded(
+                    f"{key} is exceeded: the request was not executed, try again in {wait_ms} ms",
+                    throttle_ms=wait_ms,
+                )
 
     def connected(self, client_host: str) -> int:
         """Charge a new connection to its address; returns for how many milliseconds it is not

@@ -1,5 +1,5 @@
-"""The byte rates of tenants, over the whole cluster: this broker's share of them. What brokers know
-of each other's tenants, rates and counts (`tenant_counts`).
+"""The rates of tenants, of bytes and of processor time, over the whole cluster: this broker's share
+of them. What brokers know of each other's tenants, rates and counts (`tenant_counts`).
 
 Invariants: each second a broker asks the others what tenants used of them, and computes its share
 of each rate; a broker that does not answer counts as it did before. The shares of all brokers add
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.tenant_counts import PERIOD_S, TenantCounts
-from headrace.coordination.quotas.entities import PRODUCER
-from headrace.coordination.quotas.tenant_limits import RATES, share_of
+from headrace.coordination.quotas.entities import PRODUCER, REQUEST
+from headrace.coordination.quotas.tenant_limits import share_of
 from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_MS_MAX, TokenBucket
 from headrace.errors import HeadraceError, PeerVersionDiffers
 
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NS_PER_MS: Final = NS_PER_S // MS_PER_S
+_NS_PER_PERCENT: Final = NS_PER_S // 100
+"""Of a second of one processor."""
 _USED: Final = "tenants.used"
 Used = dict[tuple[str, str], float]
-"""By tenant and limit: bytes for each second, or how many there are."""
+"""By tenant and limit: bytes for each second, percent of a processor, or how many there are."""
 
 
 class TenantRates:
@@ -65,13 +67,14 @@ class TenantRates:
     def take(
         self, session: ClientSession, key: str, amount: float, *, is_stored: bool = False
     ) -> int:
-        """Charge the rate of a client's tenant; returns for how many ms it is throttled.
+        """Charge the rate of a client's tenant; returns for how many ms it is throttled. The
+        amount of REQUEST is in nanoseconds.
 
         What a tenant owes longer than a client can be told to wait is paid before it writes more:
         such a write is not charged, and not stored (`refused` of `counts`), unless it `is_stored`
         already.
         """
-        if self._access is None or key not in RATES:
+        if self._access is None or not self._access.tenants.has_rate(key):
             return 0
         tenant = self._access.tenant(session)
         # A write is slowed for what is stored; that is no debt, for which `amount` 0 asks. No
@@ -81,6 +84,8 @@ class TenantRates:
         rate = self._access.tenants.limits(tenant).get(key)
         if rate is None:
             return slowed_ms
+        if key == REQUEST:
+            amount /= _NS_PER_PERCENT
         return max(slowed_ms, self._charge(tenant, key, rate, amount, is_stored=is_stored))
 
     def slowed_ms(self, session: ClientSession, key: str) -> int:

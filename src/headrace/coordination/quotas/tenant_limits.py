@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
-from headrace.coordination.quotas.entities import CONSUMER, INT64_MAX, PRODUCER
+from headrace.coordination.quotas.entities import CONSUMER, INT64_MAX, PRODUCER, REQUEST
 from headrace.coordination.quotas.token_bucket import WAIT_MS_MAX
 from headrace.errors import RequestInvalid
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOPICS, PARTITIONS = "topics", "partitions"
 CONNECTIONS, GROUPS, STORED = "connections", "groups", "stored_bytes"
 """Do not change: stored."""
-RATES: Final = (PRODUCER, CONSUMER)
+RATES: Final = (PRODUCER, CONSUMER, REQUEST)
 COUNTS: Final = (CONNECTIONS, GROUPS, STORED)
 """What each broker counts, so that only all of them together know the sum."""
 LIMITS: Final = (TOPICS, PARTITIONS, *COUNTS, *RATES)

@@ -245,7 +245,14 @@ class FetchHandler:
     # --- reads -------------------------------------------------------------------------------
 
     def again(self, fetch: _Fetch) -> None:
-        """A bound has moved."""
+        """A bound has moved, or the time is over."""
+        begun_ns = self._services.appends.clock.now_ns() if self._quotas.is_active else 0
+        self._look_again(fetch)
+        if begun_ns:
+            took_ns = self._services.appends.clock.now_ns() - begun_ns
+            self._quotas.spent(fetch.reply.connection.session, FETCH, took_ns)
+
+    def _look_again(self, fetch: _Fetch) -> None:
         if not fetch.is_done:
             try:
                 self._look(fetch, is_first=False)
@@ -259,7 +266,9 @@ class FetchHandler:
             connection.settles_ns = connection.last_request_ns + SETTLING_NS
         for fetch in list(self._waiting.get(connection, ())):
             if fetch.poll is not None:
-                fetch.poll.expire()
+                fetch.poll.end()
+                fetch.request = fetch.request._replace(wait_ms_max=0)
+                self._look_again(fetch)  # in the time of the request that has arrived
 
     def closed(self, connection: KafkaConnection) -> None:
         """Its client has disconnected: cancel its waiting fetches."""

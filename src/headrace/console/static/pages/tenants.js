@@ -8,7 +8,7 @@ import { t } from "../words.js";
 
 const PATH = "/v1/tenants";
 const LIMIT = 200;
-const amount = (name, value) => (name.includes("byte") ? bytes(value) : count(value)) + (name.endsWith("_rate") ? "/s" : "");
+const amount = (name, value) => (name.includes("byte") ? bytes(value) : count(value)) + (name.endsWith("_rate") ? "/s" : name.endsWith("_percentage") ? " %" : "");
 const limitsOf = ({ limits }) => Object.entries(limits).map(([name, value]) => html`<div>${name}: ${amount(name, value)}</div>`);
 
 const whenFull = (name) => ({
