@@ -185,8 +185,8 @@ class GrpcProtocol:
         """See asyncio.Protocol."""
         self.is_write_paused = False
         self._owe(self.outflow.unsent_bytes)
-        if self._transport is not None:
-            self._transport.resume_reading()
+        if self._turns is not None:
+            self._turns.resume()
         for stream in list(self._http2.streams.values()):
             if stream.exchange is not None:
                 stream.exchange.writable()

@@ -19,9 +19,11 @@ _METHOD, _PATH, _SCHEME, _AUTHORITY = b":method", b":path", b":scheme", b":autho
 _PSEUDO: Final = frozenset([_METHOD, _PATH, _SCHEME, _AUTHORITY])
 _LENGTH, _HOST = b"content-length", b"host"
 _LENGTH_DIGITS_MAX: Final = 18
-CALL_BYTES: Final = 2048
+CALL_BYTES: Final = 8 * 1024
+"""What a call takes with its task, its request and an ordinary head, while it runs or waits:
+measured, 8 to 11 KiB, of 10,000 receives and look-ups at once."""
 FIELD_BYTES: Final = 160
-"""What the objects of a call, and of a field, take: measured."""
+"""What the objects of a field take: measured."""
 
 
 class Request:

@@ -124,6 +124,10 @@ class Turns:
         """See Arrivals."""
         data, self._rest = self._rest, b""
         self._take(data)
+        self.resume()
+
+    def resume(self) -> None:
+        """Read the socket again, unless what was read before waits, or responses do."""
         if not (self._rest or self._connection.is_write_paused or self._transport.is_closing()):
             self._transport.resume_reading()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.waiting import until
 
 import headrace.broker.node as node_module
 from headrace.broker.broker_config import BrokerConfig
+from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.kept_state import SLICE, Kept
 from headrace.broker.coordinators.transaction_coordinator import IDLE_MS_MIN
 from headrace.broker.security.tenant_shares import NOBODY
@@ -42,6 +44,8 @@ from headrace.errors import (
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from tests.kit.broker import BrokerHarness
 
     from headrace.broker.node import Node
@@ -538,3 +542,31 @@ async def test_what_members_of_share_groups_say_counts():
         assert await beat("g0", NOISY, *names[:99]) is None
         await node.topics.create("wide", 5_000)
         assert await beat("h", QUIET, "wide") is not None, "what is assigned counts"
+
+
+async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """They are facts, which every broker keeps until they are deleted."""
+    async with broker(config(groups_max=30)) as rig:
+        node = await prepared(rig)
+        await node.topics.create("u", 1)
+        first, second = (node.topics.get(name).id for name in ("t", "u"))
+
+        async def begin(group_id: str, user: str, topic_id: UUID = first) -> bool:
+            asker = SimpleNamespace(path=(None, user))
+            monkeypatch.setattr(groups_configured, "paced_here", lambda: asker)
+            try:
+                await node.group_configs.begin(group_id, topic_id)
+            except PolicyViolation as error:
+                return "headrace.groups.max" not in str(error)
+            return True
+
+        found = [await begin(f"noisy{number}", NOISY) for number in range(25)]
+        assert found == [True] * 20 + [False] * 5
+        assert await begin("noisy3", NOISY, second), "what is there goes on"
+        assert await begin("quiet", QUIET)
+        for number in range(10):
+            await node.group_configs.end(f"noisy{number}")
+        rig.clock.ahead_ms += 1_001
+        assert await begin("noisy99", NOISY)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
+from headrace.grpc.limits import Limits
+from headrace.grpc.protocol import GrpcProtocol
 from headrace.grpc.turns import TURN_BYTES, Arrivals, Turns
 from headrace.runtime.loop_turns import TURN_NS
 
@@ -127,5 +131,43 @@ def test_nothing_is_processed_of_a_connection_that_has_ended() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert ends.taken == b""
+
+    asyncio.run(scenario())
+
+
+class Transport:
+    """As much of one as a connection needs that processes nothing."""
+
+    is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def set_write_buffer_limits(self, _high: int) -> None: ...
+
+    def get_extra_info(self, _name: str) -> None: ...
+
+
+def test_what_waits_for_its_turn_does_not_grow_when_responses_are_read() -> None:
+    async def scenario() -> None:
+        listener, transport = Listener(), Transport()
+        server: Any = SimpleNamespace(limits=Limits(), arrivals=listener.arrivals)
+        server.run_slowly = server.owe = server.closed = lambda *_: None
+        server.address, server.opened = lambda _one: OTHER, lambda _one: True
+        protocol = GrpcProtocol(server, asyncio.get_running_loop())
+        protocol.connection_made(transport)
+        listener.client("many").turns.add(bytes(2 * TURN_BYTES))
+        protocol.data_received(b"waits")
+        assert not transport.is_read
+        protocol.pause_writing()
+        protocol.resume_writing()
+        assert not transport.is_read, "the turn has not come"
+        protocol.connection_lost(None)
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from headrace.broker.coordinators.group_config import (
     own_dead_letter_topic,
     share_config,
 )
+from headrace.broker.coordinators.kept_state import Kept
+from headrace.broker.security.tenant_shares import NOBODY
 from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.errors import (
     ConfigInvalid,
@@ -31,6 +34,7 @@ from headrace.errors import (
     GroupIdInvalid,
     HeadraceError,
     MetadataUnavailable,
+    PolicyViolation,
     VersionConflict,
 )
 from headrace.metadata.decoding import decode_fact
@@ -38,9 +42,10 @@ from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import name_in, tenant_of
 from headrace.runtime.fair_locks import FairLock
+from headrace.runtime.loop_turns import USER, paced_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import AsyncIterator, Callable, Container, Mapping
     from uuid import UUID
 
     from headrace.broker.topics.topic import Topic
@@ -84,6 +89,11 @@ class ConfiguredGroups:
         self._default = share_config({})
         self._changing = FairLock()
         self._check_new = check_new
+        self._begun: Kept | None = None
+
+    def bound(self, most: Callable[[], int], now_ns: Callable[[], int]) -> None:
+        """Let so many share groups begin, and users leave room for others."""
+        self._begun = Kept("share groups", most, lambda: [self._topics], now_ns)
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
         """Apply the entry stored under a group's key. Raises DataCorrupt, FormatUnsupported."""
@@ -249,20 +259,38 @@ class ConfiguredGroups:
 
     async def begin(self, group_id: str, topic_id: UUID, partitions: int = 0) -> int | None:
         """Record that the share group begins on a topic with so many partitions; returns how many
-        it had when the group began, None if that is not known. Raises GroupIdInvalid,
-        MetadataUnavailable.
+        it had when the group began, None if that is not known. A new group counts for the user
+        whose request this is. Raises GroupIdInvalid, PolicyViolation, MetadataUnavailable.
 
         Written once per group and topic, before the group's first record in a journal, so that its
         coordinator knows an empty group although the journals belong to other brokers.
         """
         if topic_id not in self.share_topics(group_id):
             _check_id(group_id)
-            if self._check_new is not None and group_id not in self._topics:
-                self._check_new(group_id)
-            counts = {topic_id: partitions} if partitions else {}
-            await self._change_topics(group_id, lambda known: (*known, topic_id), counts)
+            async with self._making(group_id):
+                counts = {topic_id: partitions} if partitions else {}
+                await self._change_topics(group_id, lambda known: (*known, topic_id), counts)
         fact = self._facts.get(group_id)
         return None if fact is None else fact.partitions().get(topic_id)
+
+    @asynccontextmanager
+    async def _making(self, group_id: str) -> AsyncIterator[None]:
+        """Take room for a share group, if it is new. Raises PolicyViolation."""
+        is_new = group_id not in self._topics
+        if is_new and self._check_new is not None:
+            self._check_new(group_id)
+        if not is_new or self._begun is None:
+            yield
+            return
+        paced = paced_here()
+        user = NOBODY if paced is None else str(paced.path[USER])
+        with self._begun.making(group_id):
+            if excess := await self._begun.take(group_id, user):
+                raise PolicyViolation(
+                    f"{excess} (headrace.groups.max): nothing was changed; delete share groups, or"
+                    " raise the setting"
+                )
+            yield
 
     async def end(self, group_id: str, topics: Container[UUID] | None = None) -> None:
         """Record that the share group is deleted from these topics, or (None) altogether.

@@ -300,9 +300,10 @@ _GROUPS = (
         "headrace.groups.max",
         "groups_max",
         Whole(0),
-        "Maximum number of groups that this broker coordinates, and share groups with members. An"
-        " id counts once more for each 512 bytes. Beyond it, or a user's share (two thirds if there"
-        " is one user), new ones are refused.",
+        "Maximum number of groups that this broker coordinates, share groups with members included,"
+        " and of share groups that have begun in the cluster. An id counts once more for each 512"
+        " bytes. Beyond it, or a user's share (two thirds if there is one user), new ones are"
+        " refused.",
         **LIVE,
     ),
     of_config(

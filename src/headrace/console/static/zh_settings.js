@@ -113,7 +113,7 @@ export const settings = {
   "headrace.sweep.grace.ms": "账本在多久没有被引用之后才删除。",
   "headrace.sweep.interval.ms": "检查未被引用的账本的间隔，由一个 Broker 进行。",
   "headrace.group.members.max.bytes": "此 Broker 为组（包括共享组）的成员自述的内容（描述、订阅、分配）保留的字节数。超出后，新成员被拒绝。",
-  "headrace.groups.max": "此 Broker 协调的组（包括有成员的共享组）的最大数量；ID 每 512 字节多算一个。超出后，新的组被拒绝。",
+  "headrace.groups.max": "此 Broker 协调的组（包括有成员的共享组）的最大数量，也是集群中已开始的共享组的最大数量；ID 每 512 字节多算一个。超出后，新的组被拒绝。",
   "headrace.delayed.max.bytes": "此 Broker 为延迟消息（每条 9 字节，到期时间相隔数小时的 300 字节）和半消息（850 字节）使用的内存字节数。超出后，或超出用户的份额后，新的被拒绝。",
   "headrace.producer.ids.max": "此 Broker 在其分区中记住的幂等生产者数量。超出后，忘记空闲最久的，如同过了 producer.id.expiration.ms。",
   "headrace.transactional.ids.max": "此 Broker 协调的事务 ID 的最大数量；每 512 字节多算一个。超出后，新的事务 ID 被拒绝。",
