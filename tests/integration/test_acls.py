@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -13,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -34,15 +42,26 @@ from tests.integration.java import session
 from tests.s3_server import Proxy
 from tests.waiting import wait_until
 
+from headrace.cli.failures import CommandFailed
 from headrace.cli.main import cli
+from headrace.cli.pipeline_looks import sample_group
 from headrace.cli.produce import Delivery
+from headrace.cli.session import CliSession
 from headrace.dev_cluster.ports import free_port
-from headrace.pipeline.errors import ProgressRefused
+from headrace.pipeline.cluster import ClusterClient
+from headrace.pipeline.direct_writer import DirectWriter
+from headrace.pipeline.errors import ProgressRefused, ReadRefused, RecordRefused
+from headrace.pipeline.fetch import read_range
+from headrace.pipeline.jobs.backlog import retention_of
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import GROUP
 from headrace.pipeline.jobs.transfer import JobMarks, JobState
 from headrace.pipeline.jobs.windows import Connection, Window
+from headrace.pipeline.library_writer import LibraryWriter
+from headrace.pipeline.options import SinkOptions, SourceOptions
+from headrace.pipeline.planning import OffsetRange
 from headrace.pipeline.restarts import is_passing
+from headrace.pipeline.written import RowToWrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -288,6 +307,59 @@ def test_a_job_that_may_not_keep_its_progress_ends_with_the_reason():
     run("acl", "add", *user, "--group", "headrace-replay.", "--prefix")
     marks.write(state)
     assert marks.read() == state
+
+
+def named_in(text: str) -> str:
+    """The command that an error names."""
+    found = re.search(r"headrace (acl add [^.;)]*)", text)
+    assert found is not None, text
+    return found[1]
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_job_without_a_right_names_the_command_that_gives_it(is_direct):
+    user, topic, group = f"worker-{is_direct}", f"worked-{is_direct}", f"working-{is_direct}"
+    admin_of(ADDRESSES[0]).create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+    admin_of(ADDRESSES[0]).alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])]
+    )[group].result(TIMEOUT_S)
+    add_user(user)
+    by_library = {} if is_direct else {"client.rack": "a"}
+    options = SourceOptions(client=settings_of(user, **by_library))
+    cluster = ClusterClient(options.client)
+    session = CliSession(ADDRESSES[1], TIMEOUT_S, settings_of(user))
+    writer = DirectWriter if is_direct else LibraryWriter
+
+    def read() -> None:
+        assert sum(batch.num_rows for batch in read_range(OffsetRange(topic, 0, 0, 1), options))
+
+    def write() -> None:
+        sink = writer(SinkOptions(options.client), lambda _topic: 1_000_000)
+        try:
+            sink.produce([RowToWrite(topic, 0, None, b"v", (), 0)], [b"mark"])
+            sink.flush()
+        finally:
+            sink.close()
+
+    for act, right in (
+        (lambda: cluster.describe([topic]), "describe --topic"),
+        (write, "write --topic"),
+        (read, "read --topic"),
+        (lambda: sample_group(session, group, topic, 0.0), "describe --group"),
+    ):
+        with pytest.raises((ReadRefused, RecordRefused, CommandFailed)) as refused:
+            act()
+        said = f"{refused.value} {getattr(refused.value, 'next_step', '')}"
+        command = named_in(said)
+        assert f"--principal User:{user} --operation {right} " in command
+        run(*shlex.split(command))
+        act()
+    # Settings are for advice alone.
+    assert retention_of(cluster, topic)[0] == -1
+    (advice,) = retention_of(cluster, topic)[1]
+    run(*shlex.split(named_in(advice)))
+    assert retention_of(cluster, topic) == (604_800_000, [])
 
 
 @pytest.mark.usefixtures("served")

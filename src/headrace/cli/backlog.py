@@ -16,7 +16,6 @@ from headrace.cli.backlog_move import move
 from headrace.cli.backlog_park import park, parked, unpark
 from headrace.cli.backlog_probe import probe
 from headrace.cli.client import kafka
-from headrace.cli.failures import no_group
 from headrace.cli.group_listing import list_groups, type_of
 from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
@@ -83,7 +82,7 @@ def list_(session: CliSession, /, groups: tuple[str, ...], is_all: bool, as_json
     types = {one.group: one.type for one in list_groups(session)}
     for group in groups:
         if group not in types:
-            raise no_group(group, types)
+            raise session.no_group(group, types)
     lags = [lag for group in groups or types for lag in _lags(session, group, types[group])]
     shown = [lag for lag in lags if is_all or lag.lag != 0]
     if as_json:
@@ -178,7 +177,7 @@ def _progress(session: CliSession, group: str) -> dict[Partition, int]:
     """Return the positions of a group of any type. Raises CommandFailed if it does not exist."""
     kind = type_of(session, group)
     if kind is None:
-        raise no_group(group)
+        raise session.no_group(group)
     return progress(session, group, kind)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed, no_group
+from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import refuse_active
 from headrace.cli.inert import refuse_inert
@@ -80,7 +80,7 @@ def move(session: CliSession, /, group: str, topic: str, **options: Any) -> None
         )
     kind = type_of(session, group)
     if kind is None:
-        raise no_group(group)
+        raise session.no_group(group)
     try:
         session.partitions_of(target)
     except CommandFailed as error:

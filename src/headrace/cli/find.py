@@ -163,9 +163,10 @@ def _add_archived(
             matching = job.search(job.Query(topic, where=where, **query), frame)
             return job.documents(matching, options["count"]), part.topic_ids.get(topic)
 
+    topic_id_now = connection_of(session).cluster.topic_id_or_none(topic)
     hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
     archived, topic_id = restarted(search, f"The search of {options['table']}")
-    if topic_id not in {None, connection_of(session).cluster.topic_id_or_none(topic)}:
+    if topic_id not in {None, topic_id_now}:
         hot = set()  # other records, at the same offsets
         say(
             f"{options['table']} holds the records of an earlier {topic}, which was deleted and"

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
-from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed, no_group
+from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.group_copy import export, import_
 from headrace.cli.group_diagnosis import diagnose, history
 from headrace.cli.group_listing import SHARE, STREAMS, list_groups
@@ -126,7 +126,7 @@ def _describe_consumer_group(
     lags = group_lag(session, name, members_by_partition(described))
     state = state_of(described)
     if state == "Dead" and not lags:
-        raise no_group(name, [one.group for one in list_groups(session)])
+        raise session.no_group(name, [one.group for one in list_groups(session)])
     return {
         "group": name,
         "state": state,
@@ -243,7 +243,7 @@ def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> Non
             session.answer(futures[name], f"delete group {name!r}")
         except CommandFailed as failure:
             if failure.exit_code == NOT_FOUND:
-                raise no_group(name) from None
+                raise session.no_group(name) from None
             if failure.exit_code == CONFLICT:
                 raise CommandFailed(
                     f"group {name!r} still has members; it was not deleted",

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed, no_group
+from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.group_listing import SHARE, type_of
 from headrace.cli.group_reset import DRY_RUN, OffsetChange, apply_moves, refuse_active
 from headrace.cli.lag import first_unread, progress
@@ -40,7 +40,7 @@ def export(session: CliSession, /, name: str) -> None:
     kind = type_of(session, name)
     found = progress(session, name, kind)
     if kind is None and not found:
-        raise no_group(name)
+        raise session.no_group(name)
     print_json(
         {
             "version": VERSION,

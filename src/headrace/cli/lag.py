@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.client import kafka
-from headrace.cli.failures import NOT_FOUND, CommandFailed, no_group
+from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.share_offsets import share_starts
@@ -56,7 +56,7 @@ def describe_groups(session: CliSession, names: Sequence[str]) -> dict[str, Any]
             description = session.answer(futures[name], f"group {name!r}")
         except CommandFailed as failure:
             if failure.exit_code == NOT_FOUND:
-                raise no_group(name) from None
+                raise session.no_group(name) from None
             raise
         found[name] = description
     return found

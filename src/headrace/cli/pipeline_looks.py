@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.duration import Duration
-from headrace.cli.failures import FAILED, CommandFailed, no_group
+from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
@@ -133,7 +133,7 @@ def sample_group(session: CliSession, group: str, topic: str, watch_s: float) ->
     """Read the group's progress and the log's ends at the beginning and the end of `watch_s`."""
     kinds = {one.group: one.type for one in list_groups(session)}
     if group not in kinds:
-        raise no_group(group)
+        raise session.no_group(group)
     sample = job_module("jobs.backlog").Sample
     partitions = [Partition(topic, number) for number in session.partitions_of(topic)]
     found = []

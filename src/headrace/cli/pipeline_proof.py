@@ -16,7 +16,7 @@ import click
 from headrace.cli.config_requests import GROUP, Resource
 from headrace.cli.config_requests import describe as describe_settings
 from headrace.cli.duration import Duration
-from headrace.cli.failures import UNKNOWN, USAGE, CommandFailed, no_group
+from headrace.cli.failures import UNKNOWN, USAGE, CommandFailed
 from headrace.cli.group_listing import SHARE, list_groups
 from headrace.cli.group_settings import DEAD_LETTER_TOPIC
 from headrace.cli.inert import refuse_inert
@@ -200,7 +200,7 @@ def _position(session: CliSession, topic: str, name: str, options: dict[str, Any
     """A group's progress, and where its dead letters go."""
     kinds = {one.group: one.type for one in list_groups(session)}
     if name not in kinds:
-        raise no_group(name)
+        raise session.no_group(name)
     offsets: dict[str, dict[str, int]] = {topic: {}}
     for partition, at in progress(session, name, kinds[name]).items():
         offsets.setdefault(partition.topic, {})[str(partition.number)] = at

@@ -11,6 +11,7 @@ import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.security.plain import PLAIN
@@ -25,6 +26,7 @@ from headrace.cli.failures import (
     USAGE,
     CommandFailed,
     from_kafka,
+    no_group,
     no_topic,
 )
 from headrace.errors import AuthenticationFailed, RequestInvalid
@@ -33,7 +35,7 @@ from headrace.runtime.access import access_of
 from headrace.runtime.scram import HASHES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
     from headrace.cli.client import Client
@@ -232,6 +234,16 @@ class CliSession:
         with suppress(CommandFailed):  # what is missing is said in any case
             known = [*self.cluster_metadata().topics]
         return no_topic(name, known)
+
+    def no_group(self, name: str, known: Iterable[str] = ()) -> CommandFailed:
+        """The error for a group that does not exist, or that the user may not describe."""
+        failed = no_group(name, known)
+        if user := self.client_config.get("sasl.username"):
+            right = (
+                f"--principal {quote(f'User:{user}')} --operation describe --group {quote(name)}"
+            )
+            failed.next_step += f". {user} sees groups that a rule allows: headrace acl add {right}"
+        return failed
 
     def identify(self) -> str:
         """The id of the cluster that `bootstrap` names. Raises CommandFailed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.cli.broker_calls import ask_broker, group_coordinator
-from headrace.cli.failures import CONFLICT, FAILED, CommandFailed, no_group
+from headrace.cli.failures import CONFLICT, FAILED, CommandFailed
 from headrace.cli.positions import Partition
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def share_group(session: CliSession, group: str) -> Any:
     body = {"group_ids": (group,), "include_authorized_operations": False}
     (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP, body).groups
     if int(answer.error_code) == GROUP_ID_NOT_FOUND:
-        raise no_group(group)
+        raise session.no_group(group)
     _check(answer, f"members of group {group!r}")
     return answer
 
@@ -56,7 +56,7 @@ def share_starts(session: CliSession, group: str) -> dict[Partition, ShareStart]
     body = {"groups": [{"group_id": group, "topics": None}]}
     (answer,) = ask_broker(session, address, DESCRIBE_SHARE_GROUP_OFFSETS, body).groups
     if int(answer.error_code) == GROUP_ID_NOT_FOUND:
-        raise no_group(group)
+        raise session.no_group(group)
     _check(answer, f"progress of group {group!r}")
     found: dict[Partition, ShareStart] = {}
     for topic in answer.topics:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.broker_calls import ask_broker, group_coordinator
-from headrace.cli.failures import FAILED, CommandFailed, no_group
+from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.positions import Partition
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def streams_group(session: CliSession, group: str) -> Any:
     (answer,) = ask_broker(session, address, DESCRIBE_STREAMS_GROUP, body).groups
     code = int(answer.error_code)
     if code == GROUP_ID_NOT_FOUND:
-        raise no_group(group)
+        raise session.no_group(group)
     if code != NONE:
         raise CommandFailed(
             f"members of group {group!r}: {answer.error_message or 'the broker refuses'} (code"

@@ -16,10 +16,12 @@ from headrace.pipeline.errors import (
     BrokerUnavailable,
     NotStableYet,
     OptionInvalid,
+    ReadRefused,
     RecordsLost,
 )
 from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
+from headrace.pipeline.refusals import allowing
 from headrace.records.identifiers import ZERO_UUID, kafka_uuid
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class ClusterClient:
             }
             self._admin = AdminClient({**_QUIET, **plain})
         return self._admin
+
+    def allowing(self, operation: str, name: str, kind: str = "topic") -> str:
+        """The next step where this client has no right to the operation."""
+        return allowing(self._client, operation, kind, name)
 
     def partitions_of(self, topics: tuple[str, ...], pattern: str | None) -> Offsets:
         """Return the subscribed partitions, each with offset 0. Raises OptionInvalid if a topic is
@@ -157,7 +163,7 @@ class ClusterClient:
         found = {}
         for topic in topics:
             try:
-                with _asking(f"describe topic {topic}"):
+                with _asking(f"describe topic {topic}", self.allowing("describe", topic)):
                     answer = asked[topic].result(REQUEST_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -259,18 +265,18 @@ class ClusterClient:
             else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        with _asking("list offsets"):
-            return build(
-                [
-                    (tp.topic, tp.partition, answer.result(REQUEST_TIMEOUT_S).offset)
-                    for tp, answer in answers.items()
-                ]
-            )
+        found = []
+        for tp, answer in answers.items():
+            what = f"list offsets of {tp.topic}"
+            with _asking(what, self.allowing("describe", tp.topic)):
+                found.append((tp.topic, tp.partition, answer.result(REQUEST_TIMEOUT_S).offset))
+        return build(found)
 
 
 @contextmanager
-def _asking(what: str) -> Iterator[None]:
-    """Raise BrokerUnavailable where a request got no answer, or one that asks to repeat it."""
+def _asking(what: str, allowing: str = "") -> Iterator[None]:
+    """Raise BrokerUnavailable where a request got no answer, or one that asks to repeat it, and
+    ReadRefused where a right is missing and `allowing` says which."""
     from confluent_kafka import KafkaException
 
     try:
@@ -278,7 +284,12 @@ def _asking(what: str) -> Iterator[None]:
     except TimeoutError as error:
         raise _unavailable(what, f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from error
     except KafkaException as error:
-        if error.args[0].name() not in PASSING_CODES:
+        name = error.args[0].name()
+        if allowing and name.endswith("_AUTHORIZATION_FAILED"):
+            raise ReadRefused(
+                f"Could not {what}: this client has no right to it. {allowing}"
+            ) from error
+        if name not in PASSING_CODES:
             raise
         raise _unavailable(what, error.args[0].str()) from error
 

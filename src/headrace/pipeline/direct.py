@@ -26,6 +26,7 @@ from headrace.pipeline.broker_connection import (
 )
 from headrace.pipeline.column_arrays import batch_of
 from headrace.pipeline.errors import ReadRefused, ReadStalled
+from headrace.pipeline.refusals import read_refused
 from headrace.records.batch import MAGIC, BatchHeader, is_intact, iterate_headers
 from headrace.records.columnar import BatchCursor, RecordColumns
 from headrace.records.marker import read_marker
@@ -288,7 +289,7 @@ class LogReader:
             if fetched.error_code == _OFFSET_OUT_OF_RANGE:
                 return None
             if fetched.error_code not in PASSING:
-                raise self._refused(f"error {fetched.error_code} ({name_of(fetched.error_code)})")
+                raise self._refused(name_of(fetched.error_code))
             self._retry(position, f"error {fetched.error_code} ({name_of(fetched.error_code)})")
 
     def _request(self, position: int) -> None:
@@ -372,13 +373,8 @@ class LogReader:
             )
 
     def _refused(self, reason: str) -> ReadRefused:
-        return ReadRefused(
-            f"{self._piece.topic}-{self._piece.partition}: the broker refuses to serve it:"
-            f" {reason}. Nothing was read from there. Check the client's access and the kafka.*"
-            " options.",
-            topic=self._piece.topic,
-            partition=self._piece.partition,
-        )
+        piece = self._piece
+        return read_refused(self._options.client, piece.topic, piece.partition, reason)
 
 
 def with_aborted(

@@ -193,7 +193,7 @@ class DirectWriter:
         count = self._find_leaders(connection, name)
         if self._producer is None:
             code, producer_id, epoch = connection.new_producer()
-            self._check(code)
+            self._check(code, name)
             self._producer = (producer_id, epoch)
         return count
 
@@ -245,7 +245,7 @@ class DirectWriter:
         """Take one answer. Raises OSError, RecordRefused, DeliveryFailed."""
         for topic, number, code in connection.receive_produce():
             if code != _DUPLICATE_SEQUENCE:
-                self._check(code)
+                self._check(code, topic)
             partition = self._topics[topic].partitions[number]
             partition.sent.popleft()
             partition.is_known = True
@@ -280,7 +280,7 @@ class DirectWriter:
     def _find_leaders(self, connection: BrokerConnection, name: str) -> int:
         """Learn where a topic's partitions are served; returns their number. Raises OSError."""
         code, leaders = connection.leaders_of(name)
-        self._check(code)
+        self._check(code, name)
         for number, leader in leaders.items():
             if leader.address is not None:
                 self._leaders[name, number] = leader.address
@@ -318,20 +318,20 @@ class DirectWriter:
         client_id = self._client.get("client.id", CLIENT_ID)
         return BrokerConnection(address, self._access, timeout_s, client_id)
 
-    def _check(self, code: int) -> None:
+    def _check(self, code: int, topic: str) -> None:
         """Raises _NotNow, RecordRefused or DeliveryFailed for an error."""
         if code == 0:
             return
         name = name_of(code)
         if code in _PASSING:
             raise _NotNow(f"error {code} ({name})")
-        raise failure(name, f"error {code} ({name})")
+        raise failure(name, f"error {code} ({name})", self._client, topic)
 
     def _wait(self, since_ns: int, cause: OSError) -> None:
         """Before another try. Raises DeliveryFailed when there is no time for one."""
         if isinstance(cause, ssl.SSLCertVerificationError):
             text = f"the broker's certificate is not trusted ({cause.reason})"
-            raise failure(type(cause).__name__, text) from cause
+            raise failure(type(cause).__name__, text, self._client, "") from cause
         if monotonic_ns() - since_ns > self._timeout_ms * _MS_TO_NS:
             raise DeliveryFailed(
                 f"Records were not acknowledged within {self._timeout_ms} ms:"

@@ -17,6 +17,7 @@ from headrace.pipeline.arrow import to_arrow
 from headrace.pipeline.columns import batches_of, columns_of
 from headrace.pipeline.errors import ReadStalled
 from headrace.pipeline.raw_headers import RawHeaderReader
+from headrace.pipeline.refusals import read_refused
 from headrace.runtime import compiled
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOpti
     reached = -1
     for event in events:
         error = event.error()
-        if error is None:
+        # The library asks for the group's coordinator, though the group is not used.
+        if error is None or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             continue
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
             reached = max(reached, event.offset())
@@ -156,6 +158,8 @@ def _check_events(events: Sequence[Any], piece: OffsetRange, options: SourceOpti
             KafkaError.INVALID_MSG,
         ):
             raise piece.unreadable(max(piece.start, event.offset() or 0), error.str())
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise read_refused(options.client, piece.topic, piece.partition, error.name())
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
     if 0 <= reached < piece.end and options.fail_on_data_loss:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.errors import DeliveryFailed
@@ -29,6 +30,7 @@ class LibraryWriter:
         self._queued_count = 0
         self._batch_bytes = _BATCH_BYTES_MAX
         self._failure: Any = None
+        self._topic = self._failed_topic = ""
         self._client_error: type[Exception] = BufferError
         """What the client raises for a record that it refuses itself, such as for its size."""
 
@@ -47,6 +49,8 @@ class LibraryWriter:
     def _produce(self, row: RowToWrite, headers: list[tuple[str, bytes | None]]) -> None:
         if self._producer is None or self._batch_limit_of(row.topic) < self._batch_bytes:
             self._renew_producer(row.topic)
+        self._topic = row.topic
+        report = partial(self._on_delivery, row.topic)
         while True:
             try:
                 self._producer.produce(
@@ -54,7 +58,7 @@ class LibraryWriter:
                     row.value,
                     row.key,
                     row.partition,
-                    on_delivery=self._on_delivery,
+                    on_delivery=report,
                     timestamp=row.timestamp_ms,
                     headers=headers,
                 )
@@ -65,7 +69,7 @@ class LibraryWriter:
             except self._client_error as error:
                 if error.args[0].name() not in REFUSALS:
                     raise
-                self._failure = error.args[0]
+                self._failure, self._failed_topic = error.args[0], row.topic
                 self._check()
         self._queued_count += 1
         if self._queued_count % _POLL_EVERY == 0:
@@ -76,7 +80,13 @@ class LibraryWriter:
         """Wait until all is acknowledged. Raises RecordRefused, DeliveryFailed."""
         if self._producer is None:
             return
-        left = self._producer.flush(self._options.delivery_timeout_ms / 1000)
+        left = 0
+        try:
+            left = self._producer.flush(self._options.delivery_timeout_ms / 1000)
+        except SystemError as error:  # of the library: reports went on after a fatal error
+            if not isinstance(error.__cause__, self._client_error):
+                raise
+            self._failure, self._failed_topic = error.__cause__.args[0], self._topic
         self._check()
         if left:
             raise DeliveryFailed(
@@ -115,14 +125,16 @@ class LibraryWriter:
             }
         )
 
-    def _on_delivery(self, error: Any, _message: Any) -> None:
-        self._failure = self._failure or error
+    def _on_delivery(self, topic: str, error: Any, _message: Any) -> None:
+        if self._failure is None:
+            self._failure, self._failed_topic = error, topic
 
     def _on_error(self, error: Any) -> None:
         if error.fatal():
-            self._failure = self._failure or error
+            self._on_delivery(self._topic, error, None)
 
     def _check(self) -> None:
         if self._failure is None:
             return
-        raise failure(self._failure.name(), str(self._failure))
+        text, client = str(self._failure), self._options.client
+        raise failure(self._failure.name(), text, client, self._failed_topic)

@@ -1,10 +1,14 @@
-"""What a broker's error to a record means for the sink."""
+"""What a broker's refusals mean, and by which command an administrator gives a missing right."""
 
 from __future__ import annotations
 
-from typing import Final
+from shlex import quote
+from typing import TYPE_CHECKING, Final
 
-from headrace.pipeline.errors import DeliveryFailed, RecordRefused
+from headrace.pipeline.errors import DeliveryFailed, ReadRefused, RecordRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REFUSALS: Final = frozenset({
     "INVALID_RECORD", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",
@@ -14,8 +18,41 @@ REFUSALS: Final = frozenset({
 """librdkafka's names of the errors that the same record meets each time."""
 
 
-def failure(name: str, text: str) -> RecordRefused | DeliveryFailed:
-    """The error to raise for one that librdkafka calls `name`."""
+def allowing(client: Mapping[str, str], operation: str, kind: str, name: str) -> str:
+    """The next step for a client with these settings that lacks a right: who is to run what."""
+    user = quote(f"User:{client.get('sasl.username', 'NAME')}")
+    return (
+        f"An administrator can allow it: headrace acl add --principal {user} --operation"
+        f" {operation} --{kind} {quote(name)}"
+    )
+
+
+def read_refused(client: Mapping[str, str], topic: str, partition: int, reason: str) -> ReadRefused:
+    """The error to raise where a broker does not serve a partition, for an error of this name or
+    another reason."""
+    step = "Check the client's access and the kafka.* options."
+    if reason == "TOPIC_AUTHORIZATION_FAILED":
+        reason = "this client may not read the topic"
+        step = allowing(client, "read", "topic", topic)
+    return ReadRefused(
+        f"{topic}-{partition}: the broker refuses to serve it: {reason}. Nothing was read from"
+        f" there. {step}",
+        topic=topic,
+        partition=partition,
+    )
+
+
+def failure(
+    name: str, text: str, client: Mapping[str, str], topic: str
+) -> RecordRefused | DeliveryFailed:
+    """The error to raise for one to a record of `topic` that librdkafka calls `name`."""
+    # Of the cluster: who may write to no topic at all gets no producer id either.
+    if name in {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"} and topic:
+        return RecordRefused(
+            f"The client may not write to the topic {topic}. The batch is not committed."
+            f" {allowing(client, 'write', 'topic', topic)}",
+            topic=topic,
+        )
     if name in REFUSALS:
         return RecordRefused(
             f"A record is refused: {text}. The batch is not committed, and sending it"

@@ -26,6 +26,8 @@ from headrace.pipeline.planning import Offsets, build, larger, offset_of, walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.pipeline.cluster import ClusterClient
+
 BUCKETS_MAX: Final = 10_000
 _HOT_SHARE: Final = 0.5
 _SKEW_SHARE: Final = 0.67
@@ -123,7 +125,7 @@ def run_backlog(config: BacklogConfig, *, spark: Any) -> dict[str, Any]:
     backlog = read_window(spark, config.connection, unread, includeHeaders="false")
     keys = hot_keys(backlog, config.hot_keys) if unread.size else []
     oldest = _oldest(backlog) if unread.size else {}
-    retention_ms = int(cluster.configuration(config.topic).get("retention.ms", "-1"))
+    retention_ms, unknown = retention_of(cluster, config.topic)
     found = forecast(config.topic, config.samples)
     partitions = [
         {
@@ -148,8 +150,24 @@ def run_backlog(config: BacklogConfig, *, spark: Any) -> dict[str, Any]:
         "bucket_ms": config.bucket_ms,
         "hot_keys": keys,
         "forecast": found._asdict(),
-        "advice": advise(unread.size, found, partitions, keys, retention_ms, now.at_ms),
+        "advice": [
+            *advise(unread.size, found, partitions, keys, retention_ms, now.at_ms),
+            *(unknown if unread.size else []),
+        ],
     }
+
+
+def retention_of(cluster: ClusterClient, topic: str) -> tuple[int, list[str]]:
+    """The topic's retention in ms, or -1 and why it is not known."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return int(cluster.configuration(topic).get("retention.ms", "-1")), []
+    except KafkaException as error:
+        reason = str(error.args[0].str()).rstrip(".")
+        if "acl add" not in reason:  # Headrace's brokers say it themselves
+            reason += f". {cluster.allowing('describe_configs', topic)}"
+        return -1, [f"When retention deletes unread records is not known: {reason}"]
 
 
 def arrivals(records: Any, bucket_ms: int) -> list[list[int]]:

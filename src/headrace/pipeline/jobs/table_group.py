@@ -121,7 +121,8 @@ class TableGroup:
             log.warning(
                 "%s: its offsets were not committed, so lag and traces do not show how far it is:"
                 " %s. The archive goes on. It needs READ on the group %s, which must have no"
-                " members.", self._table, reason, group,
+                " members. %s", self._table, reason, group,
+                self._cluster.allowing("read", group, "group"),
             )  # fmt: skip
         self._reported = reason
 
@@ -130,6 +131,7 @@ def _reason_or_empty(done: Future[Any]) -> str:
     """Why a commit failed."""
     error = done.exception()
     if error is not None:
-        return str(error)
+        args = getattr(error, "args", ())
+        return str(args[0].str() if args and hasattr(args[0], "str") else error)
     errors = {str(one.error) for one in done.result().topic_partitions if one.error}
     return ", ".join(sorted(errors))
