@@ -16,7 +16,7 @@ from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import Cell, iso_time, print_json, print_table, say, tell
+from headrace.cli.output import Cell, counted, iso_time, print_json, print_table, say, tell
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_interrupts import INTERRUPTION
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
@@ -95,8 +95,9 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
     keep_result(session, options["results"], "backlog", f"{group} {topic}", verdict, found)
     if verdict.startswith("never"):
         raise CommandFailed(
-            f"the backlog of {group} on {topic} grows: {found['lag']:,} records",
-            found["advice"][0] if found["advice"] else "Add consumers",
+            f"the backlog of {group} on {topic} will not be empty at this rate:"
+            f" {counted(found['lag'], 'record')}",
+            found["advice"][0].rstrip(".") if found["advice"] else "Add consumers",
             FAILED,
         )
 

@@ -1,5 +1,6 @@
 """The page of a topic: complete without network, and safe whatever messages contain."""
 
+import math
 import re
 from html.parser import HTMLParser
 
@@ -7,7 +8,7 @@ import pytest
 from tests.unit.pipeline.test_certificate import BODY, PRODUCER
 
 from headrace.pipeline.jobs.certificate import sealed
-from headrace.pipeline.jobs.page import stages, write_page
+from headrace.pipeline.jobs.page import heat, outline, stages, write_page
 
 EVIL = "<script>alert('x')</script>&\"'"
 BACKLOG = {
@@ -77,3 +78,43 @@ def test_a_stage_that_lost_records_is_smaller():
     assert stages(sealed(lost)) == [
         ("sent", 12), ("stored", 10), ("archived", 10), ("acknowledged: workers", 10),
     ]  # fmt: skip
+
+
+def test_nothing_is_drawn_where_there_is_nothing(tmp_path):
+    none = {**BODY, "producers": [], "archived": None, "groups": []}
+    none["stored"] = {number: {**side, "distinct": 0} for number, side in BODY["stored"].items()}
+    empty = {"arrivals": [], "samples": [[1_700_000_000_000, 0]], "hot_keys": [], "advice": []}
+    paths = write_page(
+        tmp_path, "orders", proof=sealed(none), backlogs=[{**BACKLOG, "lag": 0, **empty}],
+        trace={**TRACE, "latencies": [], "slow": []},
+    )  # fmt: skip
+    assert [path.name for path in paths] == ["index.html"]
+    found = Page(paths[0].read_text())
+    assert "table" not in found.tags
+    assert "There are no records." in found.words
+
+
+@pytest.mark.parametrize("name", ["n" * 249, "$x^{$", "名前"])
+def test_names_leave_room_for_the_charts(tmp_path, name, recwarn):
+    """matplotlib takes $ for a formula, and warns where a label leaves no room."""
+    group = {**BODY["groups"][0], "group": name}
+    acknowledged = {**PRODUCER, "acknowledged": {name: 1}}
+    proof = sealed({**BODY, "producers": [acknowledged], "groups": [group]})
+    latencies = [{**one, "group": name} for one in TRACE["latencies"]]
+    write_page(tmp_path, name, proof=proof, trace={**TRACE, "latencies": latencies})
+    assert [str(one.message) for one in recwarn] == []
+
+
+def test_times_without_arrivals_are_not_those_of_the_bucket_before():
+    arrivals = [[0, 60, 600], [60_000, 30, 300], [600_000, 6, 60]]
+    assert outline(arrivals, 60_000) == [
+        (0, 1.0), (60_000, 0.5), (120_000, 0.0), (600_000, 0.1), (660_000, 0.0),
+    ]  # fmt: skip
+
+
+def test_hours_without_events_are_neither_fast_nor_slow():
+    first, last = TRACE["latencies"][0], {**TRACE["latencies"][0], "group": "other"}
+    last["hour_ms"] += 2 * 3_600_000
+    names, hours, grid = heat([first, last])
+    assert (len(names), len(hours)) == (2, 3)
+    assert sorted(math.isnan(cell) for row in grid for cell in row) == [False] * 2 + [True] * 4
