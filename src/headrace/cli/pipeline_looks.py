@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 TRACE_MS = 10_000
+NO_EVENTS = (
+    "nothing is known of what became of these messages: --through names other topics that they"
+    " pass, and share groups alone say what they did"
+)
 HISTORY = click.option(
     "--history",
     metavar="TABLE",
@@ -169,6 +173,7 @@ def _show_backlog(found: dict[str, Any]) -> None:
     print_table(
         ["hot key", "unread", "percent"],
         [[one["key"], one["records"], one["share"] * 100] for one in found["hot_keys"]],
+        empty="no record is unread",
     )
     forecast = found["forecast"]
     if forecast["arrival_per_s"] is not None:
@@ -231,10 +236,11 @@ def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
         ]
         for one in found["latencies"]
     ]  # fmt: skip
-    print_table(columns, rows)
+    print_table(columns, rows, empty=NO_EVENTS)
     names = ("message", "event", "topic", "group_name", "latency_ms")
     slow: list[list[Cell]] = [[one[name] for name in names] for one in found["slow"]]
-    print_table(["slow message", "event", "topic", "group", "ms"], slow)
+    if slow:
+        print_table(["slow message", "event", "topic", "group", "ms"], slow)
 
 
 def trace_messages(

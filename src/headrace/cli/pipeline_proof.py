@@ -311,14 +311,14 @@ def conclude(found: dict[str, Any]) -> None:
     if found["problems"]:
         others, _ = job_module("jobs.certificate").judge(found | {"copies": []})
         raise CommandFailed(
-            f"{len(found['problems'])} problems of {found['topic']}",
+            f"{counted(len(found['problems']), 'problem')} of {found['topic']}",
             "Send what is missing again: headrace pipeline resend"
             if others
             else "Correct the copy where the lines above say so, and prove it again",
         )
     if found["not_proven"]:
         raise CommandFailed(
-            f"{found['topic']} is not proven: {len(found['not_proven'])} open questions",
+            f"{found['topic']} is not proven: {counted(len(found['not_proven']), 'open question')}",
             "Give what the lines above name, for example --sent",
             UNKNOWN,
         )

@@ -20,8 +20,8 @@ from headrace.pipeline.errors import (
 )
 from headrace.pipeline.leases import hold
 from headrace.pipeline.planning import Offsets, build, larger, walk
-from headrace.records.tenant_names import key_of, tenant_of
-from headrace.storage.tiering.table_catalog import CATALOG, NAMESPACE, rest_catalog, table_of
+from headrace.records.tenant_names import key_of
+from headrace.storage.tiering.table_catalog import CATALOG, rest_catalog, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -226,21 +226,17 @@ def load_table(warehouse: Warehouse, table: TableName) -> Any:
 def table_of_topic(warehouse: Warehouse, topic: str) -> TableName:
     """The table that a topic is archived into unless one is named: its own.
 
-    If an earlier version archived the topic into the shared table, or into one that is named as
-    Kafka's protocol names a tenant's topic, that table continues. `topic` may be `acme/orders`.
+    If an earlier version archived the topic into the shared table, that continues. `topic` may be
+    `acme/orders`. (No version has archived into a table that is named as Kafka's protocol names a
+    tenant's topic: `TableName.parse` refuses the marks.)
     """
     key = key_of(topic)
-    own = TableName.of_topic(key)
-    earlier = [TableName.parse(SHARED_TABLE)]
-    if tenant_of(key):
-        earlier.append(TableName(CATALOG, NAMESPACE, key))
     if warehouse.is_there:
-        catalog = open_catalog(warehouse)
-        for name in earlier:
-            found = load_table_or_none(catalog, name)
-            if found is not None and key in read_progress(found).offsets:
-                return name
-    return own
+        shared = TableName.parse(SHARED_TABLE)
+        found = load_table_or_none(open_catalog(warehouse), shared)
+        if found is not None and key in read_progress(found).offsets:
+            return shared
+    return TableName.of_topic(key)
 
 
 def check_mode(table: Any, mode: str) -> None:

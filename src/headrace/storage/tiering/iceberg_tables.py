@@ -21,6 +21,7 @@ from headrace.storage.tiering.blob_store import sync_file
 from headrace.storage.tiering.recipe_format import TableFile
 from headrace.storage.tiering.table_catalog import (
     NAMESPACE,
+    TENANT_NAMESPACE,
     TableCatalog,
     table_of,
     topic_of,
@@ -206,8 +207,8 @@ class IcebergTables:
 
         ledgers: set[tuple[str, LedgerId]] = set()
         unread: dict[str, str] = {}
-        namespaces = sorted({NAMESPACE, *(table_of(topic)[0] for topic in topics)})
-        for topic in chain.from_iterable(map(self._topics, namespaces)):
+        namespaces = {NAMESPACE, *(table_of(topic)[0] for topic in topics), *self._of_tenants()}
+        for topic in chain.from_iterable(map(self._topics, sorted(namespaces))):
             try:
                 table = self._table(topic)
                 names = () if table is None else table.refs()
@@ -219,6 +220,18 @@ class IcebergTables:
             tags = (tag for tag in map(TableTag.parse, names) if tag is not None)
             ledgers |= {(topic, tag.ledger) for tag in tags if tag.owner == self._owner}
         return Protection(frozenset(ledgers), unread)
+
+    def _of_tenants(self) -> Sequence[str]:
+        """The namespaces of tenants' tables, also of those whose last topic was deleted; none where
+        the catalog does not list them."""
+        from pyiceberg.exceptions import ForbiddenError
+
+        catalog = self._catalog.opened()
+        try:
+            found = () if catalog is None else catalog.list_namespaces()
+        except (ForbiddenError, NotImplementedError):
+            return []
+        return [one[0] for one in found if len(one) == 1 and one[0].startswith(TENANT_NAMESPACE)]
 
     def _topics(self, namespace: str) -> Sequence[str]:
         """The topics that have tables in a namespace."""

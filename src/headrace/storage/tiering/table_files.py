@@ -69,7 +69,8 @@ class TableFiles(Protocol):
         ...
 
     async def protected(self, topics: Collection[str]) -> Protection:
-        """The ledgers with protection, by tables in the namespaces of these topics' tables.
+        """The ledgers with protection, by tables in the namespaces of these topics' tables, and in
+        others of tenants that the catalog lists.
 
         Raises StorageUnavailable if no table can be read.
         """
