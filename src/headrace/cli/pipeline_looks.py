@@ -162,7 +162,7 @@ def _show_backlog(found: dict[str, Any]) -> None:
     rows: list[list[Cell]] = [
         [
             one["partition"],
-            one["committed"],
+            None if one["committed"] < 0 else one["committed"],
             one["end"],
             one["lag"],
             None if one["oldest_ms"] is None else iso_time(one["oldest_ms"]),
@@ -171,8 +171,8 @@ def _show_backlog(found: dict[str, Any]) -> None:
     ]
     print_table(["partition", "committed", "end", "lag", "oldest unread"], rows)
     print_table(
-        ["hot key", "unread", "percent"],
-        [[one["key"], one["records"], one["share"] * 100] for one in found["hot_keys"]],
+        ["unread", "share", "key"],
+        [[one["records"], f"{one['share']:.1%}", one["key"]] for one in found["hot_keys"]],
         empty="no record is unread",
     )
     forecast = found["forecast"]
@@ -232,7 +232,7 @@ def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     rows: list[list[Cell]] = [
         [
             one["event"], one["topic"], one["group"], iso_time(one["hour_ms"]), one["count"],
-            one["p50_ms"], one["p95_ms"], one["p99_ms"], one["slowest_ms"],
+            *(round(one[f"p{each}_ms"]) for each in (50, 95, 99)), one["slowest_ms"],
         ]
         for one in found["latencies"]
     ]  # fmt: skip

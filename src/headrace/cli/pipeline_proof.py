@@ -268,7 +268,10 @@ def _show(found: dict[str, Any]) -> None:
     if found["numbered_by"] is not None:
         print_table(["producer", "sent", "stored", "missing", "duplicates", *groups], rows)
     if (by_id := found.get("idempotent")) is not None:
-        runs = [[run[name] for name in _RUN_COLUMNS] for run in by_id["runs"][:SHOWN_MAX]]
+        runs = [
+            [str(run[name]) if name == "producer_id" else run[name] for name in _RUN_COLUMNS]
+            for run in by_id["runs"][:SHOWN_MAX]
+        ]
         print_table([name.replace("_", " ") for name in _RUN_COLUMNS], runs)
     tell(f"{found['verdict']}: {equation(found)}")
 
