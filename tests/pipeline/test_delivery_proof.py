@@ -23,7 +23,15 @@ from headrace.pipeline.jobs.delivery_proof import (
     Sent,
     prove_delivery,
 )
-from headrace.pipeline.jobs.windows import Bounds, Connection
+from headrace.pipeline.jobs.traces import TraceConfig, stored_events
+from headrace.pipeline.jobs.windows import (
+    WHOLE_LOG,
+    Bounds,
+    Connection,
+    read_window,
+    resolve_window,
+)
+from headrace.records.tenant_names import OPEN
 
 PARTITIONS = 3
 START_MS = 1_700_000_000_000
@@ -439,10 +447,17 @@ def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, ware
             assert run_archive(config, spark=spark).record_count == 0
         assert spark.table("headrace.tenant_acme.orders").count() == 20
         assert spark.table("headrace.headrace.orders").count() == 3
+        group = GroupPosition("«acme»billing", {"«acme»orders": {"0": 20}})
         wanted = DeliveryConfig(
-            connection, "acme/orders", table="tenant_acme.orders", is_numbered=False
-        )
+            connection, "acme/orders", table="tenant_acme.orders", groups=(group,),
+            is_numbered=False,
+        )  # fmt: skip
         found = prove_delivery(wanted, spark=spark)
+        assert OPEN not in json.dumps(found, ensure_ascii=False)
+        assert [one["group"] for one in found["groups"]] == ["acme/billing"]
+        window = resolve_window(connection.cluster, ("«acme»orders",), WHOLE_LOG)
+        events = stored_events(read_window(spark, connection, window), TraceConfig("«acme»orders"))
+        assert "acme/orders-0:7" in {row.message for row in events.collect()}
         assert (found["tenant"], found["topic"]) == ("acme", "acme/orders")
         assert found["stored"] == found["archived"]["partitions"]
         assert (found["stored"]["0"]["count"], found["verdict"]) == (20, "proven")

@@ -73,8 +73,8 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
       headrace find orders --key customer-7 --since 2h --json
       headrace find orders --tag vip --header region=eu --until 2013-01-31T12:00:00
       headrace find orders --filter 'value.amount > 100 && headers.region == "eu"'
-      headrace find orders --id order-17 --table archive.orders --warehouse ./warehouse
-      headrace find orders -p 2 --offset 1745 --table archive.orders --warehouse ./warehouse
+      headrace find orders --id order-17 --table headrace.orders --warehouse ./warehouse
+      headrace find orders -p 2 --offset 1745 --table headrace.orders --warehouse ./warehouse
     """
     names = ("message_id", "key", "tag", "header", "partition")
     query = {name: options[name] for name in names if options[name] is not None}

@@ -16,7 +16,16 @@ from headrace.cli.failures import FAILED, CommandFailed
 from headrace.cli.group_listing import list_groups
 from headrace.cli.lag import progress
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import Cell, counted, iso_time, print_json, print_table, say, tell
+from headrace.cli.output import (
+    Cell,
+    as_written,
+    counted,
+    iso_time,
+    print_json,
+    print_table,
+    say,
+    tell,
+)
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_interrupts import INTERRUPTION
 from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
@@ -36,6 +45,7 @@ from headrace.cli.pipeline_session import (
 )
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.web import Web, path_of
+from headrace.records.tenant_names import written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -324,7 +334,11 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
 
     proof, backlogs, traced = restarted(run, f"The page of {topic}")
     made = job_module("jobs.page").write_page(
-        out, f"Topic {topic}", proof=proof, backlogs=backlogs, trace=traced
+        out,
+        f"Topic {written_topic(topic)}",
+        proof=proof,
+        backlogs=as_written(backlogs),
+        trace=as_written(traced),
     )
     for path in made:
         tell(str(path))

@@ -120,7 +120,7 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     Examples:
       headrace pipeline proof orders --sent shop=0:99999 --group billing
       headrace pipeline proof orders --since 2013-01-31 --until 2013-02-01 --sent @sent.json \\
-          --table archive.orders --warehouse ./warehouse --certificate 2013-01-31.json
+          --table headrace.orders --warehouse ./warehouse --certificate 2013-01-31.json
       headrace pipeline proof orders --copy mirror.example.com:9092 --certificate mirror.json
       headrace pipeline proof orders --database jdbc:sqlite:shop.db --database-table orders \\
           --record-id "cast(key AS string)" --row-id id
@@ -302,7 +302,7 @@ def equation(found: dict[str, Any]) -> str:
         parts.append(f"acknowledged by {one['group']} {one['acknowledged']:,}")
     twice = sum(one["duplicates"] for one in found["producers"])
     gaps = sum(len(one["missing_spans"]) for one in found["producers"])
-    return f"{' | '.join(parts)}; {twice:,} duplicates, {gaps:,} gaps"
+    return f"{' | '.join(parts)}; {counted(twice, 'duplicate')}, {counted(gaps, 'gap')}"
 
 
 def conclude(found: dict[str, Any]) -> None:
@@ -415,9 +415,9 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         first = next(name for name, count in report.counts.items() if count)
         shown = report.samples[first][0]
         violated = counted(sum(1 for n in report.counts.values() if n), "expectation")
+        place = "" if shown["offset"] is None else f"{shown['partition']}:{shown['offset']}, "
         raise CommandFailed(
-            f"{topic} violates {violated}; the first of {first!r}:"
-            f" {shown['partition']}:{shown['offset']}, {shown['detail']}",
+            f"{topic} violates {violated}; the first of {first!r}: {place}{shown['detail']}",
             "See all with --json, or in a table with --violations",
         )
     if not report.checked:
@@ -453,7 +453,7 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
 
     \b
     Examples:
-      headrace pipeline resend orders --from-table archive.orders --warehouse ./warehouse --dry-run
+      headrace pipeline resend orders --from-table headrace.orders --warehouse ./warehouse --dry-run
       headrace pipeline resend orders --from-topic orders.mirror --since 2h
     """
     session.describe_topics([name for name in (topic, options["source"]) if name])

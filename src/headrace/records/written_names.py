@@ -18,7 +18,7 @@ _TOPICS: Final = frozenset(
 )
 """Fields whose texts begin with a topic."""
 _NAMES: Final = _TOPICS | {
-    *("group", "groups", "group_id", "transactional_id", "transactional_ids"),
+    *("group", "groups", "group_id", "group_name", "transactional_id", "transactional_ids"),
     *("user", "principal", "principals", "owner"),
 }
 TEXT: Final = "detail"

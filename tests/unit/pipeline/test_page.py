@@ -105,6 +105,13 @@ def test_names_leave_room_for_the_charts(tmp_path, name, recwarn):
     assert [str(one.message) for one in recwarn] == []
 
 
+@pytest.mark.parametrize("span_s", [0, 1, 10, 400, 16_200, 216_000, 7_000_000, 90_000_000])
+def test_any_span_of_time_has_a_few_ticks(tmp_path, span_s, recwarn):
+    samples = [[1_700_000_000_000, 9], [1_700_000_000_000 + 1_000 * span_s, 5]]
+    write_page(tmp_path, "t", backlogs=[{**BACKLOG, "arrivals": [], "samples": samples}])
+    assert [str(one.message) for one in recwarn] == []
+
+
 def test_times_without_arrivals_are_not_those_of_the_bucket_before():
     arrivals = [[0, 60, 600], [60_000, 30, 300], [600_000, 6, 60]]
     assert outline(arrivals, 60_000) == [

@@ -35,7 +35,7 @@ from headrace.pipeline.jobs.windows import (
     resolve_window,
 )
 from headrace.pipeline.planning import Offsets, offset_of, walk
-from headrace.records.tenant_names import key_of, tenant_of, written_topic
+from headrace.records.tenant_names import key_of, tenant_of, with_written_keys, written_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +63,11 @@ class GroupPosition:
     dead_letters: tuple[str, ...] = ()
     from_start: bool = False
     """Whether a share group starts at the earliest record of a partition that is new to it."""
+
+    @property
+    def shown(self) -> str:
+        """Its name in the certificate."""
+        return with_written_keys(self.group)
 
 
 @dataclass(frozen=True)
@@ -235,7 +240,7 @@ def _producer(
         "duplicates": found["stored"] - found["found"],
         "unexpected": found["found"] - gap.inside,
         "acknowledged": {
-            one.group: found.get(f"acknowledged_{index}", 0)
+            one.shown: found.get(f"acknowledged_{index}", 0)
             for index, one in enumerate(config.groups)
         },
     }
@@ -388,7 +393,7 @@ def _group(
     flag = f"acknowledged_{index}"
     finished = records.where(flag)
     figures = {
-        "group": group.group,
+        "group": group.shown,
         "type": group.type,
         "from_start": group.from_start,
         "letters_known": _letters_known(config, group),
@@ -471,7 +476,7 @@ def _buckets(config: DeliveryConfig, records: Any) -> list[dict[str, Any]]:
             "producer": row["producer"],
             "stored": row["stored"],
             "acknowledged": {
-                one.group: row[flag] for one, flag in zip(config.groups, flags, strict=True)
+                one.shown: row[flag] for one, flag in zip(config.groups, flags, strict=True)
             },
         }
         for row in rows.limit(SPANS_MAX * 10).collect()

@@ -260,7 +260,7 @@ def _draw_lag(axes: Any, found: Mapping[str, Any]) -> None:
     right.tick_params(colors=_QUIET, labelsize=8.5)
     right.spines["top"].set_visible(False)
     _count_axis(right.yaxis)
-    locator = dates.AutoDateLocator(maxticks=_TICKS_MAX)
+    locator = dates.AutoDateLocator(minticks=3, maxticks=_TICKS_MAX)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     axes.set_xlabel("UTC", color=_QUIET, fontsize=9)

@@ -24,6 +24,7 @@ from headrace.pipeline.jobs.windows import (
 )
 from headrace.pipeline.publishing import replace_rows
 from headrace.records.letters import FORMATS, REDRIVES
+from headrace.records.tenant_names import CLOSE, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,6 +40,8 @@ OF_RECORDS: Final = ("stored", "redriven", "dead_letter_stored")
 """The events that records themselves tell; all others are from the brokers."""
 _DONE_IS: Final = ["topic", "partition", "offset", "event", "at_ms", "group_name", "attempt"]
 """What makes an event of the brokers this one and no other, by whatever name of its message."""
+_WRITTEN_TOPIC: Final = rf"regexp_replace(topic, '^{OPEN}([^{CLOSE}]*){CLOSE}', '$1/')"
+"""The topic as operators write it."""
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 
@@ -56,7 +59,7 @@ def stored_events(records: Any, config: TraceConfig) -> Any:
     dead = f"{text_header(*(one.topic for one in FORMATS))} IS NOT NULL"
     return records.where("timestamp IS NOT NULL").selectExpr(
         f"coalesce(cast({config.message} AS string),"
-        " concat(topic, '-', partition, ':', offset)) AS message",
+        f" concat({_WRITTEN_TOPIC}, '-', partition, ':', offset)) AS message",
         "topic",
         "partition",
         "offset",
