@@ -1,9 +1,10 @@
-"""SQL of jobs that are restarted has the same result each time."""
+"""A job that is restarted repeats the same rows: SQL with one result, and names of writes."""
 
 import pytest
 
 from headrace.pipeline.errors import OptionInvalid
-from headrace.pipeline.jobs.transfer import check_repeats
+from headrace.pipeline.jobs.transfer import JobState, check_repeats
+from headrace.pipeline.jobs.windows import Window
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,11 @@ def test_expressions_that_change_with_each_run_are_refused(sql):
 )
 def test_repeatable_expressions_are_accepted(sql):
     check_repeats(sql)
+
+
+def test_a_chunk_that_version_0_2_began_is_completed_under_the_name_that_it_had():
+    window = Window({"t": {"0": 0}}, {"t": {"0": 5}}, {"t": "an-id"})
+    begun = JobState("spec", window, window.end, {}, is_by_ids=False)
+    assert begun.named_by(window) == (window.document(),)
+    ours = begun._replace(is_by_ids=True)
+    assert ours.named_by(window) != ours.named_by(window._replace(topic_ids={"t": "another"}))

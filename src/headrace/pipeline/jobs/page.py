@@ -32,7 +32,7 @@ img { max-width: 100% } table { border-collapse: collapse; margin: .6rem 0 }
 td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
 th { color: #6b7280; font-weight: 600 }
 .n { text-align: right; font-variant-numeric: tabular-nums }
-td.n { white-space: nowrap } th.n { min-width: 5rem } .t { min-width: 6.8rem }
+td.n { white-space: nowrap } th.n { min-width: 5.6rem } .t { min-width: 6.8rem }
 .proven { color: #15803d } .failed { color: #c2410c } .quiet { color: #6b7280 }
 """
 

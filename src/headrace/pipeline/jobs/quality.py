@@ -17,9 +17,9 @@ from headrace.pipeline.jobs.transfer import digest_of
 from headrace.pipeline.jobs.windows import (
     TOPIC_ID_COLUMN,
     Window,
+    id_sql,
     of_ids_sql,
     quoted,
-    with_ids,
     within_sql,
 )
 from headrace.pipeline.publishing import replace_rows
@@ -272,8 +272,9 @@ def store_violations(report: QualityReport, table: str, *, spark: Any) -> None:
         quoted(digest_of(report.topic, report.window.document())),
         quoted(report.expectations),
     )
-    found = with_ids(report.violations, report.window)
-    rows = found.selectExpr("*", f"{window} AS window", f"{name} AS expectations")
+    rows = report.violations.selectExpr(
+        "*", f"{window} AS window", f"{name} AS expectations", id_sql(report.window)
+    )
     replaced = (
         f"(expectations IS NULL OR expectations = {name})"
         f" AND {of_ids_sql(report.window)} AND (window = {window} OR {within_sql(report.window)})"

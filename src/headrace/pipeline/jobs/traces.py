@@ -17,9 +17,9 @@ from headrace.pipeline.jobs.transfer import digest_of
 from headrace.pipeline.jobs.windows import (
     TOPIC_ID_COLUMN,
     Window,
+    id_sql,
     of_ids_sql,
     quoted,
-    with_ids,
     within_sql,
 )
 from headrace.pipeline.publishing import replace_rows
@@ -181,7 +181,7 @@ def store_events(stored: Any, done: Any, table: TableName, *windows: Window, spa
     again = f"EXISTS (SELECT 1 FROM {view} WHERE {same})"  # noqa: S608 - names of ours
     replaced = f"(event IN ({of_records}) AND ({ranges})) OR {again}"
     run = quoted(digest_of(windows[0].document()))
-    rows = with_ids(stored.unionByName(once), *windows).selectExpr("*", f"{run} AS window")
+    rows = stored.unionByName(once).selectExpr("*", f"{run} AS window", id_sql(*windows))
     try:
         replace_rows(
             rows, table, f"{EVENT_COLUMNS}, window string", replaced,

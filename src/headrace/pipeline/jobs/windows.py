@@ -202,11 +202,11 @@ def within_sql(window: Window) -> str:
     return " OR ".join(parts) or "false"
 
 
-def with_ids(frame: Any, *windows: Window) -> Any:
-    """Add the id of a row's topic, `topic_id`; NULL of topics that are in none of the windows."""
+def id_sql(*windows: Window) -> str:
+    """The id of a row's topic, as `topic_id`; NULL of topics that are in none of the windows."""
     ids = {topic: one for window in windows for topic, one in window.topic_ids.items()}
     cases = "".join(f" WHEN {quoted(topic)} THEN {quoted(one)}" for topic, one in ids.items())
-    return frame.selectExpr("*", f"CASE topic{cases or ' WHEN NULL THEN NULL'} END AS topic_id")
+    return f"cast(CASE topic{cases or ' WHEN NULL THEN NULL'} END AS string) AS topic_id"
 
 
 def of_ids_sql(window: Window) -> str:
