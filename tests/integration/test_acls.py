@@ -355,7 +355,9 @@ def test_a_job_without_a_right_names_the_command_that_gives_it(is_direct):
         assert f"--principal User:{user} --operation {right} " in command
         run(*shlex.split(command))
         act()
-    # Settings are for advice alone.
+    # Settings are for advice alone, but for those of tables.
+    with pytest.raises(ReadRefused, match=r"acl add .*--operation describe_configs --topic"):
+        cluster.configurations()
     assert retention_of(cluster, topic)[0] == -1
     (advice,) = retention_of(cluster, topic)[1]
     run(*shlex.split(named_in(advice)))

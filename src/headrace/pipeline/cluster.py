@@ -195,12 +195,15 @@ class ClusterClient:
         return self._configurations([topic])[topic]
 
     def configurations(self) -> dict[str, dict[str, str]]:
-        """Return the settings of all topics but internal ones."""
+        """Return the settings of all topics but internal ones. Raises ReadRefused."""
         with _asking("list the topics"):
             listed = self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        return self._configurations([name for name in listed if not name.startswith("__")])
+        names = [name for name in listed if not name.startswith("__")]
+        return self._configurations(names, is_refusal_ours=True)
 
-    def _configurations(self, topics: list[str]) -> dict[str, dict[str, str]]:
+    def _configurations(
+        self, topics: list[str], *, is_refusal_ours: bool = False
+    ) -> dict[str, dict[str, str]]:
         from confluent_kafka import KafkaError, KafkaException
 
         if not topics:
@@ -212,7 +215,8 @@ class ClusterClient:
         found = {}
         for resource, topic in resources.items():
             try:
-                with _asking(f"read the settings of topic {topic}"):
+                allowing = self.allowing("describe_configs", topic) if is_refusal_ours else ""
+                with _asking(f"read the settings of topic {topic}", allowing):
                     entries = asked[resource].result(REQUEST_TIMEOUT_S)
             except KafkaException as error:
                 is_deleted = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
