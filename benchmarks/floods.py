@@ -1118,6 +1118,22 @@ def delayed_batches(served: Served, seconds: float) -> None:
     on_each(served, 20, seconds, lambda _number: [one])
 
 
+def parked_keys(served: Served, seconds: float) -> None:
+    """Keys of 4,000 bytes, parked by a group on 1,000 partitions, and listed on 4 connections."""
+    create(served, ["parked"], 1_000)
+    wanted = {"headrace.share.key.order": "true"}
+    configs = [
+        {"name": name, "config_operation": 0, "value": value} for name, value in wanted.items()
+    ]
+    named = {"resource_type": 32, "resource_name": "g", "configs": configs}
+    served.ask(INCREMENTAL_ALTER_CONFIGS, {"resources": [named], "validate_only": False})
+    keys = [f"{number:04}" + "x" * 3_996 for number in range(32)]
+    print("  parked:", served.web("POST", "/v1/queues/parked/g/park", {"keys": keys}))
+    data = b"GET /v1/queues/parked/g/parked HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    opened = [served.connect(served.web_address) for _ in range(4)]
+    send_and_read(seconds, [(one, lambda _number: data) for one in opened])
+
+
 LOGIN: Final = (
     *("--listener-security-protocol-map", "PLAINTEXT:SASL_PLAINTEXT"),
     *("--sasl-enabled-mechanisms", "PLAIN", "--super-users", f"User:{security.USER}"),
@@ -1141,7 +1157,7 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
     grpc_unread, grpc_pulls, grpc_receives, grpc_filters, grpc_routes, grpc_sends, grpc_acks,
     grpc_lite, lite_subscriptions, grpc_settings, grpc_small, share_sessions, pushed_metrics,
-    searches, far_delays, delayed_alike, delayed_batches,
+    searches, far_delays, delayed_alike, delayed_batches, parked_keys,
 )  # fmt: skip
 
 

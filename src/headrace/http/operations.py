@@ -227,9 +227,14 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 # --- pages -----------------------------------------------------------------------------------
 
 
+def page_after(call: Call) -> str:
+    """The key after which the page begins that the request asks for; "" for the first one."""
+    return _parse_token(call.query.get("page_token", ""))
+
+
 def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
     """The part of `items`, which are sorted by `key`, that the request asks for."""
-    after = _parse_token(call.query.get("page_token", ""))
+    after = page_after(call)
     limit = call.query.get("limit", LIMIT_DEFAULT)
     items = call.rights.shown(items, name)
     rest = [item for item in items if item[key] > after] if after else items

@@ -7,12 +7,14 @@ topic.
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.services.queue_service import KEYS_MAX
 from headrace.coordination.shares.commands import NOT_PARKED
+from headrace.errors import HeadraceError
 from headrace.http.operations import (
     DRY_RUN,
+    LIMIT_DEFAULT,
     PAGE,
     SET_GROUP,
     TOPIC,
@@ -22,6 +24,7 @@ from headrace.http.operations import (
     fields,
     listing,
     page,
+    page_after,
     text,
 )
 from headrace.http.partitions import of_partitions
@@ -29,11 +32,18 @@ from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from headrace.broker.services.services import Services
+    from headrace.broker.topics.topic import Topic
     from headrace.coordination.shares.commands import ParkedKey
     from headrace.http.schemas import Schema
+
+
+LISTED_AT_ONCE: Final = 16
+"""Partitions, each of which may have 128 KiB of keys."""
+_DIGITS: Final = 10
+"""Of a partition's number in a place."""
 
 
 class ParkedOperations:
@@ -62,17 +72,28 @@ class ParkedOperations:
 
     async def _list(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
-        answer = await self._services.queues.list_parked(topic, group_id)
-        found, failed = of_partitions(answer)
-        items: list[Json] = [
-            {"place": f"{number:010d} {one.key.hex()}", "key": (number, one)}
-            for number, keys in found.items()
-            for one in keys
-        ]
-        items.sort(key=lambda item: item["place"])
+        after, limit = page_after(call), call.query.get("limit", LIMIT_DEFAULT)
+        first = after[:_DIGITS]
+        answer: dict[int, Sequence[ParkedKey] | HeadraceError] = {}
+        items: list[Json] = []
+        async for some in self._parts(topic, group_id, int(first) if first.isdecimal() else 0):
+            answer |= some
+            items += [item for item in _placed(some) if item["place"] > after]
+            if len(items) > limit:
+                break
+        _found, failed = of_partitions(answer)
         part = page(items, "place", call, "parked")
         part["parked"] = [_shown(*item["key"]) for item in part["parked"]]
         return {"topic": topic.name, "group": group_id, **part, **failed}
+
+    async def _parts(
+        self, topic: Topic, group_id: str, first: int = 0
+    ) -> AsyncIterator[Mapping[int, Sequence[ParkedKey] | HeadraceError]]:
+        """The parked keys of the partitions from `first` on."""
+        count = len(topic.partitions)
+        for at in range(first, count, LISTED_AT_ONCE):
+            numbers = range(at, min(at + LISTED_AT_ONCE, count))
+            yield await self._services.queues.list_parked(topic, group_id, numbers)
 
     async def _park(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
@@ -92,8 +113,17 @@ class ParkedOperations:
         queues, keys = self._services.queues, _keys(call.body)
         answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
         if call.is_dry_run:
-            parked, failed = of_partitions(await queues.list_parked(topic, group_id))
-            wanted = [one for part in parked.values() for one in part if one.key in {*keys}]
+            named = {*keys}
+            parked: dict[int, Sequence[ParkedKey] | HeadraceError] = {}
+            async for some in self._parts(topic, group_id):
+                parked |= {
+                    number: part
+                    if isinstance(part, HeadraceError)
+                    else [one for one in part if one.key in named]
+                    for number, part in some.items()
+                }
+            of_all, failed = of_partitions(parked)
+            wanted = [one for part in of_all.values() for one in part]
             released = {one.key for one in wanted}
             answer["records"] = _records(wanted)
         else:
@@ -102,6 +132,17 @@ class ParkedOperations:
         names = dict(zip(call.body["keys"], keys, strict=True))
         shown = [name for name, key in names.items() if key in released]
         return answer | {"released": len(shown), "keys": shown} | failed
+
+
+def _placed(answer: Mapping[int, Sequence[ParkedKey] | HeadraceError]) -> list[Json]:
+    """The parked keys of these partitions, by place."""
+    items: list[Json] = [
+        {"place": f"{number:0{_DIGITS}d} {one.key.hex()}", "key": (number, one)}
+        for number, keys in answer.items()
+        if not isinstance(keys, HeadraceError)
+        for one in keys
+    ]
+    return sorted(items, key=lambda item: str(item["place"]))
 
 
 def _records(keys: Sequence[ParkedKey]) -> int:

@@ -31,7 +31,7 @@ from headrace.coordination.shares.commands import (
 from headrace.coordination.shares.config import ShareConfig
 from headrace.coordination.shares.ended import RANGES_MAX
 from headrace.coordination.shares.membership import ShareHeartbeat, ShareMembership
-from headrace.coordination.shares.parking import PARKED_KEYS_MAX
+from headrace.coordination.shares.parking import PARKED_BYTES_MAX, PARKED_KEYS_MAX
 from headrace.coordination.shares.share_machine import ShareMachine
 from headrace.errors import (
     DeliveryExpired,
@@ -147,6 +147,22 @@ def test_keys_are_parked_in_groups_that_keep_their_order_alone_and_so_many_at_mo
     assert [one.key for one in looked.keys] == [b"1"], "a dry run of the same"
     refused = ask(machine, ListParkedCommand("g", [(b"1", 1), (b"more", 1)]))
     assert isinstance(refused.error, RecordStateInvalid)
+
+
+def test_parked_keys_have_so_many_bytes_at_most():
+    machine = opened(is_ordered=True)
+    keys = [b"%d" % number * 4_096 for number in range(PARKED_BYTES_MAX // 4_096)]
+    for number, key in enumerate(keys[:9]):
+        assert ask(machine, ParkKeyCommand("g", key, number)).error is None
+    rest = b"x" * (PARKED_BYTES_MAX - 9 * 4_096)
+    for command in (
+        ParkKeyCommand("g", rest + b"x", 9),
+        ListParkedCommand("g", [(rest + b"x", 9)]),
+    ):
+        assert isinstance(ask(machine, command).error, RecordStateInvalid)
+    assert ask(machine, ParkKeyCommand("g", rest, 9)).error is None
+    assert isinstance(ask(machine, ParkKeyCommand("g", b"y", 10)).error, RecordStateInvalid)
+    assert ask(machine, ParkKeyCommand("g", rest, 9)).error is None, "it is parked already"
 
 
 def test_a_snapshot_that_was_cut_after_a_groups_first_record_loses_nothing():

@@ -16,13 +16,14 @@ from tests.unit.http.http_rig import on_the_web
 from tests.waiting import until
 
 from headrace.broker.services.queue_receipts import ReceiptSettlements, receipt_text
+from headrace.broker.services.queue_service import QueueService
 from headrace.broker.shares.queue_peers import MemberSettlements
 from headrace.broker.shares.share_reads import row_reader, rows_of
 from headrace.coordination.groups.commands import CommitCommand, OffsetToCommit
 from headrace.coordination.shares.commands import ACCEPT, Settlement
 from headrace.coordination.shares.config import ShareConfig
 from headrace.errors import DataCorrupt
-from headrace.http import queues
+from headrace.http import parked, queues
 from headrace.http.operations import routes
 from headrace.http.queues import Queues
 from headrace.kafka.handlers.groups import ensure_offsets_topic
@@ -115,6 +116,35 @@ async def test_a_parked_key_is_set_aside_and_goes_on_where_it_stood(web):
     listed = await web.ask("GET", "/v1/groups")
     assert "others" not in str(listed[1]), "a group that is refused has not begun"
     assert "headrace.share.key.order" in refused[1]["detail"]
+
+
+@on_the_web
+async def test_parked_keys_are_listed_in_pages_that_read_few_partitions(web):
+    await web.ask("POST", "/v1/topics", {"name": "jobs", "partitions": 5})
+    config = {"headrace.share.key.order": "true"}
+    await web.ask("PATCH", f"/v1/groups/{GROUP}/config", {"set": config})
+    path = f"/v1/queues/jobs/{GROUP}"
+    await web.ask("POST", f"{path}/park", {"keys": ["b", "a", "c"]})
+    asked, list_parked = [], QueueService.list_parked
+
+    def counted(self, topic, group_id, numbers):
+        asked.extend(numbers)
+        return list_parked(self, topic, group_id, numbers)
+
+    found, token, read = [], "", []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parked, "LISTED_AT_ONCE", 2)
+        patch.setattr(QueueService, "list_parked", counted)
+        while token is not None:
+            asked.clear()
+            _, page = await web.ask("GET", f"{path}/parked?limit=4&page_token={token}")
+            found += [(one["partition"], one["key"]) for one in page["parked"]]
+            token = page.get("next_page_token")
+            read.append([*asked])
+    assert found == [(number, key) for number in range(5) for key in "abc"]
+    assert read == [[0, 1], [1, 2], [2, 3, 4], [3, 4]]
+    _, dry = await web.ask("POST", f"{path}/unpark?dry_run=true", {"keys": ["b", "x"]})
+    assert (dry["released"], dry["keys"]) == (1, ["b"])
 
 
 @on_the_web

@@ -151,13 +151,14 @@ class QueueService:
         )
 
     async def list_parked(
-        self, topic: Topic, group_id: str
+        self, topic: Topic, group_id: str, numbers: Sequence[int] | None = None
     ) -> Mapping[int, Sequence[ParkedKey] | HeadraceError]:
-        """The group's parked keys."""
+        """The group's parked keys, in byte order; `numbers`: of these partitions alone."""
         return await self._owners.ask_all(
             topic,
             lambda number: self.list_parked_here(topic, number, group_id),
             lambda peers, broker, part: peers.list_parked(broker, topic.id, group_id, part),
+            numbers,
         )
 
     async def park(

@@ -12,11 +12,13 @@ from headrace.coordination.shares.state_records import KeyParked
 from headrace.errors import HeadraceError, RecordStateInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.coordination.shares.share_group import ShareGroup
 
 PARKED_KEYS_MAX: Final = 1_000
+PARKED_BYTES_MAX: Final = 128 * 1024
+"""Of a group's keys on a partition together, which stay in memory: 1,000 of ordinary size."""
 
 
 def decide_park(
@@ -26,7 +28,7 @@ def decide_park(
     refusal = group.config.parking_refusal()
     if refusal is not None:
         return refusal
-    if key not in group.parked and len(group.parked) >= PARKED_KEYS_MAX:
+    if key not in group.parked and _exceeds(len(group.parked) + 1, [key, *group.parked]):
         return _too_many()
     return group.parked.get(key) or KeyParked(group.number, key, key_hash, now_ms)
 
@@ -38,7 +40,8 @@ def look_at(
     refusal = group.config.parking_refusal()
     if refusal is not None:
         return refusal
-    if len(group.parked.keys() | {key for key, _ in keys}) > PARKED_KEYS_MAX:
+    all_keys = group.parked.keys() | {key for key, _ in keys}
+    if _exceeds(len(all_keys), all_keys):
         return _too_many()
     return [
         ParkedKey(key, one.at_ms or 0 if (one := group.parked.get(key)) else NOT_PARKED,
@@ -59,7 +62,12 @@ def _known(group: ShareGroup, key_hash: int) -> int:
     return 0 if group.keyed is None else group.keyed.known_of(key_hash)
 
 
+def _exceeds(count: int, keys: Iterable[bytes]) -> bool:
+    return count > PARKED_KEYS_MAX or sum(map(len, keys)) > PARKED_BYTES_MAX
+
+
 def _too_many() -> RecordStateInvalid:
     return RecordStateInvalid(
-        f"the group parks at most {PARKED_KEYS_MAX} keys on a partition: release some"
+        f"the group parks at most {PARKED_KEYS_MAX} keys on a partition, with"
+        f" {PARKED_BYTES_MAX // 1024} KiB together: release some"
     )
