@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from headrace.broker.security.api_keys import ApiKey
     from headrace.broker.security.browser_sessions import BrowserSession
@@ -104,6 +104,20 @@ def is_own_page(headers: Headers) -> bool:
         return False
 
 
+def _unstored(send: Send) -> Send:
+    """What a session's cookie opens is in no cache: a shared one does not know the cookie and would
+    give it to others, and a browser's keeps it after the sign-out."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = message["headers"]
+            if not any(name == b"cache-control" for name, _ in headers):
+                message = {**message, "headers": [*headers, (b"cache-control", b"no-store")]}
+        await send(message)
+
+    return sent
+
+
 def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FILES)
 
@@ -150,7 +164,8 @@ class AuthenticatedApp:
         limit = None if login is None or login.key is None else login.key.scope
         state = {PRINCIPAL: principal, SCOPE: limit, LOGIN: login}
         scope["state"] = {**scope.get("state", {}), **state}
-        await self._app(scope, receive, send)
+        of_session = login is not None and login.session is not None
+        await self._app(scope, receive, _unstored(send) if of_session else send)
 
     async def _login(
         self, headers: Headers, method: str, host: str, place: TenantPlace | None

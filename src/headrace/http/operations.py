@@ -227,11 +227,6 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 # --- pages -----------------------------------------------------------------------------------
 
 
-def page_after(call: Call) -> str:
-    """The key after which the page begins that the request asks for; "" for the first one."""
-    return _parse_token(call.query.get("page_token", ""))
-
-
 def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
     """The part of `items`, which are sorted by `key`, that the request asks for."""
     after = page_after(call)
@@ -245,7 +240,9 @@ def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
     return found
 
 
-def _parse_token(token: str) -> str:
+def page_after(call: Call) -> str:
+    """The key after which the page begins that the request asks for; "" for the first one."""
+    token = call.query.get("page_token", "")
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:

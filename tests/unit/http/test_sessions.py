@@ -63,6 +63,9 @@ async def test_a_session_stands_for_its_user_until_it_signs_out():
         assert "samesite=strict" in lines
         assert "path=/" in lines
         assert "cache-control: no-store" in lines
+        for path in ("/v1/topics", "/v1/users", "/metrics", "/v1/topics/none"):
+            _, answer = await ask(address, "GET", path, page.cookie)
+            assert answer.lower().count("cache-control: no-store") == 1, path
         found = await who(address, page.cookie)
         assert (found["principal"], found["by"]) == ("User:alice", "session")
         assert page.csrf.endswith(found["csrf_token"])

@@ -13,7 +13,7 @@ from tests.kit import kafka_client
 from tests.kit.kafka_client import Client
 from tests.unit.kafka.test_sasl import AUDIT, SaslClient, sasl_broker, set_password
 
-from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM
+from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM, DelegationTokens
 from headrace.broker.security.principal import Principal
 from headrace.kafka import apis
 from headrace.kafka.handlers import delegation_tokens
@@ -123,6 +123,18 @@ async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifeti
         assert ("User:bob", "RenewDelegationToken", [token.token_id]) in changes
         assert ("User:bob", "ExpireDelegationToken", [token.token_id]) in changes
         assert ("User:carol", "RenewDelegationToken", []) in changes
+
+
+async def test_a_token_is_found_by_its_hmac_without_a_look_at_the_others(monkeypatch):
+    async with sasl_broker() as rig:
+        alice = await client_of(rig)
+        tokens = [await create(alice) for _ in range(20)]
+        assert int((await renew(alice, b"x" * 64)).error_code) == UNKNOWN
+        assert int((await expire(alice, tokens[7].hmac)).error_code) == 0
+        monkeypatch.setattr(DelegationTokens, "hmac_of", lambda *_: pytest.fail("looked at"))
+        assert int((await renew(alice, b"x" * 64)).error_code) == UNKNOWN
+        assert int((await renew(alice, tokens[7].hmac)).error_code) == UNKNOWN, "expired"
+        assert int((await renew(alice, tokens[8].hmac)).error_code) == 0
 
 
 async def test_a_client_sees_its_own_tokens_and_those_that_it_may_renew():

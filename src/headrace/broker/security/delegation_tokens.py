@@ -83,6 +83,10 @@ class DelegationTokens:
         self._lifetime_ms_max, self._expiry_ms = lifetime_ms_max, expiry_ms
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """By mechanism and id: a hash takes 1 ms."""
+        self._by_hmac: dict[bytes, str] = {}
+        """Ids of the tokens that were looked for by their HMACs."""
+        self._unindexed: dict[str, None] = {}
+        """Ids of those that are not among them yet: the secret may not be loaded."""
         self.issued = IssuedCredentials(
             metadata,
             DELEGATION_TOKENS,
@@ -91,6 +95,7 @@ class DelegationTokens:
             tenants,
             self._has_ended,
         )
+        self.issued.on_change(self._changed)
 
     @property
     def is_enabled(self) -> bool:
@@ -143,14 +148,28 @@ class DelegationTokens:
 
         Raises DelegationTokenUnknown, DelegationTokenOwnerMismatch.
         """
-        for token in self.all():
-            if hmac.compare_digest(self.hmac_of(token.id), given):
-                if not token.is_known_to(client):
-                    raise DelegationTokenOwnerMismatch(
-                        f"{client} is neither owner nor renewer of the token"
-                    )
-                return token
-        raise DelegationTokenUnknown("there is no such token, or it has expired")
+        while self._unindexed:
+            id_, _ = self._unindexed.popitem()
+            self._by_hmac[self.hmac_of(id_)] = id_
+        id_ = self._by_hmac.get(given, "")
+        fact = self.issued.find(_stored(id_))
+        if fact is None:
+            raise DelegationTokenUnknown("there is no such token, or it has expired")
+        token = _token(id_, fact)
+        if not token.is_known_to(client):
+            raise DelegationTokenOwnerMismatch(
+                f"{client} is neither owner nor renewer of the token"
+            )
+        return token
+
+    def _changed(self, stored: str, fact: IssuedFact | None) -> None:
+        id_ = bytes.fromhex(stored).decode()
+        if fact is not None:
+            self._unindexed[id_] = None
+        elif id_ in self._unindexed:
+            del self._unindexed[id_]
+        else:
+            self._by_hmac.pop(self.hmac_of(id_), None)
 
     async def renew(self, token: DelegationToken, period_ms: int) -> int:
         """Move a token's expiry; below 0: by the usual time. Returns the new one, in ms since the

@@ -6,7 +6,8 @@ Invariants: errors and their order are those of Kafka's KafkaApis and Delegation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM, DelegationToken
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 _NONE_MS = -1
+SEEN_AT_ONCE: Final = 100
 
 
 def _client(context: Context) -> Principal:
@@ -164,12 +166,13 @@ async def describe_delegation_token(
         owners = None
         if request.owners is not None:
             owners = {(one.principal_name, one.principal_type) for one in request.owners}
-        found = [
-            _described(token, _password(node, context, token))
-            for token in tokens.all()
-            if (owners is None or token.owner[:2] in owners)
-            and _may_see(node, context, client, token)
-        ]
+        for count, token in enumerate(tokens.all(), 1):
+            if (owners is None or token.owner[:2] in owners) and (
+                _may_see(node, context, client, token)
+            ):
+                found.append(_described(token, _password(node, context, token)))
+            if count % SEEN_AT_ONCE == 0:
+                await asyncio.sleep(0)  # there may be thousands, with a hundred renewers each
     except HeadraceError as error:
         failure = error
     return {"error_code": code_of(failure), "tokens": found, "throttle_time_ms": 0}
