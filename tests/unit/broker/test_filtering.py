@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,8 @@ from tests.unit.broker.test_share_partitions import ask, everything, settle, val
 
 from headrace.broker.shares import filtering
 from headrace.broker.shares.filtering import COST_AT_ONCE
-from headrace.broker.shares.share_reads import Selection
+from headrace.broker.shares.share_reads import Selection, filters_of, row_reader
+from headrace.coordination.shares.config import ShareConfig
 from headrace.records.filters import SqlFilter
 
 LONG = f"a LIKE '%{'_' * 1_900}x%'"
@@ -45,6 +47,17 @@ async def test_a_long_expression_is_matched_with_few_records_in_a_turn_of_the_lo
         assert values(receiving.result()) == [b"wanted"]
         assert 0 < most <= COST_AT_ONCE // len(LONG)
         assert matched == RECORDS
+
+
+def test_few_parsed_expressions_are_kept_if_they_are_long():
+    gc.collect()
+    before = sum(isinstance(one, SqlFilter) for one in gc.get_objects())
+    for number in range(200):
+        sql = f"n = {number} OR {LONG}"
+        filters_of(Selection("", sql))
+        row_reader(ShareConfig(filter_sql=sql))
+    gc.collect()
+    assert sum(isinstance(one, SqlFilter) for one in gc.get_objects()) - before <= 2 * 64
 
 
 async def test_rows_of_a_large_batch_are_learned_in_parts_and_none_is_left_out(monkeypatch):

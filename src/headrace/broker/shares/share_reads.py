@@ -119,10 +119,14 @@ class Selection(NamedTuple):
     (`share.partition.max.record.locks`) until another receive takes them."""
 
 
-@lru_cache(maxsize=1_000)
+LENGTH_ORDINARY: Final = 128
+"""Of expressions: one of these takes 13 kB when it is parsed, the longest 220 kB."""
+
+
 def filters_of(selection: Selection) -> tuple[Filter, ...]:
     """The parsed filters of a selection. Raises ConfigInvalid."""
-    return _filters(selection.tags, selection.sql)
+    is_long = len(selection.tags) + len(selection.sql) > LENGTH_ORDINARY
+    return (_long_filters if is_long else _ordinary_filters)(selection.tags, selection.sql)
 
 
 def parts_by_batch(
@@ -215,16 +219,24 @@ def _attributes(headers: Headers, expires_ms: int) -> tuple[int, int]:
     return rank, own_ms if expires_ms < 0 else min(own_ms, expires_ms)
 
 
-@lru_cache(maxsize=1_000)
 def row_reader(config: ShareConfig) -> RowReader:
     """The reader for a group with these settings."""
-    return RowReader(config)
+    is_long = len(config.filter_tags) + len(config.filter_sql) > LENGTH_ORDINARY
+    return (_long_readers if is_long else _ordinary_readers)(config)
+
+
+_ordinary_readers: Final = lru_cache(maxsize=1_000)(RowReader)
+_long_readers: Final = lru_cache(maxsize=64)(RowReader)
 
 
 def _filters(tags: str, sql: str) -> tuple[Filter, ...]:
     """Parse the filters, which were validated when they were set."""
     found = (parse_tags(tags) if tags else None, parse_sql(sql) if sql else None)
     return tuple(one for one in found if one is not None)
+
+
+_ordinary_filters: Final = lru_cache(maxsize=1_000)(_filters)
+_long_filters: Final = lru_cache(maxsize=64)(_filters)
 
 
 def rows_of(batch: bytes, start: int, reader: RowReader) -> list[RecordOrder]:
