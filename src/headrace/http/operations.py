@@ -8,7 +8,6 @@ bytes, depth by the parser, lists and texts by the schemas.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -40,7 +39,8 @@ from headrace.http.body_memory import Body, BodyMemory
 from headrace.http.connection import CONNECTION, LOGIN, PLACE, PRINCIPAL, SCOPE
 from headrace.http.event_streams import HeldStream
 from headrace.http.login_watch import LoginWatch
-from headrace.http.problems import PROBLEM, Contradiction, PathRoute, problem, refused
+from headrace.http.page_tokens import key_before, page_token
+from headrace.http.problems import PROBLEM, PathRoute, problem, refused
 from headrace.http.request_figures import HttpFigures
 from headrace.http.shapes import example_of, schema_of
 from headrace.http.tenancy import enter, leave, leave_response
@@ -229,26 +229,14 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 def page(items: Sequence[Json], key: str, call: Call, name: str) -> Json:
     """The part of `items`, which are sorted by `key`, that the request asks for."""
-    after = page_after(call)
+    after = key_before(call.query.get("page_token", ""))
     limit = call.query.get("limit", LIMIT_DEFAULT)
     items = call.rights.shown(items, name)
     rest = [item for item in items if item[key] > after] if after else items
     found: Json = {name: rest[:limit]}
     if len(rest) > limit:
-        last = str(rest[limit - 1][key]).encode()
-        found["next_page_token"] = base64.urlsafe_b64encode(last).decode()
+        found["next_page_token"] = page_token(str(rest[limit - 1][key]))
     return found
-
-
-def page_after(call: Call) -> str:
-    """The key after which the page begins that the request asks for; "" for the first one."""
-    token = call.query.get("page_token", "")
-    try:
-        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
-    except ValueError as error:
-        raise Contradiction(
-            "page_token is not one that this interface returned: begin without one"
-        ) from error
 
 
 # --- requests --------------------------------------------------------------------------------

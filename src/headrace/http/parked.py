@@ -24,9 +24,9 @@ from headrace.http.operations import (
     fields,
     listing,
     page,
-    page_after,
     text,
 )
+from headrace.http.page_tokens import key_before
 from headrace.http.partitions import of_partitions
 from headrace.http.problems import Contradiction
 from headrace.http.records import as_text
@@ -72,7 +72,8 @@ class ParkedOperations:
 
     async def _list(self, call: Call) -> Json:
         topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
-        after, limit = page_after(call), call.query.get("limit", LIMIT_DEFAULT)
+        after = key_before(call.query.get("page_token", ""))
+        limit = call.query.get("limit", LIMIT_DEFAULT)
         first = after[:_DIGITS]
         answer: dict[int, Sequence[ParkedKey] | HeadraceError] = {}
         items: list[Json] = []
