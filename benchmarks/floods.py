@@ -762,6 +762,31 @@ def grpc_pulls(served: Served, seconds: float) -> None:
     rocketmq_calls(served, seconds, "PullMessage", [request])
 
 
+def unread_receives(served: Served, seconds: float) -> None:
+    """8 MiB in messages of 100 KB a call, received over gRPC by ever new groups and not read."""
+    create(served, [TOPIC])
+    with served.connect() as one:
+        for _ in range(100):
+            one.sendall(produce_frame(VALUE[:100_000]))
+            receive(one)
+    opened: list[GrpcCalls] = []
+    end_s, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end_s:
+        body = wire.request_of("ReceiveMessage")(
+            group={"name": f"g-{count}"}, message_queue=place(TOPIC), batch_size=1_000,
+            filter_expression={"type": 1, "expression": "*"}, invisible_duration={"seconds": 600},
+        ).SerializeToString()  # fmt: skip
+        if count % 20 == 0:
+            opened.append(GrpcCalls(served.rocketmq, "ReceiveMessage", lambda: b""))
+        with contextlib.suppress(OSError):
+            opened[-1].socket.sendall(call_of(2 * (count % 20) + 1, "ReceiveMessage", body))
+        count += 1
+        time.sleep(0.02)
+    print(f"  {count} calls")
+    for calls in opened:
+        calls.socket.close()
+
+
 def grpc_receives(served: Served, seconds: float) -> None:
     """1,000 messages a call, received over gRPC by 200 groups on a connection each."""
     fill_small(served)
@@ -1153,11 +1178,11 @@ def failing_logins(served: Served, seconds: float) -> None:
 FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
     behind_a_join, waiting_members, large_members, share_members, many_groups, long_ids,
-    open_transactions, producer_ids,
-    failing_logins, web_unread, web_reads, web_polls, web_heads, web_bodies, half_open, grpc_heads,
-    grpc_unread, grpc_pulls, grpc_receives, grpc_filters, grpc_routes, grpc_sends, grpc_acks,
-    grpc_lite, lite_subscriptions, grpc_settings, grpc_small, share_sessions, pushed_metrics,
-    searches, far_delays, delayed_alike, delayed_batches, parked_keys,
+    open_transactions, producer_ids, failing_logins, web_unread, web_reads, web_polls, web_heads,
+    web_bodies, half_open, grpc_heads, grpc_unread, unread_receives, grpc_pulls, grpc_receives,
+    grpc_filters, grpc_routes, grpc_sends, grpc_acks, grpc_lite, lite_subscriptions, grpc_settings,
+    grpc_small, share_sessions, pushed_metrics, searches, far_delays, delayed_alike,
+    delayed_batches, parked_keys,
 )  # fmt: skip
 
 

@@ -206,6 +206,10 @@ class ServerCall:
         """See Call."""
         self._on_end = callback
 
+    def keep(self, size: int) -> None:
+        """See Call."""
+        self._stream.call_bytes += size
+
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """See Call."""
         connection = self.connection
@@ -217,9 +221,7 @@ class ServerCall:
             connection.is_write_paused or self._stream.unsent_bytes > unsent_bytes_max
         ):
             waiter = asyncio.get_running_loop().create_future()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
+            self._waiters = [*(self._waiters or ()), waiter]
             await waiter
 
     # --- outflow.Exchange ----------------------------------------------------------------------
@@ -257,10 +259,9 @@ class ServerCall:
     def writable(self) -> None:
         """See Exchange."""
         waiters, self._waiters = self._waiters, None
-        if waiters is not None:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     # --- request -------------------------------------------------------------------------------
 

@@ -346,7 +346,7 @@ class Http2Connection:
         request = read_request(fields)
         stream = Stream(stream_id, self.outflow.initial_window, self._initial_window)
         stream.content_bytes = content_bytes(request)
-        stream.head_bytes = request.held_bytes
+        stream.call_bytes = request.held_bytes
         if is_last and stream.content_bytes > 0:
             raise StreamFailed(PROTOCOL_ERROR, "less DATA than content-length")
         self.streams[stream_id] = stream

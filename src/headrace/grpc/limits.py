@@ -39,9 +39,10 @@ class Limits(NamedTuple):
     listener_partial_bytes_max: int = 256 * MIB
     """Of all connections of the listener: the one that holds most is closed."""
     listener_calls_bytes_max: int = 512 * MIB
-    """Calls in progress with their header lists, of all connections of the listener: the connection
-    that has most is closed. An ordinary call of RocketMQ's clients takes 10 KiB, and one with a
-    list of `header_list_bytes_max` 100: 1,000 of them on each of 30 connections took 1.7 GiB."""
+    """Calls in progress with their header lists, and with responses that they keep until the client
+    reads earlier ones, of all connections of the listener: the connection that has most is closed.
+    An ordinary call of RocketMQ's clients takes 10 KiB, and one with a list of
+    `header_list_bytes_max` 100: 1,000 of them on each of 30 connections took 1.7 GiB."""
     slow_messages_max: int = 8
     """Compressed messages of one connection that wait for the thread, or are in it. One that grows
     to 16 MiB takes 26 ms, and one of 16 kB can. A call beyond is refused."""

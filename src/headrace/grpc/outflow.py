@@ -58,9 +58,9 @@ class Stream:
     """One stream. The connection and its outflow alone change it."""
 
     __slots__ = (
+        "call_bytes",
         "content_bytes",
         "exchange",
-        "head_bytes",
         "id",
         "is_local_closed",
         "is_remote_closed",
@@ -75,8 +75,9 @@ class Stream:
     def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
         self.id = stream_id
         self.exchange: Exchange | None = None
-        self.head_bytes = 0
-        """What its call and its header list take."""
+        self.call_bytes = 0
+        """What its call takes with its header list, and with responses that wait until the client
+        has read earlier ones (`Call.keep`)."""
         self.send_window = send_window
         self.receive_window = receive_window
         self.unreturned = 0

@@ -122,7 +122,7 @@ class GrpcProtocol:
         self.held_bytes = 0
         """Incomplete messages of its calls."""
         self.call_bytes = 0
-        """Its calls and their header lists, at the last sweep."""
+        """Its calls and what they keep, at the last sweep."""
         self.owed_bytes = 0
         """Responses that the socket, or the client's windows, have not taken."""
         self.is_write_paused = False
@@ -460,7 +460,7 @@ class GrpcProtocol:
         if self._http2.is_closing:
             self.flush()  # the client may have reset its last calls
         self._probe(now_s)
-        self.call_bytes = sum(stream.head_bytes for stream in self._http2.streams.values())
+        self.call_bytes = sum(stream.call_bytes for stream in self._http2.streams.values())
         if self._http2.streams:
             silent_s = now_s - self._heard_s
             self._next_deadline = _end_overdue(self._http2, silent_s, now_s, limits)

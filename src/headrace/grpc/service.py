@@ -136,6 +136,11 @@ class Call(Protocol):
         way. To be set once, before the call can end."""
         ...
 
+    def keep(self, size: int) -> None:
+        """The handler keeps so many bytes more of responses until the client has read earlier ones;
+        negative: less. They count as the call does."""
+        ...
+
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """Wait until the client has read enough of what was sent; return at once if it has.
 

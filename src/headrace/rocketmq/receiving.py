@@ -239,9 +239,11 @@ async def _deliver(
         status.status.message = "there are no messages for the group now"
     call.send(status.SerializeToString())
     sent = 0
+    call.keep(sum(len(data) for _receipt, data, _priority in receiving.messages))
     for _receipt, data, _priority in receiving.messages:
         sent += len(data)
         call.send(data)
+        call.keep(-len(data))
         await call.drained()
     ended = response_of()
     wire.set_ms(ended.delivery_timestamp, receiving.asked_at_ms)

@@ -437,6 +437,22 @@ def test_the_connection_with_the_largest_calls_is_closed_when_all_take_too_much(
         assert one.server.connection_count <= 2
 
 
+def test_responses_that_calls_keep_until_the_client_reads_count_as_calls_do():
+    keeps = Method("/t/keeps", lambda call, body: call.keep(int(body)))
+    limits = Limits(listener_calls_bytes_max=400_000)
+    with (
+        served(limits, [keeps]) as one,
+        RawClient(one.address) as greedy,
+        RawClient(one.address) as other,
+    ):
+        other.call(1, "/t/keeps", b"100000")
+        for number in range(4):
+            greedy.call(2 * number + 1, "/t/keeps", b"100000")
+        assert greedy.next(frames.GOAWAY).code == frames.ENHANCE_YOUR_CALM
+        other.call(3, "/t/echo", b"served")
+        assert other.status(3) == OK
+
+
 def test_a_server_stops_beside_a_connection_that_has_failed_and_has_calls():
     limits = Limits(listener_calls_bytes_max=40_000)
     with contextlib.ExitStack() as stays_open, served(limits) as one:

@@ -47,6 +47,7 @@ class TestCall:
         self.deadline: float | None = None
         self.headers = {b"x-mq-client-id": client_id.encode()} if client_id else {}
         self.sent: list[bytes] = []
+        self.kept_bytes = 0
         self.arrived = asyncio.Event()
         self.over = asyncio.Event()
         self.reading = asyncio.Event()
@@ -87,6 +88,9 @@ class TestCall:
 
     def on_end(self, callback: Callable[[], None]) -> None:
         self._on_end.append(callback)
+
+    def keep(self, size: int) -> None:
+        self.kept_bytes += size
 
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         if not self.is_finished:

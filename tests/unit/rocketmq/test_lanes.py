@@ -565,9 +565,11 @@ async def test_messages_are_sent_as_fast_as_the_client_reads(rocket):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     assert len(call.sent) == 2, "the status and the first message"
+    waiting_bytes = call.kept_bytes
     call.reading.set()
     await asyncio.wait_for(call.over.wait(), 10)
     assert len(call.sent) == 7
+    assert (waiting_bytes, call.kept_bytes) == (sum(map(len, call.sent[2:6])), 0)
 
 
 @on_rocketmq
