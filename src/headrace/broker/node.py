@@ -45,7 +45,8 @@ from headrace.broker.security.connection_limits import ConnectionLimits
 from headrace.broker.security.tenants import refuse_tenants
 from headrace.broker.services.access_control import access_of
 from headrace.broker.services.appends import Appends
-from headrace.broker.services.audit import Audit, AuditLines
+from headrace.broker.services.audit import Audit
+from headrace.broker.services.audit_lines import AuditLines
 from headrace.broker.services.audit_topic import AuditTopic
 from headrace.broker.services.authorizer import AllowAll
 from headrace.broker.services.background_tasks import BackgroundTasks
@@ -81,6 +82,7 @@ from headrace.broker.services.settings_of_brokers import SettingsOfBrokers
 from headrace.broker.services.share_group_administration import ShareGroupAdministration
 from headrace.broker.services.stored_reads import StoredReads
 from headrace.broker.services.table_marks import TableMarks
+from headrace.broker.services.tenant_audit import TenantAudit
 from headrace.broker.services.tenant_rates import TenantRates
 from headrace.broker.services.topic_figures import TopicFigures
 from headrace.broker.services.topic_service import TopicService
@@ -160,7 +162,9 @@ class Node:
         self.tenant_rates = TenantRates(self.access, clock, config.broker_id)
         self.quotas = ClientQuotas(metadata, clock, self.tenant_rates)
         self.authorizer: Authorizer = self.access or AllowAll()
-        self.audit = Audit(clock, AuditLines() if config.audit_topic else None, self.authorizer)
+        lines = AuditLines() if config.audit_topic else None
+        self.tenant_audit = None if self.access is None else TenantAudit(self.access)
+        self.audit = Audit(clock, lines, self.authorizer, self.tenant_audit)
         tenants = None if self.access is None else self.access.tenants
         self.authentication, self.issuers = without_listeners(
             metadata, clock, randomness, config, tenants
@@ -378,10 +382,7 @@ class Node:
         rates = self.tenant_rates
         self.tasks.spawn(rates.run(self.services.calls, self.cluster.brokers), "rates of tenants")
         self.tasks.spawn(rates.counts.drop_for_ever(self.tenant_storage.drop), "full tenants")
-        if (lines := self.audit.lines) is not None:
-            topics, sends = self.services.topics, self.services.sends
-            audit_topic = AuditTopic(self.config.audit_topic, lines, topics, sends, self.clock)
-            self.tasks.spawn(audit_topic.run(), "audit topic")
+        _begin_audit(self)
         self.tasks.spawn(self.health.publish(self.config.broker_id), "publish problems")
         self.tasks.spawn(self.timers.host.run(), "delayed delivery")
         if self.evidence is not None:
@@ -643,6 +644,21 @@ def _begin_rounds(node: Node) -> None:
         repeat("balancing", lambda: config.balance_interval_ms, node.balance.round)
     if node.tiering is not None:
         repeat("tiering", node.tiering.interval_ms, node.tiering.round)
+
+
+def _begin_audit(node: Node) -> None:
+    """Have the lines of the audit log written to topics."""
+
+    def topic(name: str, lines: AuditLines) -> AuditTopic:
+        return AuditTopic(name, lines, node.services.topics, node.services.sends, node.clock)
+
+    if (lines := node.audit.lines) is not None:
+        node.tasks.spawn(topic(node.config.audit_topic, lines).run(), "audit topic")
+    if node.tenant_audit is not None:
+        has_user = node.authentication.users.has_user
+        node.tenant_audit.begin(
+            node.tasks.spawn, lambda name, own: topic(name, own).write_all(), has_user
+        )
 
 
 def _count_of_tenants(node: Node, tenants: Tenants) -> None:

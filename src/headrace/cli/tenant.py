@@ -43,6 +43,7 @@ def tenant() -> None:
       headrace tenant set acme --move User:dora
       headrace tenant set acme --limit topics=100 --limit producer_byte_rate=1MiB
       headrace tenant set acme --limit stored_bytes=10737418240 --when-full drop-oldest
+      headrace tenant set acme --audit-topic audit
       headrace tenant delete acme --yes
 
     A principal of a tenant uses that tenant's names alone. See docs/TENANTS.md.
@@ -124,6 +125,8 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
         tell("  its principals may do what rules allow (headrace acl list)")
     for one in found["principals"]:
         tell(f"  {one}")
+    if "audit_topic" in found:
+        tell(f"  audit log in its topic {found['audit_topic']}")
     for name, value in found["limits"].items():
         full = f"; when full: {found['when_full']}" if name == "stored_bytes" else ""
         tell(f"  at most {value} {name} ({found['used'][name]} used{full})")
@@ -170,6 +173,12 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     help="What happens once it stores all of stored_bytes. [default: reject]",
 )
 @_ACCESS
+@click.option(
+    "--audit-topic",
+    metavar="TOPIC",
+    help="A topic of the tenant that gets the audit log's lines about it, created if it is missing;"
+    " empty: none.",
+)
 @_DRY_RUN
 @AS_JSON
 @HTTP
@@ -177,10 +186,12 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
 def set_(
     session: CliSession, name: str, added: tuple[str, ...], moved: tuple[str, ...],
     removed: tuple[str, ...], limits: tuple[str, ...], when_full: str | None,
-    access: str | None, *, dry_run: bool, as_json: bool,
+    access: str | None, audit_topic: str | None, *, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Add principals to a tenant, move or remove others, and set limits and rights."""
-    if not (added or moved or removed or limits or when_full or access):
+    modes = {"when_full": when_full, "access": access, "audit_topic": audit_topic}
+    body: dict[str, Any] = {what: one for what, one in modes.items() if one is not None}
+    if not (added or moved or removed or limits or body):
         step = "Add --add, --move or --remove User:NAME, --limit NAME=NUMBER, or --access"
         raise CommandFailed("name what to change", step, USAGE)
     given: dict[str, int | None] = {}
@@ -189,11 +200,9 @@ def set_(
         if not (value.isascii() and (value.isdigit() or not value)):
             raise CommandFailed(f"{one!r} is not NAME=NUMBER", "Write topics=100", USAGE)
         given[what] = int(value) if value else None
-    body: dict[str, Any] = {"add": [*added], "remove": [*removed], "limits": given}
+    body |= {"add": [*added], "remove": [*removed], "limits": given}
     if moved:
         body["move"] = [*moved]
-    modes = {"when_full": when_full, "access": access}
-    body |= {what: one for what, one in modes.items() if one is not None}
     changed = _asked(session, "PATCH", path_of("tenants", name), body, dry_run=dry_run)
     if as_json:
         print_json(changed)

@@ -216,6 +216,7 @@ TENANT: Final = Part(
         "limits": Entries("topics", 100),
         "when_full": "reject",
         "access": "all",
+        "audit_topic?": "audit",
         "in_setting": False,
     },
 )

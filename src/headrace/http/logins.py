@@ -144,6 +144,7 @@ class AuthenticatedApp:
         except AuthenticationFailed as error:
             log.warning("an HTTP login from %s failed: %s", host, error)
             failed = ClientSession(self._listener, host)
+            failed.place = place
             self._audit.login_failed(failed, *_claimed(headers.getlist(_HEADER)))
             await self._failures.delay(host)
             await self._refusal("the credentials are not valid", headers)(scope, receive, send)

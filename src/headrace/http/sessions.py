@@ -100,6 +100,7 @@ class SessionOperations:
         except AuthenticationFailed:
             figures.count(HTTP_SESSION, is_success=False)
             failed = ClientSession(call.session.listener, host)
+            failed.place = call.session.place
             self._services.audit.login_failed(failed, given.user, HTTP_SESSION)
             await authentication.failures.delay(host)
             raise

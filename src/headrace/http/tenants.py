@@ -45,6 +45,11 @@ _LIMITS: Final = fields(
     (), **{name: {"oneOf": [integer(1, INT64_MAX), {"type": "null"}]} for name in LIMITS}
 ) | {"description": "Of all brokers together; null removes one."}
 
+_AUDIT_TOPIC: Final = text(249, 0) | {
+    "description": "The tenant's topic that gets the lines of the audit log about the tenant. It is"
+    " created if it does not exist. Empty: none."
+}
+
 
 class TenantOperations:
     """The operations on tenants."""
@@ -71,7 +76,7 @@ class TenantOperations:
         move = _PRINCIPALS | {"description": "Added, and removed from their tenants."}
         change = fields(
             (), add=_PRINCIPALS, move=move, remove=_PRINCIPALS, limits=_LIMITS, when_full=when_full,
-            access=access,
+            access=access, audit_topic=_AUDIT_TOPIC,
         )  # fmt: skip
         change |= {"minProperties": 1}
         self.operations = [
@@ -151,7 +156,12 @@ class TenantOperations:
         self._check_known(modes[1])
         if moved:  # what cannot be moved is refused before anything is changed
             await tenants.move(name, moved, is_dry_run=True)
+        audit_topic: str | None = call.body.get("audit_topic")
+        if audit_topic is not None:
+            await tenants.set_audit_topic(name, audit_topic, is_dry_run=True)
         await tenants.change(name, added, removed, limits, *modes, is_dry_run=call.is_dry_run)
+        if audit_topic is not None:
+            await tenants.set_audit_topic(name, audit_topic, is_dry_run=call.is_dry_run)
         if moved:
             await tenants.move(name, moved, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
@@ -179,7 +189,8 @@ class TenantOperations:
 
 
 def _shown(tenants: Tenants, name: str) -> Json:
-    return {
+    audit_topic = tenants.audit_topic(name)
+    return ({"audit_topic": audit_topic} if audit_topic else {}) | {
         "name": name,
         "principals": list(tenants.principals(name)),
         "limits": {what: int(one) for what, one in sorted(tenants.limits(name).items())},

@@ -60,6 +60,8 @@ class TenantFact(StoredFact):
     """What happens when it stores all that it may; None: as by default."""
     access: str | None = None
     """What its principals may do with its names: `tenants.ACCESS`; None: everything."""
+    audit_topic: str | None = None
+    """Its name within the tenant; None: the tenant has no audit log of its own."""
     unknown: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -77,4 +79,5 @@ class TenantFact(StoredFact):
         except ValueError:
             raise reader.corrupt(f"has invalid limits {limits!r}") from None
         when_full, access = reader.text_or_none("when_full"), reader.text_or_none("access")
-        return cls(state, principals, limits, when_full, access, reader.rest())
+        audit_topic = reader.text_or_none("audit_topic")
+        return cls(state, principals, limits, when_full, access, audit_topic, reader.rest())

@@ -12,7 +12,7 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
-from headrace.broker.services import audit, audit_topic
+from headrace.broker.services import audit_lines, audit_topic
 from headrace.errors import DiskFull
 from headrace.records.codec import decode_batch
 
@@ -60,7 +60,7 @@ async def test_denials_and_changes_are_written_in_their_order():
 async def test_lines_wait_while_the_topic_cannot_be_written_and_beyond_a_bound_are_counted(
     monkeypatch,
 ):
-    monkeypatch.setattr(audit, "WAITING_MAX", 5)
+    monkeypatch.setattr(audit_lines, "WAITING_MAX", 5)
     monkeypatch.setattr(audit_topic, "RETRY_S", 0.01)
 
     async with running(CONFIG) as one:

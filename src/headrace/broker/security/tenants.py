@@ -50,6 +50,7 @@ from headrace.metadata.tenant_facts import (
     TenantPrincipal,
     tenant_key,
 )
+from headrace.records.identifiers import INTERNAL_TOPICS, is_topic_name
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class TenantChange(NamedTuple):
     access: str | None
     """The same."""
     may_create: bool
+    audit_topic: str | None = None
+    """The same; empty: none."""
 
     def applied(self, before: TenantFact) -> TenantFact:
         """Raises PolicyViolation."""
@@ -141,6 +144,9 @@ class TenantChange(NamedTuple):
             limits=limits,
             when_full=self.when_full or before.when_full,
             access=self.access or before.access,
+            audit_topic=before.audit_topic
+            if self.audit_topic is None
+            else self.audit_topic or None,
         )
 
 
@@ -164,6 +170,7 @@ class Tenants:
         self._limits: dict[str, Mapping[str, float]] = {}
         self._when_full: dict[str, str] = {}
         self._closed: set[str] = set()
+        self._audit_topics: dict[str, str] = {}
         self._with_rates: dict[str, set[str]] = {key: set() for key in RATES}
         """By rate, the tenants whose requests are metered for it."""
         self._with_counts: set[str] = set()
@@ -263,6 +270,15 @@ class Tenants:
         """Whether principals of the tenant may do only what rules about its own names allow."""
         return tenant in self._closed
 
+    @property
+    def has_audit_topics(self) -> bool:
+        """Whether any tenant has an audit log of its own."""
+        return bool(self._audit_topics)
+
+    def audit_topic(self, tenant: str) -> str:
+        """The name, within the tenant, of the topic of its audit log; empty: it has none."""
+        return self._audit_topics.get(tenant, "")
+
     # --- stored state ------------------------------------------------------------------------
 
     def apply(self, key: str, entry: MetadataEntry | None) -> None:
@@ -288,6 +304,9 @@ class Tenants:
         # A value of a newer version is some restriction, too.
         is_closed = is_active and fact.access not in {None, ALL}
         (self._closed.add if is_closed else self._closed.discard)(tenant)
+        self._audit_topics.pop(tenant, None)
+        if is_active and fact.audit_topic:
+            self._audit_topics[tenant] = fact.audit_topic
         found = tuple(one.principal for one in fact.principals)
         self._put(tenant, found if is_active else None)
 
@@ -419,6 +438,16 @@ class Tenants:
         for other in sorted(others - {tenant}):
             await self._change(other, removed, is_dry_run=False)
 
+    async def set_audit_topic(self, tenant: str, name: str, *, is_dry_run: bool = False) -> None:
+        """Have lines of the audit log about a tenant written to a topic of it; empty: no longer.
+        Raises as `change`."""
+        if name and (not is_topic_name(name) or name in INTERNAL_TOPICS):
+            raise RequestInvalid(f"{name[:100]!r} is not the name of a topic; nothing was changed")
+        self.principals(tenant)
+        is_configured = self.is_configured(tenant)
+        change = TenantChange((), (), _NO_LIMITS, None, None, is_configured, name)
+        await self._change(tenant, change, is_dry_run=is_dry_run)
+
     async def delete(self, tenant: str, *, is_forced: bool = False) -> None:
         """Delete a tenant. Unless `is_forced`, one that has principals is refused, also if another
         broker has just stored them. What else it has is not looked at, and stays.
@@ -435,9 +464,7 @@ class Tenants:
                     f"the tenant has {len(before.principals)} principals: remove them first, or use"
                     " force; nothing was changed"
                 )
-            return replace(
-                before, state=DELETED, principals=[], limits={}, when_full=None, access=None
-            )
+            return TenantFact(DELETED, [])
 
         await self._store(tenant, deleted)
 

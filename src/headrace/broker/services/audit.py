@@ -10,10 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.services.audit_lines import (
+    CHANGED,
+    DENIED,
+    LOGIN_FAILED,
+    NAME_LENGTH_MAX,
+    RESOURCES_MAX,
+    AuditLines,
+)
 from headrace.coordination.quotas.token_bucket import TokenBucket
 from headrace.records.tenant_names import written
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.authorizer import Operation, ResourceType
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.authorizer import Authorizer
+    from headrace.broker.services.tenant_audit import TenantAudit
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger("headrace.audit")
@@ -39,51 +47,25 @@ FREQUENT_REPEATS_S: Final = 60.0
 """Of what programs do all the time and people by hand seldom."""
 REPEATED_MAX: Final = 1_000
 """Kinds of lines of which repetitions are counted at a time."""
-DENIED, CHANGED, LOGIN_FAILED = "denied", "changed", "login_failed"
-"""Events."""
 FREQUENT: Final = "frequent"
 """Changes with a limit of their own."""
-NAME_LENGTH_MAX: Final = 300
-WAITING_MAX: Final = 10_000
-"""Lines that wait for a topic; one has at most some 8 KiB."""
-RESOURCES_MAX: Final = 20
-"""Named in one line; of further ones the number."""
-
-
-class AuditLines:
-    """Lines that wait for a topic to take them; one that finds the queue full is counted, which the
-    next line says."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[str] = deque()
-        self.has_some = asyncio.Event()
-        self._dropped = 0
-        self.dropped_total = 0
-
-    def put(self, line: str) -> None:
-        """Have a line written soon."""
-        if len(self.waiting) >= WAITING_MAX:
-            self._dropped += 1
-            self.dropped_total += 1
-            return
-        if self._dropped:
-            fields = {**json.loads(line), "dropped_before": self._dropped}
-            line = json.dumps(fields, separators=(",", ":"))
-            self._dropped = 0
-        self.waiting.append(line)
-        self.has_some.set()
 
 
 class Audit:
     """See the module."""
 
     def __init__(
-        self, clock: Clock, lines: AuditLines | None = None, authorizer: Authorizer | None = None
+        self,
+        clock: Clock,
+        lines: AuditLines | None = None,
+        authorizer: Authorizer | None = None,
+        tenants: TenantAudit | None = None,
     ) -> None:
-        """`lines`: where they go besides the log file."""
+        """`lines`: where they go besides the log file; those about `tenants` also to these."""
         self._clock = clock
         self._authorizer = authorizer
         self.lines = lines
+        self._tenants = tenants
         now_ns = clock.now_ns()
         self._buckets = {
             limit: TokenBucket(rate, rate * BURST_S, now_ns)
@@ -112,7 +94,7 @@ class Audit:
         self.denied_total += 1
         resource = f"{kind.name}:{self._written(name)[:NAME_LENGTH_MAX]}"
         fields = {"operation": operation.name, "resource": resource}
-        self._write(session, request, DENIED, event=DENIED, **fields)
+        self._write(session, request, DENIED, [name], event=DENIED, **fields)
 
     def changed(
         self,
@@ -124,7 +106,7 @@ class Audit:
         """A client has changed topics, groups, settings, rights or the like. A resource is a name,
         or a text in parts, of which some are names."""
         named = self._named(resources)
-        self._changed(session, request, named, len(resources), failed_count)
+        self._changed(session, request, named, resources, len(resources), failed_count)
 
     def _named(self, resources: Sequence[str | tuple[str, ...]]) -> Sequence[str]:
         """What a line has of them."""
@@ -138,6 +120,7 @@ class Audit:
         session: ClientSession,
         request: str,
         named: Sequence[str],
+        resources: Sequence[str | tuple[str, ...]],
         count: int,
         failed_count: int,
         *,
@@ -149,15 +132,16 @@ class Audit:
         more |= repeated
         if count > len(named):
             more["further"] = count - len(named)
-        self._write(session, request, limit, event=CHANGED, resources=named, **more)
+        self._write(session, request, limit, resources, event=CHANGED, resources=named, **more)
 
     def login_failed(self, session: ClientSession, user: str, mechanism: str) -> None:
         """A client did not prove who it is. `user`: as it said, or empty. Of one address and user
         there are at most two lines a second."""
         named = user[:NAME_LENGTH_MAX]
         fields = {"event": LOGIN_FAILED, "user": named, "mechanism": mechanism}
-        write = partial(self._write, session, "login", LOGIN_FAILED, **fields)
-        self._once(("login", session.client_host, named, mechanism), LOGIN_REPEATS_S, write)
+        write = partial(self._write, session, "login", LOGIN_FAILED, [named], **fields)
+        key = "login", session.client_host, session.place, named, mechanism
+        self._once(key, LOGIN_REPEATS_S, write)
 
     def changed_frequently(
         self,
@@ -169,7 +153,7 @@ class Audit:
         """A change that a program makes all the time, and a person by hand: commits of offsets by
         no member of the group, which tools make to reset it, and messages that are settled."""
         named, count = self._named(resources), len(resources)
-        fields = session, request, named, count, failed_count
+        fields = session, request, named, _cut(resources), count, failed_count
         key = session.principal, session.client_host, request, count, *named
         self._once(key, FREQUENT_REPEATS_S, partial(self._changed, *fields, limit=FREQUENT))
 
@@ -194,8 +178,15 @@ class Audit:
         return written(name) if is_key else name
 
     def _write(
-        self, session: ClientSession, request: str, limit: str, event: str, **fields: Any
+        self,
+        session: ClientSession,
+        request: str,
+        limit: str,
+        names: Sequence[str | tuple[str, ...]],
+        event: str,
+        **fields: Any,
     ) -> None:
+        """`names`: the keys of what the line is about."""
         now_ns = self._clock.now_ns()
         bucket = self._buckets[limit]
         if bucket.wait_ms(now_ns):
@@ -219,3 +210,15 @@ class Audit:
         log.info("%s", text)
         if self.lines is not None:
             self.lines.put(text)
+        if self._tenants is not None:
+            self._tenants.note(session, line, names)
+
+
+def _cut(resources: Sequence[str | tuple[str, ...]]) -> Sequence[str | tuple[str, ...]]:
+    """What is kept of them for a time: names may be long, and many."""
+    return [
+        one[:NAME_LENGTH_MAX]
+        if isinstance(one, str)
+        else tuple(part[:NAME_LENGTH_MAX] for part in one)
+        for one in resources[:RESOURCES_MAX]
+    ]

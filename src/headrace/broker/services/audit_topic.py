@@ -12,14 +12,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.services.audit import WAITING_MAX
 from headrace.broker.services.record_sends import Outgoing
 from headrace.broker.services.topic_service import NewTopic
 from headrace.errors import HeadraceError, TopicExists, TopicUnknown
 from headrace.records.codec import Record
 
 if TYPE_CHECKING:
-    from headrace.broker.services.audit import AuditLines
+    from headrace.broker.services.audit_lines import AuditLines
     from headrace.broker.services.record_sends import RecordSends
     from headrace.broker.services.topic_service import TopicService
     from headrace.broker.topics.topic import Topic
@@ -50,6 +49,11 @@ class AuditTopic:
         """Write the lines, for ever."""
         while True:
             await self._lines.has_some.wait()
+            await self.write_all()
+
+    async def write_all(self) -> None:
+        """Write the lines that wait, until there are none, or no more are to be written."""
+        while len(self._lines) and not self._lines.is_closed:
             await asyncio.sleep(LINGER_S)
             try:
                 await self._write()
@@ -58,31 +62,26 @@ class AuditTopic:
                 if not self._is_reported:
                     self._is_reported = True
                     log.warning(
-                        "the audit topic %s cannot be written (%s): up to %d lines wait, and are in"
-                        " the log file",
-                        *(self._name, error, WAITING_MAX),
+                        "the audit topic %s cannot be written (%s): lines wait, up to a bound, and"
+                        " are in the log file",
+                        *(self._name, error),
                     )
                 await asyncio.sleep(RETRY_S)
 
     async def _write(self) -> None:
         """Write all that waits. Raises what creating the topic and appending raise."""
-        waiting = self._lines.waiting
-        while waiting:
-            count = min(len(waiting), BATCH_MAX)
-            lines = [waiting[at] for at in range(count)]
+        while len(self._lines) and not self._lines.is_closed:
+            lines = self._lines.first(BATCH_MAX)
             now_ms = self._clock.now_ms()
             records = [Outgoing(Record(0, now_ms, None, line.encode()), 0) for line in lines]
             topic = await self._topic()
             results = await self._sends.send(topic, records)
             failed = [at for at, found in enumerate(results) if isinstance(found, HeadraceError)]
-            for _ in range(count):
-                waiting.popleft()
-            waiting.extendleft(lines[at] for at in reversed(failed))
+            self._lines.done(len(lines), [lines[at] for at in failed])
             if failed:
                 error = results[failed[0]]
                 assert isinstance(error, HeadraceError)
                 raise error
-        self._lines.has_some.clear()
 
     async def _topic(self) -> Topic:
         """The topic, which is created if it is missing, with one partition, for the order."""

@@ -474,6 +474,7 @@ export const words = {
   "Limits": "限额",
   "Used": "已用",
   "At most": "上限",
+  "Topic of its audit log": "其审计日志的主题",
   "Its principals may do": "其主体可以执行",
   "everything": "所有操作",
   "what rules allow": "规则允许的操作",

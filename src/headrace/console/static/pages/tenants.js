@@ -44,6 +44,7 @@ function Tenant({ name }) {
         <${Figure} name=${t("Groups")} value=${count(tenant.groups)} />
         <${Figure} name=${t("Principals")} value=${count(tenant.principals.length)} />
         <${Figure} name=${t("When its storage is full")} value=${whenFull(tenant.when_full)} note=${tenant.when_full} />
+        ${tenant.audit_topic && html`<${Figure} name=${t("Topic of its audit log")} value=${visible(tenant.audit_topic, 249)} />`}
         <${Figure} name=${t("Its principals may do")} value=${accessOf(tenant.access)} note=${tenant.access} />
       </dl>
       <p><button onClick=${state.again}>${t("Read again")}</button></p>
