@@ -193,6 +193,38 @@ def test_a_replay_that_is_interrupted_ends_with_its_chunk_and_is_continued(
     )
 
 
+def test_a_trace_counts_the_records_of_each_topic_once_and_says_how_to_do_without_http(
+    broker, numbered_topic
+):
+    """Its second topic is named twice, and the first one again."""
+    target = f"{numbered_topic}-again"
+    settings = {"retention.ms": "-1", "headrace.message.attributes": "ignore"}
+    create_topic(broker, target, PARTITIONS, settings)
+    publish(broker, target, [("shop", n, n % PARTITIONS) for n in range(9)])
+    given = ("trace", numbered_topic, "--message", "cast(value AS string)", "--json")
+    given += ("--http", "127.0.0.1:1", "--master", "local[2]")
+    refused = headrace(broker, *given)
+    assert refused.returncode == 4, refused.stderr
+    assert "--messages-max 0" in refused.stderr
+    through = [part for name in (target, target, numbered_topic) for part in ("--through", name)]
+    done = headrace(broker, *given, *through, "--messages-max", "0")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["latencies"]
+    assert {(one["topic"], one["count"]) for one in found} == {(target, 9)}
+
+
+def test_a_cache_folder_that_cannot_be_used_is_named_with_the_next_step(
+    broker, numbered_topic, tmp_path, monkeypatch
+):
+    folder = tmp_path / "cache"
+    folder.write_text("a file")
+    monkeypatch.setenv("HEADRACE_CACHE", str(folder))
+    done = headrace(broker, "proof", numbered_topic, "--sent", "shop=0:89")
+    assert done.returncode == 1
+    assert f"the cache folder {folder} is of no use" in done.stderr, done.stderr
+    assert "HEADRACE_CACHE=FOLDER" in done.stderr
+
+
 def test_a_comparison_of_no_records_ends_with_the_code_of_nothing_to_check(broker, topic, tmp_path):
     name, warehouse = f"{topic}-empty", ("--warehouse", str(tmp_path))
     create_topic(broker, name, 1, {"retention.ms": "-1"})

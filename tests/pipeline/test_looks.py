@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
+from tests.waiting import wait_until
 
 from headrace.pipeline import publishing
 from headrace.pipeline.catalog import TableName
@@ -273,6 +274,30 @@ def test_branches_of_killed_writers_are_removed_after_a_day(spark, warehouse, ta
     left = leave()
     run_maintain(MaintainConfig(warehouse, name.in_spark, orphan_age_hours=None), spark=spark)
     assert branches() == left
+
+
+def test_a_writer_that_writes_for_days_keeps_its_branch(spark, table, monkeypatch):
+    """Its time is passed by a clock that is set on; others remove branches meanwhile."""
+    name = TableName.parse(f"headrace.{table}")
+    rows = spark.range(1).selectExpr("id AS offset", "'a' AS expectations")
+    replace_rows(rows, name, "offset bigint, expectations string", "true", spark=spark)
+    now_ms, hour_ms = time.time_ns() // 1_000_000, 3_600_000
+    monkeypatch.setattr(publishing, "_RENEWED_EVERY_S", 0.05)
+
+    def limit_of(branch):
+        (found,) = spark.sql(
+            f"SELECT max_reference_age_in_ms FROM {name.in_spark}.refs WHERE name = '{branch}'"
+        ).collect()
+        return found[0]
+
+    with publishing._branch(spark, name) as (branch, _):
+        for passed in (20 * hour_ms, 40 * hour_ms):
+            monkeypatch.setattr(publishing, "_wall_ms", lambda: now_ms + passed)  # noqa: B023
+            wait_until(lambda: limit_of(branch) >= passed + 24 * hour_ms)  # noqa: B023
+            assert not publishing.drop_stale_branches(spark, name, now_ms + passed + 23 * hour_ms)
+        monkeypatch.setattr(publishing, "_RENEWED_EVERY_S", 3_600.0)  # as if it were killed
+        wait_until(lambda: publishing.drop_stale_branches(spark, name, now_ms + 65 * hour_ms))
+    assert kept(spark, table) == (Counter({("a", 0): 1}), ["main"])
 
 
 def test_rows_are_replaced_though_their_branch_cannot_be_removed(spark, table, monkeypatch, caplog):

@@ -265,29 +265,41 @@ def trace_messages(
     records = windows.read_window(spark, connection, window)
     stored = job.stored_events(records, config)
     read = [window]
-    if options["through"]:
-        later = windows.resolve_window(
-            connection.cluster, tuple(options["through"]), windows.WHOLE_LOG
-        )
+    through = tuple(dict.fromkeys(one for one in options["through"] if one != topic))
+    if through:
+        later = windows.resolve_window(connection.cluster, through, windows.WHOLE_LOG)
         passed = job.stored_events(windows.read_window(spark, connection, later), config)
         stored = stored.unionByName(passed)
         read.append(later)
-    asked: list[Any] = []
-    web, path = Web(session), path_of("topics", topic, "trace")
-    for message, partition, offset in job.sampled_positions(
-        records, config, options["messages_max"]
-    ):
-        INTERRUPTION.check()
-        query = {"partition": partition, "offset": offset, "time_ms": TRACE_MS}
-        asked += [
-            (message, one)
-            for one in web.ask_pages("GET", path, query=query, wait_s=TRACE_MS / 1000)
-        ]
-    done = job.group_events(spark, asked)
+    count = options["messages_max"]
+    sample = job.sampled_positions(records, config, count) if count else []
+    done = job.group_events(spark, _deliveries(session, topic, sample))
     if options["events"] is not None:
         name = job_module("catalog").TableName.parse(options["events"])
         job.store_events(stored, done, name, *read, spark=spark)
     found: dict[str, Any] = job.summarize(stored.unionByName(done), config)
+    return found
+
+
+def _deliveries(
+    session: CliSession, topic: str, sample: list[tuple[str, int, int]]
+) -> list[tuple[str, Any]]:
+    """What brokers know of these messages (message, partition, offset). Raises CommandFailed."""
+    found: list[tuple[str, Any]] = []
+    if not sample:
+        return found
+    path = path_of("topics", topic, "trace")
+    try:
+        web = Web(session)
+        for message, partition, offset in sample:
+            INTERRUPTION.check()
+            query = {"partition": partition, "offset": offset, "time_ms": TRACE_MS}
+            pages = web.ask_pages("GET", path, query=query, wait_s=TRACE_MS / 1000)
+            found += [(message, one) for one in pages]
+    except CommandFailed as failure:
+        steps = [failure.next_step.rstrip("."), "Without deliveries: --messages-max 0"]
+        failure.next_step = ". ".join(one for one in steps if one)
+        raise
     return found
 
 

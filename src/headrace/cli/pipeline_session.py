@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +22,11 @@ from headrace.cli.positions import TimeType
 from headrace.cli.progress import watching
 from headrace.cli.session import CliSession
 from headrace.cli.web import HTTP, http_address
+from headrace.java.jars import CACHE_VARIABLE, cache_folder
 from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 
 _KEPT_IN = "headrace.catalog"
@@ -239,6 +240,14 @@ def _spark_failures(step: str) -> Iterator[None]:
     except KeyboardInterrupt:
         say(REST)
         raise
+    except OSError as error:
+        named, cache = error.filename, cache_folder()
+        if not isinstance(named, str) or not Path(named).is_relative_to(cache):
+            raise
+        raise CommandFailed(
+            f"the cache folder {cache} is of no use ({named}: {error.strerror}); nothing was done",
+            f"Make it writable, or name another one in the environment: {CACHE_VARIABLE}=FOLDER",
+        ) from error
     except Exception as error:
         if not type(error).__module__.startswith("pyspark."):
             raise

@@ -30,6 +30,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import contextmanager
+from threading import Event, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -58,7 +59,8 @@ _MERGE = """MERGE INTO {table} t USING {rows} s
     WHEN MATCHED AND s.offset > t.offset THEN UPDATE SET *
     WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *"""
 _BRANCH_KEPT_MS = 24 * 3_600_000
-"""After how long a branch is one of a writer that was killed."""
+"""After how long without a renewal a branch is one of a writer that was killed."""
+_RENEWED_EVERY_S = 3_600.0
 _BRANCH = re.compile(r"headrace_(\d+)_[0-9a-f]{32}")  # do not change: stored
 """The name of a branch of ours says when it was made (in ms), which Iceberg does not."""
 REPLACEMENTS_MAX = 10
@@ -118,6 +120,7 @@ def replace_rows(
             there = f"{name}.branch_{branch}"
             spark.sql(f"DELETE FROM {there} WHERE {replaced}")  # noqa: S608 - of callers
             if files is None:
+                _renew(spark, table, branch)  # its snapshot is the deletion now, and young
                 rows.writeTo(there).append()
                 written = java_table(spark, table)
                 files = list(written.snapshot(branch).addedDataFiles(written.io()))
@@ -127,7 +130,13 @@ def replace_rows(
                     again.appendFile(file)
                 again.commit()
             operations = java_table(spark, table).operations()
-            staged_id = operations.current().ref(branch).snapshotId()
+            staged = operations.current().ref(branch)
+            if staged is None:
+                raise TableMoved(
+                    f"{name}: the branch {branch}, on which its rows were about to be replaced, was"
+                    " removed meanwhile. Nothing was changed. Run this again."
+                )
+            staged_id = staged.snapshotId()
             if _set_current(spark, operations, staged_id, since_snapshot_id):
                 return
     raise TableMoved(
@@ -145,9 +154,10 @@ def _lacking(columns: str, held: Sequence[str]) -> list[str]:
 def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
     """A branch of the table as it is, which is dropped at the end, and the current snapshot.
 
-    Branches of writers that were killed are dropped with it.
+    A thread renews it meanwhile, each hour: rows may take days to compute. Branches of writers that
+    were killed are dropped with it.
     """
-    now_ms = time_ns() // 1_000_000
+    now_ms = _wall_ms()
     name = f"headrace_{now_ms}_{uuid4().hex}"
     drop_stale_branches(spark, table, now_ms)
     found = java_table(spark, table)
@@ -155,20 +165,59 @@ def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
     since = None if current is None else int(current.snapshotId())
     made = found.manageSnapshots()
     made = made.createBranch(name) if since is None else made.createBranch(name, since)
-    # Other tools expire branches by the age of their snapshot, not by their own.
-    age_ms = 0 if current is None else max(0, now_ms - int(current.timestampMillis()))
-    made.setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+    made.setMaxRefAgeMs(name, _age_ms(current, now_ms) + _BRANCH_KEPT_MS).commit()
+    is_over = Event()
+    Thread(target=_keep_renewed, args=(spark, table, name, is_over), daemon=True).start()
     try:
         yield name, since
     finally:
+        is_over.set()
         _drop_branches(spark, table, [name])
 
 
+def _wall_ms() -> int:
+    return time_ns() // 1_000_000
+
+
+def _age_ms(snapshot: Any, now_ms: int) -> int:
+    return 0 if snapshot is None else max(0, now_ms - int(snapshot.timestampMillis()))
+
+
+def _renew(spark: Any, table: TableName, name: str) -> None:
+    """Keep a branch for a day from now. Iceberg, and tools for it, expire branches by the age of
+    their snapshot, not by their own: that is what the limit counts from."""
+    found = java_table(spark, table)
+    age_ms = _age_ms(found.snapshot(name), _wall_ms())
+    found.manageSnapshots().setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+
+
+def _keep_renewed(spark: Any, table: TableName, name: str, is_over: Event) -> None:
+    while not is_over.wait(_RENEWED_EVERY_S):
+        try:
+            _renew(spark, table, name)
+        except Exception as error:  # noqa: BLE001 - Java's, of any kind; the next one may succeed
+            if not is_over.is_set():
+                why = str(error).partition("\n")[0]
+                _log.warning("%s: branch %s is not renewed now: %s", table.in_spark, name, why)
+
+
 def drop_stale_branches(spark: Any, table: TableName, now_ms: int) -> int:
-    """Remove the branches that killed writers left a day ago or earlier; returns their number."""
-    found = [_BRANCH.fullmatch(name) for name in java_table(spark, table).refs()]
-    stale = [one[0] for one in found if one and now_ms - int(one[1]) > _BRANCH_KEPT_MS]
+    """Remove the branches that killed writers made and renewed a day ago or earlier; returns their
+    number."""
+    there = java_table(spark, table)
+    found = [_BRANCH.fullmatch(name) for name in there.refs()]
+    stale = [
+        one[0]
+        for one in found
+        if one and now_ms - int(one[1]) > _BRANCH_KEPT_MS and not _is_kept(there, one[0], now_ms)
+    ]
     return _drop_branches(spark, table, stale)
+
+
+def _is_kept(table: Any, branch: str, now_ms: int) -> bool:
+    """Whether a branch has been renewed; one without a limit is older than that."""
+    limit_ms = table.refs()[branch].maxRefAgeMs()
+    return limit_ms is not None and _age_ms(table.snapshot(branch), now_ms) <= int(limit_ms)
 
 
 def _drop_branches(spark: Any, table: TableName, names: Sequence[str]) -> int:

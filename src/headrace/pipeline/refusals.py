@@ -18,12 +18,14 @@ REFUSALS: Final = frozenset({
 """librdkafka's names of the errors that the same record meets each time."""
 
 
-def allowing(client: Mapping[str, str], operation: str, kind: str, name: str) -> str:
+def allowing(
+    client: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
+) -> str:
     """The next step for a client with these settings that lacks a right: who is to run what."""
     user = quote(f"User:{client.get('sasl.username', 'NAME')}")
     return (
         f"An administrator can allow it: headrace acl add --principal {user} --operation"
-        f" {operation} --{kind} {quote(name)}"
+        f" {operation} --{kind} {quote(name)}{' --prefix' * is_prefix}"
     )
 
 

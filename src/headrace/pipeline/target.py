@@ -17,6 +17,7 @@ from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, ProgressRefu
 from headrace.pipeline.library_writer import LibraryWriter
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
+from headrace.pipeline.refusals import allowing
 from headrace.pipeline.written import GROUP_PREFIX, RowToWrite, Stored
 
 if TYPE_CHECKING:
@@ -76,8 +77,9 @@ class KafkaTopics:
         except KafkaException as error:
             raise OptionInvalid(
                 f"Exactly-once delivery depends on the settings of topic {topic}, and they cannot"
-                f" be read: {error.args[0].str()}. Nothing was written to it. Allow this client to"
-                " DescribeConfigs, or set delivery=atLeastOnce.",
+                f" be read: {error.args[0].str()}. Nothing was written to it."
+                f" {allowing(self._options.client, 'describe_configs', 'topic', topic)}; or set"
+                " delivery=atLeastOnce.",
                 topic=topic,
             ) from error
         self._batch_limits[topic] = _batch_limit(found)
@@ -110,10 +112,10 @@ class KafkaTopics:
         try:
             found = answers[group].result(_REQUEST_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
-            raise _marks_failed(group, "read", error) from error
+            raise self._marks_failed(group, "read", error) from error
         for entry in found.topic_partitions:
             if entry.error is not None:
-                raise _marks_failed(group, "read", entry.error)
+                raise self._marks_failed(group, "read", entry.error)
         return {
             (entry.topic, entry.partition): (entry.offset, entry.metadata or "")
             for entry in found.topic_partitions
@@ -134,10 +136,34 @@ class KafkaTopics:
         try:
             stored = answers[group].result(_REQUEST_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
-            raise _marks_failed(group, "stored", error) from error
+            raise self._marks_failed(group, "stored", error) from error
         for entry in stored.topic_partitions:
             if entry.error is not None:
-                raise _marks_failed(group, "stored", entry.error)
+                raise self._marks_failed(group, "stored", entry.error, entry.topic)
+
+    def _marks_failed(
+        self, group: str, what: str, error: object, topic: str = ""
+    ) -> DeliveryFailed | ProgressRefused:
+        from confluent_kafka import KafkaException
+
+        code = error.args[0] if isinstance(error, KafkaException) else error
+        text = str(code.str() if hasattr(code, "str") else code or "no answer").rstrip(".")
+        if not hasattr(code, "name") or code.name() not in _REFUSALS:
+            return DeliveryFailed(
+                f"The marks of group {group} were not {what}: {text}. The batch is not"
+                " committed; the task is retried. Is the broker up?"
+            )
+        step = "Check the login and the group's name"
+        if code.name() == "TOPIC_AUTHORIZATION_FAILED":
+            step = allowing(self._options.client, "read", "topic", topic or "TOPIC")
+        elif code.name() == "GROUP_AUTHORIZATION_FAILED":
+            # A job has groups of one prefix: its own, and one for each of its writes.
+            prefix = f"{group.partition('.')[0]}."
+            step = allowing(self._options.client, "read", "group", prefix, is_prefix=True)
+        return ProgressRefused(
+            f"The progress of group {group} was not {what}: {text}. Nothing more is written."
+            f" {step}; the same command continues."
+        )
 
     def produce(self, rows: Sequence[RowToWrite], written: Sequence[bytes]) -> None:
         """See TargetTopics."""
@@ -209,20 +235,3 @@ def _batch_limit(configuration: dict[str, str]) -> int:
     """The largest batch, in bytes, that a topic with these settings takes."""
     found = configuration.get("max.message.bytes")
     return _BATCH_BYTES_UNKNOWN if found is None else max(1, int(found))
-
-
-def _marks_failed(group: str, what: str, error: object) -> DeliveryFailed | ProgressRefused:
-    from confluent_kafka import KafkaException
-
-    code = error.args[0] if isinstance(error, KafkaException) else error
-    text = str(code.str() if hasattr(code, "str") else code or "no answer").rstrip(".")
-    if hasattr(code, "name") and code.name() in _REFUSALS:
-        return ProgressRefused(
-            f"The progress of group {group} was not {what}: {text}. Nothing more is written. Allow"
-            " this client to READ the group (of a job also by its prefix) and the topics in it; the"
-            " same command continues."
-        )
-    return DeliveryFailed(
-        f"The marks of group {group} were not {what}: {text}. The batch is not"
-        " committed; the task is retried. Is the broker up?"
-    )

@@ -184,6 +184,19 @@ def test_tables_without_a_place_or_a_catalog_are_refused_at_the_start(place, cat
     assert "secret" not in str(caught.value)
 
 
+def test_only_files_below_the_folder_of_the_tables_are_the_warehouses(tmp_path):
+    pytest.importorskip("pyiceberg")
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    (tmp_path / "link").symlink_to(lake)
+    catalog = TableCatalog(str(tmp_path / "link"))
+    for named in (f"file://{lake}", f"file:{lake}", str(lake), f"file://{tmp_path}/link"):
+        assert catalog.holds(f"{named}/headrace/t/data/1.parquet"), named
+    others = (f"file://{lake}-2/t/1", f"{tmp_path}/1", f"file://{lake}/../1", "s3://lake/t/1")
+    for other in others:
+        assert not catalog.holds(other), other
+
+
 async def test_a_tag_survives_a_loss_of_power_with_all_that_leads_to_its_files(tmp_path):
     """Else a repair of the table deletes them as orphans."""
     pytest.importorskip("pyiceberg")
@@ -400,6 +413,9 @@ async def test_a_recipe_is_not_recorded_again_if_other_files_are_tagged_than_it_
         assert tabling.missing == 2
         for one in b.log.closed[:2]:  # what a person has to restore
             assert f"the tag headrace-{b.store.prefix}-0-ENDROW-{one.ledger:016x} of" in caplog.text
+            for path in await b.store.check_recipe(one.ledger):
+                assert Path(path).is_file()
+                assert path in caplog.text
         b.clock.ms += DAY_MS
         await b.node.tiering.delete_orphans()
         recipes = [one.ledger async for one in b.store.list_objects() if one.is_recipe]

@@ -230,7 +230,9 @@ def test_errors_of_the_kafka_client_become_plain_messages():
 def test_a_missing_right_is_reported_with_the_way_to_get_it(kind):
     failure = failure_of(f"{kind}_AUTHORIZATION_FAILED", "Broker: denied", "read")
     assert "no right" in failure.message
-    assert "headrace acl add" in failure.next_step
+    option = f"--{kind.lower().replace('_', '-')}"
+    command = "headrace acl add --principal User:NAME --operation OPERATION"
+    assert f"{command} {option}" in failure.next_step
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]], ids=" ".join)

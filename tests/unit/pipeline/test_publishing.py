@@ -40,7 +40,8 @@ def test_violations_do_not_replace_the_records_of_an_archive():
     """With the columns that it lacks, each of its rows would be one of no expectations."""
     spark = Spark(ARCHIVE)
     window = Window({"orders": {"0": 0}}, {"orders": {"0": 9}}, {})
-    found = SimpleNamespace(selectExpr=lambda *_: None)
+    found = SimpleNamespace()
+    found.selectExpr = lambda *_: found
     report = QualityReport("orders", "orders", window, 9, {}, {}, found)
     with pytest.raises(OptionInvalid, match="is for other rows: it has no column expectation"):
         store_violations(report, "headrace.archive", spark=spark)

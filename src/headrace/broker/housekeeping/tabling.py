@@ -43,7 +43,7 @@ TRIED: Final = "the table could not replace it when that was last tried"
 NO_TAG: Final = (
     "the tag %s of ledger %d is missing in the topic's table: maintenance of the table may delete"
     " files that are the only copy of records; stop it, and give this tag to a snapshot that has"
-    " these files (ENDROW: the offset after the last of their rows)"
+    " these files (ENDROW: the offset after the last of their rows): %s"
 )
 
 
@@ -195,27 +195,27 @@ class Tabling:
         ]
         for first in range(0, len(tabled), AUDITS_AT_ONCE):
             part = tabled[first : first + AUDITS_AT_ONCE]
-            problems = await asyncio.gather(*(self._problem(one.ledger) for one in part))
-            for (name, number, ledger), of_files in zip(part, problems, strict=True):
-                problem = of_files
+            checked = await asyncio.gather(*(self._checked(one.ledger) for one in part))
+            for (name, number, ledger), (files, wrong) in zip(part, checked, strict=True):
+                problem = wrong
                 if protection is None or name in protection.unread:
                     unread.add(name)
                 elif (name, ledger) not in protection.ledgers:
                     tag = tag_name(self._tier.prefix, number, "ENDROW", ledger)
-                    problem = of_files or NO_TAG % (tag, ledger)
-                if problem is not None:
+                    problem = wrong or NO_TAG % (tag, ledger, ", ".join(files))
+                if problem:
                     missing += 1
                     log.error("%s: %s", name, problem)
         self.missing, self.unread = missing, len(unread)
 
-    async def _problem(self, ledger: LedgerId) -> str | None:
+    async def _checked(self, ledger: LedgerId) -> tuple[Sequence[str], str]:
+        """The files that the ledger's recipe needs, and what is wrong with one, or nothing."""
         try:
-            await self._tier.check_recipe(ledger)
+            return await self._tier.check_recipe(ledger), ""
         except LedgerUnknown:
-            return None  # retention has just deleted it
+            return (), ""  # retention has just deleted it
         except HeadraceError as error:
-            return str(error)
-        return None
+            return (), str(error)
 
 
 class _Due(NamedTuple):

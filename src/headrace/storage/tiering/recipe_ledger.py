@@ -172,10 +172,13 @@ class RecipeLedger:
         for first in range(0, end, PIECE_BLOCKS):
             await self.read_blocks(first, min(PIECE_BLOCKS, end - first))
 
-    async def check_files(self) -> None:
-        """Look for the files that its records are in, without reading them. Raises like `open`."""
-        for file in await self.files():
+    async def check_files(self) -> Sequence[str]:
+        """Look for the files that its records are in, without reading them; returns their paths.
+        Raises like `open`."""
+        files = await self.files()
+        for file in files:
             await self._runs.in_thread(self._runs.rows.sources.check_presence, file)
+        return [file.path for file in files]
 
     async def files(self) -> Sequence[TableFile]:
         """The table's files that its records are in. Raises like `open`."""

@@ -169,8 +169,9 @@ class TableCatalog:
         """Whether a table or file is where this warehouse has its own."""
         if self._is_in_s3:
             return location.startswith(f"{self._tables}/")
-        if self._tables.startswith(_FILE):
-            return "://" not in location.removeprefix(_FILE)
+        if self.files is not None:
+            path = location.removeprefix(_FILE).removeprefix("file:")
+            return "://" not in path and Path(path).resolve().is_relative_to(self.files)
         return location.startswith(_S3)  # what the catalog calls by a name is its to place
 
     def _open_sqlite(self, file: Path) -> Any:

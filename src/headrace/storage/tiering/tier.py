@@ -118,8 +118,8 @@ class Tier(Protocol):
         as this process has looked for its object."""
         ...
 
-    async def check_recipe(self, ledger: LedgerId) -> None:
-        """Look for the recipe of a ledger, and for the table's files that it names.
+    async def check_recipe(self, ledger: LedgerId) -> Sequence[str]:
+        """Look for the recipe of a ledger, and for the table's files that it names; returns them.
 
         Raises LedgerUnknown if it is not attached, StorageUnavailable, DataCorrupt.
         """

@@ -362,9 +362,9 @@ class TieredLedgerStore:
         """See Tier."""
         return isinstance(self._remote.get(ledger), RecipeLedger)
 
-    async def check_recipe(self, ledger: LedgerId) -> None:
+    async def check_recipe(self, ledger: LedgerId) -> Sequence[str]:
         """See Tier."""
-        await self._recipe_ledger(ledger, _known(self._attached, ledger)).check_files()
+        return await self._recipe_ledger(ledger, _known(self._attached, ledger)).check_files()
 
     def discard_object(self, ledger: LedgerId) -> None:
         """See Tier."""
