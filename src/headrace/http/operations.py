@@ -65,7 +65,7 @@ NAMES, KEYS = "headrace-names", "keys"
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_S_MAX: Final = 60.0
 """A request holds one of the server's tasks while its body arrives."""
-LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+LIMIT_DEFAULT, LIMIT_MAX, LINES_MAX = 100, 1_000, 10_000
 Json = dict[str, Any]
 CREATED: Final = "201"
 INT64_MAX: Final = 2**63 - 1
@@ -313,7 +313,9 @@ def _finite(digits: str) -> float:
 def _parse_lines(data: bytearray) -> list[Any]:
     """One JSON value a line; empty lines are passed over. Raises RequestInvalid."""
     found: list[Any] = []
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in enumerate(data.split(b"\n", LINES_MAX), 1):
+        if number > LINES_MAX:
+            raise RequestInvalid(f"a body has at most {LINES_MAX} lines: send several requests")
         if not line.strip():
             continue
         try:

@@ -468,6 +468,9 @@ async def test_records_come_and_go_as_lines(web: Web) -> None:
     for wrong in (b'{"value": "a"}\n{', b"", b"7\n"):
         assert (await web.raw("POST", path, wrong, ndjson))[0] == 400
     assert (await web.raw("POST", "/v1/topics", b'{"name": "u"}', ndjson))[0] == 400
+    status, data = await web.raw("POST", path, b"\n" * 10_000 + b'{"value": "x"}', ndjson)
+    assert status == 400, "a body of 4 MiB of newlines would take a third of a second, and 260 MB"
+    assert b"10000 lines" in data
 
 
 @on_the_web
