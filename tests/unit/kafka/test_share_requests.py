@@ -9,7 +9,10 @@ import pytest
 from tests.kit.broker import broker
 from tests.kit.records import append, batch
 from tests.unit.broker.test_share_partitions import GROUP, topic_with
+from tests.unit.kafka.access_rig import NamedClient
+from tests.waiting import until
 
+from headrace.broker.security.principal import Principal
 from headrace.broker.shares import share_sessions
 from headrace.coordination.quotas.entities import CONSUMER, USER
 from headrace.kafka.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
@@ -173,6 +176,25 @@ async def test_all_share_sessions_together_have_a_bounded_number_of_partitions(m
         while len(rig.node.share_groups.sessions):
             await asyncio.sleep(0)
         assert rig.node.share_groups.sessions._partition_count == 0
+
+
+async def test_a_user_leaves_share_sessions_for_the_clients_of_others(monkeypatch):
+    monkeypatch.setattr(share_sessions, "SESSIONS_MAX", 9)
+    async with broker() as rig:
+        noisy, quiet = (NamedClient(rig, Principal(name)) for name in ("noisy", "quiet"))
+        nothing = {"forgotten_topics_data": [], "topics": [], "max_wait_ms": 0}
+
+        async def opened(client, member):
+            asked = fetch(UUID(int=7), 0) | nothing | {"member_id": member}
+            return (await client.ask(SHARE_FETCH, 1, asked)).error_code
+
+        codes = [await opened(noisy, f"n{number}") for number in range(9)]
+        assert codes == [0] * 6 + [SHARE_SESSION_LIMIT_REACHED] * 3
+        assert await opened(quiet, "q") == 0
+        assert await opened(noisy, "n0") == 0, "in the place of its own"
+        noisy.transport.abort()
+        await until(lambda: len(rig.node.share_groups.sessions) == 1)
+        assert [await opened(quiet, f"q{number}") for number in range(5)] == [0] * 5
 
 
 async def test_a_fetch_that_wants_too_many_partitions_has_acknowledged(monkeypatch):

@@ -2,12 +2,14 @@
 
 Invariants: a session belongs to one member of one group and to the connection it was opened on;
 when either ends, what the member holds here is released. Epochs detect lost and repeated requests.
+Users and tenants have shares of the sessions (`tenant_shares`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.tenant_shares import NO_HOLDER, SharedPlaces
 from headrace.errors import (
     RequestInvalid,
     ShareSessionEpochInvalid,
@@ -17,8 +19,10 @@ from headrace.errors import (
 from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from uuid import UUID
+
+    from headrace.broker.security.tenant_shares import Holder
 
 OPEN_EPOCH: Final = 0
 CLOSE_EPOCH: Final = -1
@@ -43,10 +47,15 @@ class ShareSession:
         "has_ended",
         "member_id",
         "partitions",
+        "released",
         "waiters",
     )
 
-    def __init__(self, group_id: str, member_id: str, connection: object) -> None:
+    def __init__(
+        self, group_id: str, member_id: str, connection: object, released: Callable[[], None]
+    ) -> None:
+        """`released`: gives its place back."""
+        self.released = released
         self.group_id = group_id
         self.member_id = member_id
         self.connection = connection
@@ -68,6 +77,7 @@ class ShareSessions:
 
     def __init__(self) -> None:
         self._partition_count = 0
+        self._places = SharedPlaces("share sessions", SESSIONS_MAX, ShareSessionLimitReached)
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._by_connection: dict[object, dict[tuple[str, str], None]] = {}
 
@@ -75,16 +85,15 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(
-        self, group_id: str, member_id: str, connection: object
+        self, group_id: str, member_id: str, connection: object, holder: Holder = NO_HOLDER
     ) -> tuple[ShareSession, ShareSession | None]:
-        """(a new session, the one that it replaces). Raises ShareSessionLimitReached."""
-        former = self.close(group_id, member_id)
-        if len(self._sessions) >= SESSIONS_MAX:
-            raise ShareSessionLimitReached(
-                f"this broker has its maximum of {SESSIONS_MAX} share sessions: try again "
-                "when others have ended"
-            )
-        session = ShareSession(group_id, member_id, connection)
+        """(a new session, the one that it replaces, whose place it has). Raises
+        ShareSessionLimitReached."""
+        former = self._sessions.get((group_id, member_id))
+        released = self._places.take(holder) if former is None else former.released
+        if former is not None:
+            self._end(former)
+        session = ShareSession(group_id, member_id, connection, released)
         self._sessions[group_id, member_id] = session
         self._by_connection.setdefault(connection, {})[group_id, member_id] = None
         return session, former
@@ -135,16 +144,22 @@ class ShareSessions:
 
     def close(self, group_id: str, member_id: str) -> ShareSession | None:
         """End the member's session; the caller releases what it holds."""
-        session = self._sessions.pop((group_id, member_id), None)
+        session = self._sessions.get((group_id, member_id))
         if session is not None:
-            self._partition_count -= len(session.partitions)
-            session.has_ended = True
-            session.waiters.wake()
-            known = self._by_connection[session.connection]
-            known.pop((group_id, member_id), None)
-            if not known:
-                del self._by_connection[session.connection]
+            self._end(session)
+            session.released()
         return session
+
+    def _end(self, session: ShareSession) -> None:
+        key = session.group_id, session.member_id
+        del self._sessions[key]
+        self._partition_count -= len(session.partitions)
+        session.has_ended = True
+        session.waiters.wake()
+        known = self._by_connection[session.connection]
+        known.pop(key, None)
+        if not known:
+            del self._by_connection[session.connection]
 
     def disconnected(self, connection: object) -> list[ShareSession]:
         """The sessions that ended with a connection."""

@@ -15,6 +15,8 @@ from headrace.broker.coordinators.group_config import group_value
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
 from headrace.broker.security.access import unauthorized
 from headrace.broker.security.authorizer import Operation, ResourceType
+from headrace.broker.security.tenant_shares import Holder
+from headrace.broker.services.fair_shares import user_of
 from headrace.broker.services.long_poll import wait_for_records
 from headrace.broker.shares.share_receive import Received, ReceiveRequest
 from headrace.broker.shares.share_sessions import (
@@ -39,7 +41,7 @@ from headrace.errors import (
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
-from headrace.records.tenant_names import name_in
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -269,7 +271,10 @@ def _check_renewal(request: Any) -> None:
 async def _open(node: Node, request: Any, context: Context) -> ShareSession:
     """A new session. Raises ShareSessionLimitReached."""
     groups = node.services.share_members
-    session, former = groups.sessions.open(request.group_id, request.member_id, context.connection)
+    holder = Holder(tenant_of(request.group_id), user_of(context.session))
+    session, former = groups.sessions.open(
+        request.group_id, request.member_id, context.connection, holder
+    )
     if former is not None:
         await groups.release(former)
     return session
