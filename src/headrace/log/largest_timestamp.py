@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.errors import BatchCorrupt
+from headrace.log.decoded_records import decoded_parts
 from headrace.log.reading import NO_OFFSET, TimedOffset
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.batch import read_header
-from headrace.records.codec import decodable_records
 
 if TYPE_CHECKING:
     from headrace.log.partition_log import PartitionLog
     from headrace.log.segment import Segment
+    from headrace.records.batch import Buffer
 
 
 async def offset_of_max_timestamp(
@@ -46,9 +48,18 @@ async def _largest_left(log: PartitionLog, segment: Segment, isolation: int) -> 
         if header.base_offset >= log.log_start_offset:
             largest = max(largest, header.max_timestamp_ms)
         else:
-            for record in decodable_records(data):
-                if record.offset >= log.log_start_offset:
-                    largest = max(largest, record.timestamp_ms)
+            largest = max(largest, await _largest_of(data, log.log_start_offset))
         offset = header.last_offset + 1
         await asyncio.sleep(0)
+    return largest
+
+
+async def _largest_of(batch: Buffer, first: int) -> int:
+    largest = -1
+    try:
+        async for records in decoded_parts(batch, first):
+            times = (one.timestamp_ms for one in records if one.offset >= first)
+            largest = max(largest, max(times, default=-1))
+    except BatchCorrupt:
+        return -1
     return largest

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.errors import LedgerUnknown, OffsetOutOfRange, StorageUnavailable
+from headrace.log.decoded_records import first_at_time
 from headrace.log.remote_copies import unreachable
 from headrace.log.segment import load_index_of
 from headrace.log.visibility import NOT_LOCATED, READ_UNCOMMITTED, Bound
@@ -24,7 +25,6 @@ from headrace.records.batch import (
     iterate_headers,
     read_header,
 )
-from headrace.records.codec import decodable_records
 from headrace.runtime.file_bytes import FILE_BYTES_MIN
 from headrace.storage.ledger import LocatesBytes
 
@@ -450,11 +450,9 @@ class LogReader:
                     continue
                 header = read_header(data)
                 if header.newest_ms >= timestamp_ms:
-                    for record in decodable_records(data):
-                        if record.timestamp_ms >= timestamp_ms and (
-                            record.offset >= log.log_start_offset
-                        ):
-                            return TimedOffset(record.timestamp_ms, record.offset)
+                    record = await first_at_time(data, timestamp_ms, log.log_start_offset)
+                    if record is not None:
+                        return TimedOffset(record.timestamp_ms, record.offset)
                 offset = header.last_offset + 1
                 # Usually one or two batches; a whole ledger if headers misstate timestamps.
                 await asyncio.sleep(0)

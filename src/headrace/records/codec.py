@@ -90,14 +90,6 @@ def decode_batch(
     return records
 
 
-def decodable_records(data: Buffer) -> list[Record]:
-    """The records of a batch whose CRC was checked; none if it cannot be decoded."""
-    try:
-        return decode_batch(data)
-    except BatchCorrupt:
-        return []
-
-
 def checked_payload(
     data: Buffer, position: int, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> tuple[bytes, BatchHeader]:

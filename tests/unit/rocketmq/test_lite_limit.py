@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from tests.kit.decoding import decoded_per_turn
 from tests.unit.rocketmq.rocketmq_rig import on_rocketmq
 from tests.unit.rocketmq.test_lite import PARENT, SET, Lite, append_named, send
 from tests.waiting import until
 
-from headrace.broker.services import configurations
+from headrace.broker.services import admission, configurations
 from headrace.broker.services.configurations import ConfigChange
 from headrace.broker.services.record_sends import Outgoing, Sent
 from headrace.errors import LiteTopicsFull
 from headrace.kafka import apis, error_codes
 from headrace.records.attributes import LITE_TOPIC
-from headrace.records.codec import Record, encode_batch
+from headrace.records.codec import DECODED_AT_ONCE, Record, encode_batch
 from headrace.rocketmq import codes, wire
 
 FULL = codes.LITE_TOPIC_QUOTA_EXCEEDED
@@ -136,3 +138,15 @@ async def test_what_is_not_stored_takes_no_room(rocket):
     assert await one.take() == ["0"]
     assert await code(rocket, "b") == codes.OK
     assert await code(rocket, "c") == FULL
+
+
+@on_rocketmq
+async def test_batches_have_a_bound_of_records_of_lite_topics_which_are_learned_in_turns(rocket):
+    one = await limited(rocket, 3, "a", "b")
+    most = admission.SPLIT_RECORDS_MAX
+    assert await produce(rocket, *"a" * (most + 1)) == (error_codes.MESSAGE_TOO_LARGE, [])
+    assert await produce(rocket, *"a" * (most - 1), "b") == (0, [])
+    got, turns = await decoded_per_turn(one.receive(), pytest.MonkeyPatch())
+    assert got
+    assert max(turns) <= 2 * DECODED_AT_ONCE
+    assert len(index(rocket)) == 2

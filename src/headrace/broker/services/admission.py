@@ -77,10 +77,10 @@ DELAYED_BYTES_MAX: Final = 60 * 1024 * 1024
 DELAYED_OVERHEAD_BYTES: Final = 100
 """Per record in a timer log, besides its bytes."""
 SPLIT_RECORDS_MAX: Final = 10_000
-"""Of a batch whose records become objects, because some are delayed, half messages or of named
-sequences: a megabyte can hold a million, of 400 bytes each in memory, and the event loop takes
-10 us to delay one. librdkafka's batches have no more by default, and Java's producer divides one
-that is refused as too large."""
+"""Of a batch whose records become objects, because some are delayed, half messages, or of named
+sequences or lite topics: a megabyte can hold a million, of 400 bytes each in memory, and the event
+loop takes 10 us to delay one. librdkafka's batches have no more by default, and Java's producer
+divides one that is refused as too large."""
 _STORED_TWICE: Final = (HALF, MESSAGE_ID)
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
@@ -147,7 +147,7 @@ def admit(
         if has_keys and facts.keyless_count:
             _check_keys(payload, header)
         if config.lite_topics_max and facts.has_reserved and not named:
-            lite = lite_topics_of(payload, header)
+            lite = _lite_topics(payload, header)
         if not has_attributes:
             is_unread = facts.has_reserved and not named
             if is_unread and config.refuses_attributes:
@@ -239,13 +239,20 @@ def _attributes(
     return later, named
 
 
+def _lite_topics(payload: bytes, header: BatchHeader) -> Sequence[tuple[int, str]]:
+    found = lite_topics_of(payload, header)
+    if found:
+        _check_split(header)
+    return found
+
+
 def _check_split(header: BatchHeader) -> None:
     """Raise BatchTooLarge above SPLIT_RECORDS_MAX."""
     if header.record_count > SPLIT_RECORDS_MAX:
         raise BatchTooLarge(
             f"the batch has {header.record_count} records, and one with delayed records, half "
-            f"messages or named sequences may have {SPLIT_RECORDS_MAX}: the batch is not stored; "
-            "send smaller batches",
+            f"messages, named sequences or lite topics may have {SPLIT_RECORDS_MAX}: the batch is "
+            "not stored; send smaller batches",
             limit=SPLIT_RECORDS_MAX,
             actual=header.record_count,
         )

@@ -10,6 +10,7 @@ share groups and the timers; information that these do not hold is listed as mis
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -25,7 +26,8 @@ from headrace.broker.services.search import (
 from headrace.broker.shares.delivery_history import read_history
 from headrace.broker.shares.share_reads import BatchesRead
 from headrace.coordination.timers.state_records import COMMITTED, EXPIRED
-from headrace.errors import HeadraceError, NotOwner, OffsetOutOfRange
+from headrace.errors import BatchCorrupt, HeadraceError, NotOwner, OffsetOutOfRange
+from headrace.log.decoded_records import decoded_parts
 from headrace.log.reading import check_offset
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import (
@@ -34,7 +36,6 @@ from headrace.records.attributes import (
     TIME_MS_MAX,
     find_header,
 )
-from headrace.records.codec import decodable_records
 from headrace.records.letters import REDRIVES
 from headrace.records.matching import Condition
 
@@ -153,8 +154,11 @@ class Tracer:
         data = await log.reader.fetch(offset, 1, READ_COMMITTED)
         read = BatchesRead()
         read.add(bytes(data.data), offset, offset, data.aborted or ())
-        records = (record for batch in read.batches for record in decodable_records(batch))
-        record = next((one for one in records if one.offset == offset), None)
+        record = None
+        with suppress(BatchCorrupt):
+            for batch in read.batches:
+                async for some in decoded_parts(batch, offset, offset):
+                    record = next((one for one in some if one.offset == offset), record)
         if record is None:
             raise OffsetOutOfRange(
                 f"{topic.name}-{number} has no record at offset {offset}: it is the end of "

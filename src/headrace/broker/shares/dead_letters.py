@@ -36,6 +36,7 @@ from headrace.errors import (
     TopicExists,
     UnsupportedForMessageFormat,
 )
+from headrace.log.decoded_records import decoded_parts
 from headrace.records.attributes import (
     DELAY,
     DELIVER_AT,
@@ -46,7 +47,7 @@ from headrace.records.attributes import (
     find_header,
 )
 from headrace.records.batch import CONTROL, iterate_headers
-from headrace.records.codec import Record, encode_batch, iterate_records
+from headrace.records.codec import Record, encode_batch
 from headrace.records.letters import EDIT_OF, PATH, REDRIVEN_FROM, SHARE_FORMAT
 from headrace.records.tenant_names import name_in
 
@@ -315,13 +316,13 @@ class DeadLetters:
             job.advance(start)
             if start > letter.last:
                 return  # deleted during the read
-            copies, reached = self._copies(job, bytes(fetched.data))
+            copies, reached = await self._copies(job, bytes(fetched.data))
             if copies:
                 await self._append(job, copies)
             assert reached > job.offset or copies, "a read returns at least one whole batch"
             job.advance(reached)
 
-    def _copies(self, job: _Job, batches: bytes) -> tuple[list[Record], int]:
+    async def _copies(self, job: _Job, batches: bytes) -> tuple[list[Record], int]:
         """(copies of the letter's records in `batches`, the offset up to which they reach).
 
         Raises _Uncopyable if the first batch cannot be decoded; a later one ends the result.
@@ -334,12 +335,18 @@ class DeadLetters:
                 return copies, letter.last + 1
             if not header.attributes & CONTROL:
                 try:
-                    records = list(iterate_records(batches[at : at + header.size]))
+                    wanted = [
+                        record
+                        async for some in decoded_parts(
+                            batches[at : at + header.size], job.offset, letter.last
+                        )
+                        for record in some
+                        if job.offset <= record.offset <= letter.last
+                    ]
                 except (BatchCorrupt, UnsupportedForMessageFormat) as error:
                     if copies or reached > job.offset:
                         return copies, reached
                     raise _Uncopyable(min(header.last_offset, letter.last), error) from error
-                wanted = [one for one in records if job.offset <= one.offset <= letter.last]
                 copies += self._copied(job, wanted)
             reached = header.last_offset + 1
         return copies, reached

@@ -1,22 +1,24 @@
-"""Filters of groups and of receives, applied to records in turns of the event loop.
+"""What a receive needs of the records that were read, in turns of the event loop: their rows, and
+whether filters of the group and of the receive match them.
 
-Invariants: changes no group. An expression of the longest kind takes milliseconds for a record with
-long headers, and some kilobytes may hold thousands of these. So few records are matched at once and
-others have the loop between two parts; one batch at a time is decompressed for that on a broker,
-users in turns; and what is done for one has a bound.
+Invariants: changes no group. A batch of some kilobytes may hold a million records, and an
+expression of the longest kind takes milliseconds for one with long headers. So few records are
+decoded and matched at once, of a large batch only those that the receive may have, and others have
+the loop between two parts; one such batch at a time is open on a broker, users in turns; and what
+is done for one has a bound.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.shares.share_reads import blind_rows, parts_by_batch, rows_of
 from headrace.errors import HeadraceError
+from headrace.log.decoded_records import decoded_parts
 from headrace.records.batch import read_header
-from headrace.records.codec import iterate_records
 from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ PARTS_MAX: Final = 256
 """Of the rows that are learned at a time: 3 s at worst, in which others wait for the same."""
 
 
+ROWS_MAX: Final = 16_384
+"""The same, of what has no filters; batches of fewer records are decoded at once."""
+
+
 async def matching(records: Iterable[Record], filters: Sequence[Filter]) -> list[Record]:
     """Those that match all of the filters. Raises what iterating raises."""
     at_once = _at_once(filters)
@@ -48,6 +54,25 @@ async def matching(records: Iterable[Record], filters: Sequence[Filter]) -> list
     return found
 
 
+async def _first_rows(
+    batch: bytes, start: int, reader: RowReader, rows_max: int
+) -> list[RecordOrder]:
+    """Raises as `decoded_parts`."""
+    at_once = _at_once(reader.filters)
+    rows: list[RecordOrder] = []
+    async with aclosing(decoded_parts(batch, start)) as parts:
+        async for records in parts:
+            for record in records:
+                if record.offset < start:
+                    continue
+                rows.append(reader.row(record))
+                if len(rows) == rows_max:
+                    return rows
+                if len(rows) % at_once == 0:
+                    await asyncio.sleep(0)
+    return rows
+
+
 class Filtering:
     """See the module. One for a broker."""
 
@@ -58,22 +83,18 @@ class Filtering:
         self, batch: bytes, start: int, reader: RowReader
     ) -> tuple[list[RecordOrder], int]:
         """(`rows_of` the first records of the batch from `start` on, the offset up to which)."""
-        end = read_header(batch).last_offset + 1
-        if not reader.filters:
+        header = read_header(batch)
+        end = header.last_offset + 1
+        if not reader.filters and header.record_count <= ROWS_MAX:
             return rows_of(batch, start, reader), end
-        at_once = _at_once(reader.filters)
-        rows: list[RecordOrder] = []
-        async with self._lock:
-            try:
-                wanted = (one for one in iterate_records(batch) if one.offset >= start)
-                for count, record in enumerate(islice(wanted, PARTS_MAX * at_once), 1):
-                    rows.append(reader.row(record))
-                    if count % at_once == 0:
-                        await asyncio.sleep(0)
-            except HeadraceError as error:
-                return blind_rows(batch, start, reader, error), end
-        is_whole = len(rows) < PARTS_MAX * at_once
-        return rows, end if is_whole else rows[-1].offset + 1
+        rows_max = min(PARTS_MAX * _at_once(reader.filters), ROWS_MAX)
+        try:
+            async with self._lock:
+                rows = await _first_rows(batch, start, reader, rows_max)
+        except HeadraceError as error:
+            end = min(end, max(header.base_offset, start) + ROWS_MAX)
+            return blind_rows(batch, range(start, end), reader, error), end
+        return rows, end if len(rows) < rows_max else rows[-1].offset + 1
 
     async def select(
         self, found: BatchesRead, ranges: Sequence[tuple[int, int]], filters: Sequence[Filter]
@@ -86,10 +107,12 @@ class Filtering:
         others: list[tuple[int, int]] = []
         for batch, parts in parts_by_batch(found, ranges):
             first, last = parts[0][0], parts[-1][1]
-            inside = (one for one in iterate_records(batch) if first <= one.offset <= last)
+            wanted: set[int] = set()
             async with self._lock:
                 try:
-                    wanted = {record.offset for record in await matching(inside, filters)}
+                    async for records in decoded_parts(batch, first, last):
+                        inside = (one for one in records if first <= one.offset <= last)
+                        wanted.update(one.offset for one in await matching(inside, filters))
                 except HeadraceError as error:
                     log.warning("cannot decode the batch at offset %d: %s", first, error)
                     wanted = {offset for low, high in parts for offset in range(low, high + 1)}

@@ -32,9 +32,10 @@ from headrace.coordination.shares.lite_commands import (
 )
 from headrace.coordination.shares.lite_machine import LiteMachine
 from headrace.errors import ConfigInvalid, CoordinatorLoading, HeadraceError
+from headrace.log.decoded_records import decoded_parts
 from headrace.log.visibility import READ_COMMITTED
 from headrace.records.attributes import LITE_TOPIC, find_header
-from headrace.records.codec import iterate_records
+from headrace.records.batch import read_header
 from headrace.records.identifiers import LITE_TOPIC_LENGTH_MAX, is_lite_topic
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEARNED_AT_ONCE: Final = 1_000
+"""Records that the machine gets to know at a time, in 4 ms; those of a batch are not divided."""
 ROUNDS_MAX: Final = 8
 """Per receive: each one but the last finds records that are not there any more."""
 
@@ -174,32 +177,44 @@ async def _learn(hosted: Hosted, begin: int, start: int) -> bool:
     rows_end = found.add(bytes(fetched.data), at, OFFSET_MAX, fetched.aborted or ())
     if rows_end <= begin:
         return False
-    rows = _rows(hosted, found, first)
-    await hosted.ask(LearnLiteCommand(begin, rows, rows_end))
-    assert hosted.lite is not None
-    hosted.lite.room.learned(row.name for row in rows)
+    rows: list[LiteRow] = []
+    for batch in found.batches:
+        if len(rows) >= LEARNED_AT_ONCE:
+            begin = await _tell(hosted, begin, rows, read_header(batch).base_offset)
+            rows = []
+        rows += await _rows(hosted, batch, first)
+    await _tell(hosted, begin, rows, rows_end)
     return True
 
 
-def _rows(hosted: Hosted, found: BatchesRead, start: int) -> list[LiteRow]:
-    """The records of lite topics from `start` on: none of a batch that cannot be decoded."""
-    rows: list[LiteRow] = []
-    skipped: list[int] = []
-    for batch in found.batches:
-        try:
-            named = [
+async def _tell(hosted: Hosted, begin: int, rows: list[LiteRow], end: int) -> int:
+    """Have the machine know these records, which are all up to `end`; returns that."""
+    await hosted.ask(LearnLiteCommand(begin, rows, end))
+    assert hosted.lite is not None
+    hosted.lite.room.learned(row.name for row in rows)
+    return end
+
+
+async def _rows(hosted: Hosted, batch: bytes, start: int) -> list[LiteRow]:
+    """The records of lite topics in a batch from `start` on: none if it cannot be decoded."""
+    named: list[tuple[int, bytes, int]] = []
+    try:
+        async for records in decoded_parts(batch, start):
+            named += [
                 (record.offset, name, record.timestamp_ms)
-                for record in iterate_records(batch)
+                for record in records
                 if record.offset >= start and (name := find_header(record.headers, LITE_TOPIC))
             ]
-        except HeadraceError as error:
-            log.warning("the lite topics of a batch are not known, it is skipped: %s", error)
-            continue
-        for offset, name, timestamp_ms in named:
-            if is_lite_topic(name):
-                rows.append(LiteRow(offset, name.decode(), timestamp_ms))
-            else:
-                skipped.append(offset)
+    except HeadraceError as error:
+        log.warning("the lite topics of a batch are not known, it is skipped: %s", error)
+        return []
+    rows: list[LiteRow] = []
+    skipped: list[int] = []
+    for offset, name, timestamp_ms in named:
+        if is_lite_topic(name):
+            rows.append(LiteRow(offset, name.decode(), timestamp_ms))
+        else:
+            skipped.append(offset)
     if skipped:
         _note_skipped(hosted, skipped)
     return rows

@@ -249,14 +249,14 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[RecordOrder]:
     try:
         return reader.rows(batch, start)
     except HeadraceError as error:
-        return blind_rows(batch, start, reader, error)
+        end = read_header(batch).last_offset + 1
+        return blind_rows(batch, range(start, end), reader, error)
 
 
 def blind_rows(
-    batch: bytes, start: int, reader: RowReader, error: HeadraceError
+    batch: bytes, offsets: range, reader: RowReader, error: HeadraceError
 ) -> list[RecordOrder]:
-    """The rows of a batch that cannot be decoded, as `error` says."""
-    header = read_header(batch)
-    log.warning("cannot decode the batch at offset %d: %s", header.base_offset, error)
-    first = max(header.base_offset, start)
-    return [reader.blind_row(offset) for offset in range(first, header.last_offset + 1)]
+    """The rows of these offsets of a batch that cannot be decoded, as `error` says."""
+    first = read_header(batch).base_offset
+    log.warning("cannot decode the batch at offset %d: %s", first, error)
+    return [reader.blind_row(offset) for offset in range(max(first, offsets.start), offsets.stop)]
