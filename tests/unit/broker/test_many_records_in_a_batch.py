@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tests.kit.broker import broker
 from tests.kit.decoding import decoded_per_turn
 from tests.unit.broker.test_dead_letters import Copying, letter
 from tests.unit.broker.test_share_partitions import GROUP, ask, everything, make_topic, settle
 
+from headrace.broker.services import batch_search
+from headrace.broker.services.search import FIRST, SearchBounds
 from headrace.broker.shares.share_reads import Selection
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.log.largest_timestamp import offset_of_max_timestamp
 from headrace.records.codec import DECODED_AT_ONCE, Record, encode_batch
 from headrace.records.compression import ZSTD
+from headrace.records.matching import Condition
 
 COUNT = 20_000
 NEWEST_MS = 1_700_000_000_000
@@ -99,3 +104,27 @@ async def test_a_queue_learns_a_batch_in_parts_and_delivers_each_record_once(
             assert await settle(rig, topic, everything(received)) == [None] * len(received.acquired)
             got += [at for one in received.acquired for at in range(one.first, one.last + 1)]
         assert got == [*range(COUNT)]
+
+
+async def test_a_search_leaves_large_batches_to_a_thread_that_lets_the_loop_go_first(monkeypatch):
+    intervals, kept = [], batch_search._kept_of
+
+    def noting(*asked):
+        intervals.append(sys.getswitchinterval())
+        return kept(*asked)
+
+    async with broker() as rig:
+        topic, before = await topic_with_many(rig), sys.getswitchinterval()
+        monkeypatch.setattr(batch_search, "_kept_of", noting)
+        asked = Condition(key="v"), FIRST, SearchBounds(10, 60_000)
+        call = rig.node.services.search.page(topic, *asked)
+        page, turns = await decoded_per_turn(call, monkeypatch)
+        assert page.records == COUNT
+        assert max(turns) <= MOST
+        call = rig.node.services.hot_keys.of(topic, 0, COUNT)
+        window, turns = await decoded_per_turn(call, monkeypatch)
+        assert window.records >= COUNT // 2
+        assert max(turns) <= MOST
+        assert len(intervals) >= 2
+        assert max(intervals) < before
+        assert sys.getswitchinterval() == before

@@ -372,6 +372,33 @@ async def test_a_schedule_is_searched_once_for_any_number_of_message_ids(monkeyp
         assert len(searched) == 1
 
 
+async def test_a_page_of_the_records_with_one_id_passes_over_those_of_others_pages(monkeypatch):
+    count, each = 12_000, 3_000
+    async with alone() as node:
+        due_ms, topic = node.clock.now_ms() + YEAR_MS, node.topics.get("t")
+        log = topic.require_log(0)
+        await log.wait_loaded()
+        record = Record(0, 1, None, b"v", [(MESSAGE_ID, b"one")])
+        some = DelayedBatch([DelayedRecord(due_ms, n, record) for n in range(each)], None)
+        for _ in range(count // each):
+            await node.timers.delayed.add(log, some).completion.wait()
+        looked_at, tagged = [], Part.tagged
+
+        def counting(*asked):
+            found = tagged(*asked)
+            looked_at.append(len(found))
+            return found
+
+        monkeypatch.setattr(Part, "tagged", counting)
+        got, after = [], ScheduleEntry(-1, -1)
+        while page := await node.timers.delayed.find_by_id(topic, 0, "one", after):
+            got += [one.number for one in page]
+            after = ScheduleEntry(page[-1].due_ms, page[-1].offset)
+        assert len(got) == len({*got}) == count
+        assert got == sorted(got)
+        assert sum(looked_at) <= 4 * count
+
+
 async def test_a_checkpoint_of_due_times_that_are_far_apart_takes_few_writes(monkeypatch):
     count = 2_000
     async with alone() as node:

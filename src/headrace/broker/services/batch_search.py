@@ -14,7 +14,8 @@ from headrace.broker.shares.held_batches import HeldBatch
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import COMPRESSION_MASK, read_header
 from headrace.records.codec import checked_payload, iterate_payload
-from headrace.records.validation import INLINE_BYTES_MAX
+from headrace.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX
+from headrace.runtime.slow_calls import loop_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,16 +54,22 @@ async def wanted_records(batch: bytes, wanted: Wanted) -> list[Record]:
     if isinstance(batch, HeldBatch) and batch.opened is not None:
         payload, header, place = batch.opened
         if wanted.is_costly:
-            return await asyncio.to_thread(_kept_of, payload, header, wanted, place)
+            with loop_first():
+                return await asyncio.to_thread(_kept_of, payload, header, wanted, place)
         return _kept_of(payload, header, wanted, place)
-    if len(batch) <= INLINE_BYTES_MAX and not wanted.is_costly:
+    if (
+        len(batch) <= INLINE_BYTES_MAX
+        and read_header(batch).record_count <= INLINE_RECORDS_MAX
+        and not wanted.is_costly
+    ):
         try:
             return _kept(batch, wanted, INLINE_BYTES_MAX)
         except BatchCorrupt:
             if not read_header(batch).attributes & COMPRESSION_MASK:
                 raise
             # It may be too large only for the inline path.
-    return await asyncio.to_thread(_kept, batch, wanted, DECOMPRESSED_BYTES_MAX)
+    with loop_first():
+        return await asyncio.to_thread(_kept, batch, wanted, DECOMPRESSED_BYTES_MAX)
 
 
 def record_bytes(record: Record) -> int:

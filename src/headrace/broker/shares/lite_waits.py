@@ -105,6 +105,8 @@ class LiteWaits:
         """What wakes a client."""
         found = self._clients.get(number)
         if found is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self._forget()
             found = self._clients[number] = self._forgotten, Waiters()
         return found[1]
 

@@ -206,14 +206,19 @@ class DelayedRecords:
         hosted = await self._host.hosted_or_none(topic, number)
         if hosted is None:
             return []
-        candidates = await listing.tagged(hosted, [message_id], after)
         found, bytes_left = list[Delayed](), LISTED_BYTES_MAX
-        async for one in listing.each(hosted, candidates):
-            if one.has_id(message_id):
-                found.append(one)
-                bytes_left -= len(one.body.value or b"") + len(one.body.key or b"")
-                if bytes_left <= 0 or len(found) >= SHOWN_AT_ONCE:
-                    break
+        while not found:  # some may have another id with the same tag, or be delivered meanwhile
+            asked = [message_id], after, SHOWN_AT_ONCE
+            candidates = [*await listing.tagged(hosted, *asked)]
+            async for one in listing.each(hosted, candidates):
+                if one.has_id(message_id):
+                    found.append(one)
+                    bytes_left -= len(one.body.value or b"") + len(one.body.key or b"")
+                    if bytes_left <= 0:
+                        break
+            if len(candidates) < SHOWN_AT_ONCE:
+                break
+            after = candidates[-1]
         return found
 
     async def _deliver(

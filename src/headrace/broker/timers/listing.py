@@ -8,6 +8,7 @@ may have millions of records: only one look is taken at a time, and between two 
 from __future__ import annotations
 
 import asyncio
+import sys
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -111,18 +112,21 @@ async def by_id(hosted: HostedTimers, message_ids: Sequence[str]) -> list[list[S
 
 
 async def tagged(
-    hosted: HostedTimers, message_ids: Sequence[str], after: ScheduleEntry = BEFORE_ALL
+    hosted: HostedTimers,
+    message_ids: Sequence[str],
+    after: ScheduleEntry = BEFORE_ALL,
+    count_max: int = sys.maxsize,
 ) -> Iterator[ScheduleEntry]:
-    """Records after `after` that may carry one of these message ids, by due time."""
+    """The first records after `after` that may carry one of these message ids, by due time."""
     state = hosted.state
     tags, candidates = {*map(tag_of, message_ids)}, list[list[ScheduleEntry]]()
     for some in () if state is None or not tags else _shares(state.schedule.parts()):
         async with hosted.looking:
             for bucket, part in some:
-                if found := [one for one in part.tagged(bucket, tags) if one > after]:
+                if found := part.tagged(bucket, tags, after, count_max):
                     candidates.append(found)
             await asyncio.sleep(0)
-    return merge(*candidates)
+    return islice(merge(*candidates), count_max)
 
 
 def _shares(parts_of: Iterable[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:

@@ -96,14 +96,21 @@ class Part:
         delta = min(delta, OFFSET_MASK)
         return bisect_right(self.entries, due << DUE_SHIFT | delta << TAG_BITS | TAG_MASK)
 
-    def tagged(self, bucket: int, tags: Collection[int]) -> list[ScheduleEntry]:
-        """The entries that carry one of these tags, in order."""
-        start_ms, base = bucket << BUCKET_BITS, self.base
-        return [
+    def tagged(
+        self, bucket: int, tags: Collection[int], after: ScheduleEntry, count_max: int
+    ) -> list[ScheduleEntry]:
+        """The first entries after `after` that carry one of these tags, in order."""
+        start_ms, base, first = bucket << BUCKET_BITS, self.base, 0
+        if bucket <= after.due_ms >> BUCKET_BITS:
+            is_same = bucket == after.due_ms >> BUCKET_BITS
+            due = after.due_ms & DUE_MASK
+            first = self.place(due, after.offset) if is_same else len(self.entries)
+        found = (
             ScheduleEntry(start_ms + (entry >> DUE_SHIFT), base + (entry >> TAG_BITS & OFFSET_MASK))
-            for entry in self.entries
+            for entry in self.entries[first:]
             if entry & TAG_MASK in tags
-        ]
+        )
+        return list(islice(found, count_max))
 
     def iterate(self, bucket: int, first: int) -> Iterator[ScheduleEntry]:
         """The entries from index `first` on."""
