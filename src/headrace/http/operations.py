@@ -212,6 +212,8 @@ SLASH: Final = "\udc2f"
 """Stands for an escaped slash within a part of a path, which no text contains otherwise."""
 PARTITION: Final = integer(0, 1_000_000)
 OFFSET: Final = integer(0, INT64_MAX)
+_OF_QUOTAS: Final = frozenset({"listQuotas", "changeQuota", "deleteQuota"})
+"""Whoever has used up a quota may change it."""
 DRY_RUN: Final = {"type": "boolean", "description": "Check everything, change nothing."}
 PAGE: Final[dict[str, Schema]] = {
     "limit": integer(1, LIMIT_MAX, default=LIMIT_DEFAULT),
@@ -566,7 +568,7 @@ class _Resource:
         try:
             connection = request.scope.get("state", {}).get(CONNECTION)
             self._services.connections.join(connection, session)
-            if quotas.is_active and not operation.is_public:
+            if quotas.is_active and not operation.is_public and operation.name not in _OF_QUOTAS:
                 quotas.check(session, REQUEST, operation.quota)
             if is_charged:
                 await quotas.wait_slowed(session, operation.quota)

@@ -101,3 +101,15 @@ async def test_partitions_are_created_and_deleted_at_the_rate(http: Web) -> None
     assert "a" in http.node.topics.by_name
     assert (await http.ask("DELETE", f"{QUOTAS}?default_user=true"))[0] == 200
     assert (await http.ask("DELETE", "/v1/topics/a"))[0] == 200
+
+
+@on_the_web
+async def test_whoever_has_used_up_a_quota_of_time_may_delete_it(http: Web) -> None:
+    quota = {"default_user": True, "set": {"request_percentage": 1}}
+    assert (await http.ask("PATCH", QUOTAS, quota))[0] == 200
+    while (status := (await http.ask("GET", "/v1/topics"))[0]) == 200:
+        pass
+    assert status == 429
+    assert (await http.ask("GET", QUOTAS))[0] == 200
+    assert (await http.ask("DELETE", f"{QUOTAS}?default_user=true"))[0] == 200
+    assert (await http.ask("GET", "/v1/topics"))[0] == 200
