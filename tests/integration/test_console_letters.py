@@ -221,6 +221,34 @@ def test_a_redrive_is_followed_and_stopped(browser, letters_broker):
         page.get_by_text("Results").wait_for()
 
 
+def test_a_page_asks_for_running_jobs_only_while_it_is_seen(browser, letters_broker):
+    records = [share_letter(number, "later") for number in range(300)]
+    Confluent.produce(letters_broker.kafka, TOPIC, records)
+    ask(letters_broker, "POST", "/v1/redrives", {"topic": TOPIC, "rate": 1})
+    asked = []
+    with browser.page("jobs") as page:
+        page.clock.install()
+        page.reload()  # from here on, all of its timers are of this clock
+        page.get_by_role("button", name="Stop").wait_for()
+        page.on("request", lambda one: asked.append(one.url) if "/v1/redrives" in one.url else None)
+        with page.expect_request("**/v1/redrives?*"):
+            page.clock.run_for(1000)
+        show(page, is_hidden=True)
+        asked.clear()
+        page.clock.run_for(60_000)
+        assert asked == []
+        with page.expect_request("**/v1/redrives?*"):
+            show(page, is_hidden=False)
+
+
+def show(page, *, is_hidden: bool) -> None:
+    page.evaluate(
+        "is => { Object.defineProperty(document, 'hidden', { value: is, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange')) }",
+        is_hidden,
+    )
+
+
 def test_results_of_spark_jobs_are_shown_from_the_topic_that_keeps_them(browser, letters_broker):
     with browser.page("jobs") as page:
         page.get_by_text("No result is in this topic").wait_for()

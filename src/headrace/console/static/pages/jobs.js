@@ -5,13 +5,12 @@ import { useAction } from "../action.js";
 import { count, line, span, time, visible } from "../format.js";
 import { Fates, Outcome, undoAction } from "../redrive.js";
 import { link } from "../route.js";
-import { resultsOf } from "../task.js";
+import { resultsOf, soon } from "../task.js";
 import { Empty, Figure, Loaded, Missing, Table, Title } from "../ui.js";
 import { searchAction } from "./messages.js";
 import { Result, Results } from "./results.js";
 import { refusal, t } from "../words.js";
 
-const POLL_MS = 1000;
 const SHOWN_MAX = 500;
 const KINDS = ["redrives", "searches", "traces"];
 const kindName = (kind) => ({ redrives: t("Redrive"), searches: t("Search"), traces: t("Trace") })[kind];
@@ -30,8 +29,7 @@ export const Page = ({ path, query }) => {
 function usePolling(again, isRunning, keys) {
   useEffect(() => {
     if (!isRunning) return undefined;
-    const timer = setTimeout(again, POLL_MS);
-    return () => clearTimeout(timer);
+    return soon(again);
   }, keys);
 }
 
