@@ -149,10 +149,15 @@ def try_out(own: str, made: Path, bill: Path, tools: Path) -> None:
         found = [one for one in site.rglob("*") if one.is_file()]
         size_mb = sum(one.stat().st_size for one in found if not is_of_pip(one, site)) / 1e6
         say(f"{made.name}: {count} packages, {size_mb:.0f} MB; first message after {took_s:.0f} s")
-        if count > PACKAGES_MAX or size_mb > SIZE_MAX_MB or took_s > FIRST_MESSAGE_MAX_S:
+        if count > PACKAGES_MAX or size_mb > SIZE_MAX_MB:
             raise ReleaseError(
-                f"at most {PACKAGES_MAX} packages, {SIZE_MAX_MB} MB and {FIRST_MESSAGE_MAX_S} s"
-                " until the first message"
+                f"{made.name} brings {count} packages and {size_mb:.0f} MB; at most {PACKAGES_MAX}"
+                f" and {SIZE_MAX_MB} MB. Make new dependencies optional."
+            )
+        if took_s > FIRST_MESSAGE_MAX_S:
+            raise ReleaseError(
+                f"with {made.name} a user waits {took_s:.0f} s for the first message; at most"
+                f" {FIRST_MESSAGE_MAX_S}. If this machine was busy, run it again when it is not."
             )
         bom = [tools, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
         run(*bom, "--output-file", bill, folder / "venv")

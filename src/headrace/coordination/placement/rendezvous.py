@@ -7,6 +7,10 @@ How it works: rendezvous hashing (Thaler and Ravishankar, 1998) with bounded loa
 turn takes its highest-ranked broker that has not reached its share of the topic, rounded up.
 Without the bound, six partitions on two brokers may well be placed five to one. When a broker
 leaves, its partitions go to their next choices and few others move.
+
+The share is the least that can hold the topic, so no broker has more than the evenest placement
+gives the fullest one. Only that is bounded: ten partitions on four brokers may be placed 3, 3, 3,
+1. Over many topics this evens out. With another bound, old brokers would not agree with new ones.
 """
 
 from __future__ import annotations
