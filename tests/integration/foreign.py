@@ -166,25 +166,42 @@ def rust_program() -> list[str]:
     return built_in_rust("rust", HERE / "rust_clients", ("src/main.rs", "src/login.rs"))
 
 
+def rust_family_program(age: str) -> str:
+    """The program of `rust_family` for the version of rskafka that a .toml file pins."""
+    source = HERE / "rust_family"
+    files = {"src/main.rs": "main.rs", "Cargo.toml": f"{age}.toml", "Cargo.lock": f"{age}.lock"}
+    pinned = [source / name for name in files.values()]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "src").mkdir()
+        for name, path in zip(files, pinned, strict=True):
+            shutil.copy(path, Path(folder) / name)
+        return build_in_rust(f"rskafka-{age}", f"{age}-family", Path(folder), pinned)
+
+
 def built_in_rust(kind: str, source: Path, names: tuple[str, ...]) -> list[str]:
     """The command of the program in a folder, the package `<kind>-clients`."""
+    pinned = [source / name for name in (*names, "Cargo.toml", "Cargo.lock")]
+    return [build_in_rust(kind, f"{kind}-clients", source, pinned)]
+
+
+def build_in_rust(kind: str, package: str, folder: Path, pinned: list[Path]) -> str:
+    """The program of a package whose text is in the pinned files."""
     cargo = shutil.which("cargo") or shutil.which(Path.home() / ".cargo" / "bin" / "cargo")
     if cargo is None:
         pytest.skip(
             "no Rust compiler with cargo on the PATH or in ~/.cargo/bin (packages rustc, cargo)"
         )
-    pinned = [source / name for name in (*names, "Cargo.toml", "Cargo.lock")]
     with built_once(kind, [cargo, "--version"], pinned) as program:
         if not program.exists():
             target = program.parent / f"{kind}-target"  # what was compiled before is used again
             run(
-                [cargo, "build", "--locked", "--manifest-path", str(source / "Cargo.toml")],
+                [cargo, "build", "--locked", "--manifest-path", str(folder / "Cargo.toml")],
                 HERE, CARGO_TARGET_DIR=str(target),
             )  # fmt: skip
             partial = program.with_suffix(".partial")
-            shutil.copy(target / "debug" / f"{kind}-clients", partial)
+            shutil.copy(target / "debug" / package, partial)
             partial.replace(program)
-    return [str(program)]
+    return str(program)
 
 
 def require_javac() -> tuple[str, str]:

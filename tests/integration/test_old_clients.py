@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from tests.integration.clients import create_topic
-from tests.integration.foreign import go_family_program
+from tests.integration.foreign import go_family_program, rust_family_program
 from tests.integration.test_transactions import fresh
 
 COUNT = 300
@@ -29,8 +29,21 @@ def test_an_old_client_writes_idempotently_and_reads_in_a_group(broker, library,
     topic = fresh(f"{library}-{age}")
     if library not in MAKES_TOPICS:
         create_topic(broker.kafka, topic)
+    check([program, broker.kafka, topic, str(COUNT)])
+
+
+@pytest.mark.timeout(900)  # the program may have to be built first
+@pytest.mark.parametrize("age", ["oldest", "middle"])
+def test_an_old_rskafka_writes_and_reads(broker, age):
+    program = rust_family_program(age)
+    topic = fresh(f"rskafka-{age}")
+    create_topic(broker.kafka, topic)
+    check([program, broker.kafka, topic, str(COUNT), "none"])
+
+
+def check(command):
     done = subprocess.run(
-        [program, broker.kafka, topic, str(COUNT)],
+        command,
         capture_output=True,
         text=True,
         check=False,

@@ -41,6 +41,7 @@ from tests.integration.foreign import (
     java_family_program,
     node_program,
     require_javac,
+    rust_family_program,
     rust_program,
 )
 from tests.integration.test_sasl import AUDIENCE, ISSUER, headrace
@@ -294,7 +295,6 @@ def test_an_old_librdkafka_enters_writes_and_reads(entrance: Entrance, way: str)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("library", "age", "way"),
     [
@@ -311,6 +311,23 @@ def test_an_old_client_in_go_enters_writes_and_reads_in_a_group(
     entrance.create_topic(topic)
     done = subprocess.run(
         [program, entrance.address(way), topic, "30", way, entrance.files(way)[0]],
+        env=os.environ | {"SASL_USER": USER, "SASL_PASSWORD": PASSWORD},
+        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert done.stdout.split()[-1] == "ok"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["PLAIN", CERTIFICATE])
+def test_an_old_rskafka_enters_writes_and_reads(entrance: Entrance, way: str) -> None:
+    """Before 0.5 it has no SASL, and before 0.4 checks no certificate of an address."""
+    program = rust_family_program("middle")
+    topic = fresh(f"rskafka-{way}".lower())
+    entrance.create_topic(topic)
+    mechanism = "none" if way == CERTIFICATE else way
+    done = subprocess.run(
+        [program, entrance.address(way), topic, "30", mechanism, *entrance.files(way)],
         env=os.environ | {"SASL_USER": USER, "SASL_PASSWORD": PASSWORD},
         capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
     )  # fmt: skip
