@@ -10,7 +10,7 @@ leaves, its partitions go to their next choices and few others move.
 
 The share is the least that can hold the topic, so no broker has more than the evenest placement
 gives the fullest one. Only that is bounded: ten partitions on four brokers may be placed 3, 3, 3,
-1. Over many topics this evens out. With another bound, old brokers would not agree with new ones.
+1. Many topics even it out in part. With another bound, old brokers would not agree with new ones.
 """
 
 from __future__ import annotations
