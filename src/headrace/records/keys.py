@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from headrace.errors import BatchCorrupt
 from headrace.records.batch import CONTROL, Buffer
-from headrace.records.codec import checked_payload
+from headrace.records.codec import DECOMPRESSED_BYTES_MAX, checked_payload
 from headrace.records.varints import read_varint
 
 
-def batch_keys(data: Buffer) -> list[tuple[int, bytes | None]]:
+def batch_keys(
+    data: Buffer, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> list[tuple[int, bytes | None]]:
     """(offset, key) of each record in a batch; empty for a control batch.
 
     Raises BatchCorrupt (including on a CRC mismatch) and UnsupportedForMessageFormat, as
     `decode_batch` does.
     """
-    payload, header = checked_payload(data, 0)
+    payload, header = checked_payload(data, 0, decompressed_bytes_max)
     if header.attributes & CONTROL:
         return []
     found: list[tuple[int, bytes | None]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 from tests.kit.broker import broker
@@ -15,9 +16,11 @@ from headrace.broker.services.search import FIRST, SearchBounds
 from headrace.broker.shares.share_reads import Selection
 from headrace.broker.shares.share_receive import ReceiveRequest
 from headrace.log.largest_timestamp import offset_of_max_timestamp
+from headrace.records import codec
 from headrace.records.codec import DECODED_AT_ONCE, Record, encode_batch
 from headrace.records.compression import ZSTD
 from headrace.records.matching import Condition
+from headrace.records.validation import INLINE_BYTES_MAX
 
 COUNT = 20_000
 NEWEST_MS = 1_700_000_000_000
@@ -128,3 +131,26 @@ async def test_a_search_leaves_large_batches_to_a_thread_that_lets_the_loop_go_f
         assert len(intervals) >= 2
         assert max(intervals) < before
         assert sys.getswitchinterval() == before
+
+
+@pytest.mark.parametrize(("is_ordered", "attributes"), [("true", "ignore"), ("false", "true")])
+async def test_a_queue_decompresses_large_batches_in_a_thread(monkeypatch, is_ordered, attributes):
+    """A few records: what is large is what they expand to."""
+    opened, decompress, loop = [], codec.decompress, threading.get_ident()
+
+    def noting(*asked):
+        data = decompress(*asked)
+        if threading.get_ident() == loop:
+            opened.append(len(data))
+        return data
+
+    async with broker() as rig:
+        configs = {"share.auto.offset.reset": "earliest", "headrace.share.key.order": is_ordered}
+        await rig.node.group_configs.change(GROUP, lambda _: configs)
+        topic = await make_topic(rig, "jobs", {"headrace.message.attributes": attributes})
+        await append(rig, topic, [Record(0, 1, b"%d" % n, bytes(100_000), []) for n in range(10)])
+        monkeypatch.setattr(codec, "decompress", noting)
+        received = await rig.node.shares.receive(topic, 0, ask(records_max=100))
+        assert everything(received)
+        assert sum(one.last - one.first + 1 for one in received.acquired) == 10
+        assert max(opened, default=0) <= INLINE_BYTES_MAX

@@ -19,7 +19,9 @@ from headrace.broker.shares.share_reads import blind_rows, parts_by_batch, rows_
 from headrace.errors import HeadraceError
 from headrace.log.decoded_records import decoded_parts
 from headrace.records.batch import read_header
+from headrace.records.validation import INLINE_BYTES_MAX
 from headrace.runtime.fair_locks import FairLock, Hold
+from headrace.runtime.slow_calls import loop_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,7 +41,8 @@ PARTS_MAX: Final = 256
 
 
 ROWS_MAX: Final = 16_384
-"""The same, of what has no filters; batches of fewer records are decoded at once."""
+"""The same, of what has no filters; batches of fewer records are decoded at once, those that are
+large in a thread."""
 
 
 async def matching(records: Iterable[Record], filters: Sequence[Filter]) -> list[Record]:
@@ -86,7 +89,11 @@ class Filtering:
         header = read_header(batch)
         end = header.last_offset + 1
         if not reader.filters and header.record_count <= ROWS_MAX:
-            return rows_of(batch, start, reader), end
+            try:
+                return reader.rows(batch, start, INLINE_BYTES_MAX), end
+            except HeadraceError:  # it may be too large only for the event loop
+                with loop_first():
+                    return await asyncio.to_thread(rows_of, batch, start, reader), end
         rows_max = min(PARTS_MAX * _at_once(reader.filters), ROWS_MAX)
         try:
             async with self._lock:

@@ -22,7 +22,7 @@ from headrace.records.attributes import (
     priority,
 )
 from headrace.records.batch import CONTROL, TRANSACTIONAL, iterate_headers, read_header
-from headrace.records.codec import iterate_records
+from headrace.records.codec import DECOMPRESSED_BYTES_MAX, iterate_records
 from headrace.records.filters import parse_sql, parse_tags
 from headrace.records.keys import batch_keys
 
@@ -160,15 +160,18 @@ class RowReader:
         self.filters = _filters(config.filter_tags, config.filter_sql)
         self._reads_keys_alone = not (self.filters or config.has_attributes or config.ttl_ms >= 0)
 
-    def rows(self, batch: bytes, start: int) -> list[RecordOrder]:
-        """The rows of the records of one batch, from `start` on. Raises as `decode_batch`."""
+    def rows(self, batch: bytes, start: int, bytes_max: int) -> list[RecordOrder]:
+        """The rows of the records of one batch, from `start` on. Raises as `decode_batch`, which
+        `bytes_max` is for."""
         if not self._reads_keys_alone:
-            return [self.row(record) for record in iterate_records(batch) if record.offset >= start]
+            records = iterate_records(batch, decompressed_bytes_max=bytes_max)
+            return [self.row(record) for record in records if record.offset >= start]
+        keys = batch_keys(batch, bytes_max)
         if self._config.is_serial:
-            return [_row(offset, SERIAL_KEY) for offset, _ in batch_keys(batch) if offset >= start]
+            return [_row(offset, SERIAL_KEY) for offset, _ in keys if offset >= start]
         return [
             _row(offset, -1 - offset if key is None else crc32(key))
-            for offset, key in batch_keys(batch)
+            for offset, key in keys
             if offset >= start
         ]
 
@@ -247,7 +250,7 @@ def rows_of(batch: bytes, start: int, reader: RowReader) -> list[RecordOrder]:
     error, and the group continues.
     """
     try:
-        return reader.rows(batch, start)
+        return reader.rows(batch, start, DECOMPRESSED_BYTES_MAX)
     except HeadraceError as error:
         end = read_header(batch).last_offset + 1
         return blind_rows(batch, range(start, end), reader, error)
