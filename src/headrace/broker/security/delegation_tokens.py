@@ -58,7 +58,12 @@ class DelegationToken(NamedTuple):
 
     def is_known_to(self, principal: Principal) -> bool:
         """Whether the principal may renew, expire and see it."""
-        return any(one[:2] == principal[:2] for one in (self.owner, self.requester, *self.renewers))
+        return principal[:2] in self.known_to
+
+    @property
+    def known_to(self) -> Iterator[tuple[str, str]]:
+        """(name, type) of each principal that may renew, expire and see it."""
+        return (one[:2] for one in (self.owner, self.requester, *self.renewers))
 
 
 class DelegationTokens:

@@ -167,9 +167,9 @@ async def describe_delegation_token(
         if request.owners is not None:
             owners = {(one.principal_name, one.principal_type) for one in request.owners}
         for count, token in enumerate(tokens.all(), 1):
-            if (owners is None or token.owner[:2] in owners) and (
-                _may_see(node, context, client, token)
-            ):
+            # As in Kafka, "owners" are those who requested a token and may renew it, too.
+            is_asked = owners is None or not owners.isdisjoint(token.known_to)
+            if is_asked and _may_see(node, context, client, token):
                 found.append(_described(token, _password(node, context, token)))
             if count % SEEN_AT_ONCE == 0:
                 await asyncio.sleep(0)  # there may be thousands, with a hundred renewers each
