@@ -62,6 +62,8 @@ def partition(number, lag, oldest_ms=None, committed=0):
          [], -1, ["Partition 0 has 90%"]),
         (Forecast(1.0, 5.0, 9_000_000, "empty"), [partition(0, 9, oldest_ms=0)], [], 60_000,
          ["delete unread records in 55 s"]),
+        (Forecast(1.0, 0.5, None, "never"), [partition(0, 9, oldest_ms=0)], [], 604_800_000,
+         ["2.0 times", "delete unread records in 6 days"]),
         (Forecast(1.0, 5.0, 50_000, "empty"), [partition(0, 9, oldest_ms=0)], [], 60_000, []),
     ],
 )  # fmt: skip

@@ -246,10 +246,17 @@ def advise(
         if found.empty_at_ms is None or found.empty_at_ms > expires_ms:
             left_s = max(0, expires_ms - now_ms) // 1000
             advice.append(
-                f"Retention starts to delete unread records in {left_s:,} s. Raise retention.ms, or"
-                " archive the topic."
+                f"Retention starts to delete unread records in {_lasting(left_s)}. Raise"
+                " retention.ms, or archive the topic."
             )
     return advice
+
+
+def _lasting(seconds: int) -> str:
+    """In the largest unit of which there are two at least."""
+    units = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
+    size, unit = next((one for one in units if seconds >= 2 * one[0]), (1, "s"))
+    return f"{seconds // size:,} {unit}"
 
 
 def _rate_advice(arrival: float, drain: float, partitions: list[dict[str, Any]]) -> list[str]:
