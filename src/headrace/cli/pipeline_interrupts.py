@@ -62,14 +62,16 @@ class Interruption:
 
     @contextmanager
     def after(self, unit: str) -> Iterator[None]:
-        """Meanwhile the job stops by itself after its round, or what `unit` says, if `is_wanted`.
+        """Meanwhile the job stops by itself after its round, or what `unit` says, if `is_wanted`:
+        what it does then is not cancelled.
 
         Raises KeyboardInterrupt if the job is to stop already.
         """
         self.check()
         self._unit = unit
         yield
-        self._unit = ""
+        if not self.is_wanted():
+            self._unit = ""
 
     def guarded(self, job: Callable[[], Result]) -> Callable[[], Result]:
         """The job; an error of it once something is cancelled is the interruption."""

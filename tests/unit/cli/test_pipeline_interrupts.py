@@ -11,6 +11,7 @@ import click
 import pytest
 from tests.waiting import wait_until
 
+from headrace.cli import pipeline_interrupts
 from headrace.cli.pipeline_interrupts import Interruption
 from headrace.cli.progress import watching
 from headrace.pipeline.jobs import running
@@ -90,6 +91,25 @@ def test_a_job_that_stops_after_a_chunk_is_not_cancelled_and_its_errors_are_erro
     cancelled.clear()
     with pytest.raises(ZeroDivisionError):
         interruption.run(interruption.guarded(failing))
+    assert not cancelled.is_set()
+
+
+def test_the_rest_of_a_job_that_stopped_by_itself_is_not_cancelled(cancelled, monkeypatch):
+    """The chunk ends while the message about it is written."""
+    interruption, is_past, looked = Interruption(), Event(), Event()
+    monkeypatch.setattr(pipeline_interrupts, "say", lambda _: is_past.wait(60))
+
+    def job():
+        over = interruption._over
+        wait = over.wait
+        over.wait = lambda wait_s: looked.set() or wait(wait_s)
+        with interruption.after("chunk"):
+            interrupt()
+            wait_until(interruption._noticed.is_set)
+        is_past.set()
+        return looked.wait(60)
+
+    assert interruption.run(interruption.guarded(job))
     assert not cancelled.is_set()
 
 
