@@ -185,10 +185,20 @@ def _age_ms(snapshot: Any, now_ms: int) -> int:
 
 def _renew(spark: Any, table: TableName, name: str) -> None:
     """Keep a branch for a day from now. Iceberg, and tools for it, expire branches by the age of
-    their snapshot, not by their own: that is what the limit counts from."""
-    found = java_table(spark, table)
-    age_ms = _age_ms(found.snapshot(name), _wall_ms())
-    found.manageSnapshots().setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+    their snapshot, not by their own: that is what the limit counts from.
+
+    Iceberg does not repeat a change of branches that another commit has overtaken.
+    """
+    for left in reversed(range(REPLACEMENTS_MAX)):
+        found = java_table(spark, table)
+        age_ms = _age_ms(found.snapshot(name), _wall_ms())
+        try:
+            found.manageSnapshots().setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+        except Exception as error:
+            if not left or not _is_conflict(error):
+                raise
+        else:
+            return
 
 
 def _keep_renewed(spark: Any, table: TableName, name: str, is_over: Event) -> None:

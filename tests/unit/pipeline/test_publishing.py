@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import pipeline_looks, pipeline_proof
+from headrace.pipeline import publishing
 from headrace.pipeline.catalog import TableName
 from headrace.pipeline.errors import OptionInvalid, TableUnusable
 from headrace.pipeline.jobs.layout import Layout, ensure_table
@@ -47,6 +48,39 @@ def test_violations_do_not_replace_the_records_of_an_archive():
         store_violations(report, "headrace.archive", spark=spark)
     words = {statement.split()[0] for statement in spark.statements}
     assert words == {"CREATE"}, spark.statements
+
+
+class Overtaken:
+    """Iceberg's own object of a table: so many changes of its branches fail, as others commit."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.limits = count, dict[str, int]()
+
+    def snapshot(self, _branch: str) -> None:
+        return None
+
+    def manageSnapshots(self) -> Any:  # noqa: N802 - Iceberg's name
+        return self
+
+    def setMaxRefAgeMs(self, branch: str, age_ms: int) -> Any:  # noqa: N802 - Iceberg's name
+        return SimpleNamespace(commit=lambda: self.commit(branch, age_ms))
+
+    def commit(self, branch: str, age_ms: int) -> None:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("CommitFailedException: Table metadata refresh is required")
+        self.limits[branch] = age_ms
+
+
+def test_a_branch_is_renewed_though_others_commit_meanwhile(monkeypatch):
+    """Else their commit would end the replacement of rows, which begins again after one."""
+    table = Overtaken(3)
+    monkeypatch.setattr(publishing, "java_table", lambda *_: table)
+    publishing._renew(None, TableName.parse("headrace.t"), "mine")
+    assert table.limits == {"mine": 24 * 3_600_000}
+    table.left = publishing.REPLACEMENTS_MAX
+    with pytest.raises(RuntimeError, match="CommitFailed"):
+        publishing._renew(None, TableName.parse("headrace.t"), "mine")
 
 
 class Catalog:
