@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
+from uuid import UUID
 
 import click
 
@@ -19,7 +20,6 @@ from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import (
     MASTER,
     WAREHOUSE_OR_NONE,
-    connection_of,
     job_module,
     restarted,
     spark_for,
@@ -27,6 +27,7 @@ from headrace.cli.pipeline_session import (
 from headrace.cli.positions import TimeType
 from headrace.cli.queue import Milliseconds
 from headrace.cli.web import HTTP, Web, path_of
+from headrace.records.identifiers import kafka_uuid
 from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _add_archived(
             matching = job.search(job.Query(topic, where=where, **query), frame)
             return job.documents(matching, options["count"]), part.topic_ids.get(topic)
 
-    topic_id_now = connection_of(session).cluster.topic_id_or_none(topic)
+    topic_id_now = kafka_uuid(UUID(Web(session).ask("GET", path_of("topics", topic))["id"]))
     hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
     archived, topic_id = restarted(search, f"The search of {options['table']}")
     if topic_id not in {None, topic_id_now}:

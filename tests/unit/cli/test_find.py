@@ -1,4 +1,5 @@
-"""`headrace find` and `trace` where a broker cannot ask the owners of some partitions."""
+"""`headrace find` and `trace` over HTTP alone: where a broker cannot ask the owners of some
+partitions, and what an archive is compared with."""
 
 from __future__ import annotations
 
@@ -7,18 +8,22 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
+from headrace.cli import find as find_module
 from headrace.cli.failures import CommandFailed
 from headrace.cli.find import find
 from headrace.cli.session import CliSession
 from headrace.cli.trace import trace
+from headrace.records.identifiers import kafka_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+TOPIC_ID, FORMER_ID = UUID(int=7), UUID(int=6)
 PAGES: list[dict[str, Any]] = [
     {"places": [("orders", 0)], "failed": [("orders", 1)], "next_page_token": "more"},
     {"places": [("orders", 2)], "failed": [("orders.dead", 0)]},
@@ -29,6 +34,7 @@ def _answer(path: str, query: dict[str, list[str]]) -> dict[str, Any]:
     page = PAGES["page_token" in query or path.endswith("/trace")]
     failed = [{"topic": topic, "partition": number} for topic, number in page["failed"]]
     return {
+        "id": str(TOPIC_ID),
         "messages": [_message(*place) for place in page["places"]],
         "is_complete": False,
         "searched": {"records": 1, "bytes": 0},
@@ -112,3 +118,17 @@ def test_a_trace_without_events_says_how_to_look_into_the_table(address: str) ->
         wanted = f"headrace find orders {named} --table=headrace.shop.orders --warehouse WAREHOUSE"
         assert isinstance(result.exception, CommandFailed), result.output
         assert wanted in result.exception.next_step
+
+
+@pytest.mark.parametrize(("archived_id", "count"), [(TOPIC_ID, 2), (FORMER_ID, 3)])
+def test_an_archive_is_told_apart_from_the_topic_of_today_without_kafka(
+    address: str, monkeypatch: pytest.MonkeyPatch, archived_id: UUID, count: int
+) -> None:
+    archived = [_message("orders", 0) | {"state": "archived"}]
+    found = (archived, kafka_uuid(archived_id))
+    monkeypatch.setattr(find_module, "restarted", lambda _job, _what: found)
+    arguments = ["orders", "--json", "--http", address, "--warehouse", "w", "--table", "a.orders"]
+    result = CliRunner().invoke(find, arguments, obj=CliSession("nowhere:1", cluster_id="here"))
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["messages"]) == count
+    assert ("holds the records of an earlier orders" in result.stderr) == (count == 3)
