@@ -239,10 +239,10 @@ class CliSession:
         """The error for a group that does not exist, or that the user may not describe."""
         failed = no_group(name, known)
         if user := self.client_config.get("sasl.username"):
-            right = (
-                f"--principal {quote(f'User:{user}')} --operation describe --group {quote(name)}"
+            failed.next_step += (
+                f". If {user} may not see it, an administrator can allow it: headrace acl add"
+                f" --principal {quote(f'User:{user}')} --operation describe --group {quote(name)}"
             )
-            failed.next_step += f". {user} sees groups that a rule allows: headrace acl add {right}"
         return failed
 
     def identify(self) -> str:

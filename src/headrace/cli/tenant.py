@@ -192,8 +192,12 @@ def set_(
     modes = {"when_full": when_full, "access": access, "audit_topic": audit_topic}
     body: dict[str, Any] = {what: one for what, one in modes.items() if one is not None}
     if not (added or moved or removed or limits or body):
-        step = "Add --add, --move or --remove User:NAME, --limit NAME=NUMBER, or --access"
-        raise CommandFailed("name what to change", step, USAGE)
+        raise CommandFailed(
+            "name what to change",
+            "Add --add, --move or --remove User:NAME, --limit NAME=NUMBER, --when-full, --access or"
+            " --audit-topic",
+            USAGE,
+        )
     given: dict[str, int | None] = {}
     for one in limits:
         what, value = setting(one, "topics=100")

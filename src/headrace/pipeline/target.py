@@ -157,9 +157,10 @@ class KafkaTopics:
         if code.name() == "TOPIC_AUTHORIZATION_FAILED":
             step = allowing(self._options.client, "read", "topic", topic or "TOPIC")
         elif code.name() == "GROUP_AUTHORIZATION_FAILED":
-            # A job has groups of one prefix: its own, and one for each of its writes.
-            prefix = f"{group.partition('.')[0]}."
-            step = allowing(self._options.client, "read", "group", prefix, is_prefix=True)
+            prefix = _prefix_of_jobs(group)
+            step = allowing(
+                self._options.client, "read", "group", prefix or group, is_prefix=bool(prefix)
+            )
         return ProgressRefused(
             f"The progress of group {group} was not {what}: {text}. Nothing more is written."
             f" {step}; the same command continues."
@@ -235,3 +236,11 @@ def _batch_limit(configuration: dict[str, str]) -> int:
     """The largest batch, in bytes, that a topic with these settings takes."""
     found = configuration.get("max.message.bytes")
     return _BATCH_BYTES_UNKNOWN if found is None else max(1, int(found))
+
+
+def _prefix_of_jobs(group: str) -> str:
+    """How groups of all jobs of a kind begin, or those of their writes, of which each has a name of
+    its own; "" for the group of a query, beside which are those of other users."""
+    sink = f"{GROUP_PREFIX}." * group.startswith(f"{GROUP_PREFIX}.")
+    kind, dot, _ = group.removeprefix(sink).partition(".")
+    return f"{sink}{kind}." if dot and kind.startswith("headrace-") else ""
