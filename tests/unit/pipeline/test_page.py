@@ -125,3 +125,11 @@ def test_hours_without_events_are_neither_fast_nor_slow():
     names, hours, grid = heat([first, last])
     assert (len(names), len(hours)) == (2, 3)
     assert sorted(math.isnan(cell) for row in grid for cell in row) == [False] * 2 + [True] * 4
+
+
+def test_of_what_a_group_did_with_several_topics_the_slowest_is_drawn():
+    slow = {**TRACE["latencies"][0], "topic": "a", "p95_ms": 9_000.0}
+    fast = {**slow, "topic": "b", "p95_ms": 5.0}
+    for order in ([slow, fast], [fast, slow]):
+        _, _, grid = heat(order)
+        assert grid == [[9_000.0]]

@@ -304,13 +304,17 @@ def _row_of(one: Mapping[str, Any]) -> str:
 
 def heat(latencies: list[dict[str, Any]]) -> tuple[list[str], Sequence[int], list[list[float]]]:
     """The 95th percentile in ms by what happened and by hour: names, hours, and a row for each
-    name. NaN where nothing happened; at least 1, as the scale is logarithmic."""
+    name. NaN where nothing happened; at least 1, as the scale is logarithmic. Of what a group did
+    with several topics, the slowest."""
     names = sorted({_row_of(one) for one in latencies})[:_ROWS_MAX]
     begins = [one["hour_ms"] for one in latencies]
     hours: Sequence[int] = range(min(begins), max(begins) + 1, _HOUR_MS)
     if len(hours) > _HOURS_MAX:  # those in which nothing happened are left out
         hours = sorted(set(begins))
-    cells = {(_row_of(one), one["hour_ms"]): max(one["p95_ms"], 1.0) for one in latencies}
+    cells: dict[tuple[str, int], float] = {}
+    for one in latencies:
+        at = _row_of(one), one["hour_ms"]
+        cells[at] = max(one["p95_ms"], cells.get(at, 1.0))
     missing = float("nan")
     return names, hours, [[cells.get((name, hour), missing) for hour in hours] for name in names]
 
