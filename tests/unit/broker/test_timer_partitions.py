@@ -501,3 +501,13 @@ def test_of_a_users_bytes_is_known_until_when_they_are_needed():
         assert left == 1, "until it is due"
         late_ms = max((1 << exponent) * 5 // 4, (1 << exponent) + timer_room.STEP_MS_MIN)
         assert not added_by.by_user(1_000, start_ms + late_ms), "and little longer"
+
+
+def test_what_is_known_of_a_users_bytes_stays_small_if_nothing_asks_for_it():
+    """A count is rare: many small delayed records are sent until there is much."""
+    added_by, start_ms = Added(), 1_800_000_000_000
+    for number in range(20_000):
+        now_ms = start_ms + number * timer_room.STEP_MS_MIN
+        added_by.note("u", [(now_ms + 60_000, 1), (now_ms + YEAR_MS, 1)], now_ms)
+    assert len(added_by._by_user["u"]) <= timer_room.TIMES_MAX + 1
+    assert added_by.by_user(100_000, now_ms)["u"] == 20_000 + 60_000 // timer_room.STEP_MS_MIN + 1

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 STEP_BITS: Final = 3
 STEP_MS_MIN: Final = 8_192
+TIMES_MAX: Final = 512
+"""Of what one user has added to a partition; a few in each power of two of the delay are needed."""
 HALF_MS: Final = 24 * 3_600_000
 """For so long a half message counts for who sent it: it may be settled before."""
 AT_ONCE: Final = 100
@@ -44,6 +46,8 @@ class Added:
     def note(self, user: str, sizes: Iterable[tuple[int, int]], now_ms: int) -> None:
         """A user has added (due time, bytes)."""
         until = self._by_user.setdefault(user, Counter())
+        if len(until) >= TIMES_MAX:  # until there is much, nothing asks `by_user`
+            _drop_past(until, now_ms)
         for due_ms, size in sizes:
             step = max(1 << max((due_ms - now_ms).bit_length() - STEP_BITS, 0), STEP_MS_MIN)
             until[(due_ms // step + 1) * step] += size
@@ -51,13 +55,17 @@ class Added:
     def by_user(self, total: int, now_ms: int) -> dict[str, int]:
         """How much each user has of what is there."""
         for user, until in list(self._by_user.items()):
-            for end_ms in [one for one in until if one <= now_ms]:
-                del until[end_ms]
+            _drop_past(until, now_ms)
             if not until:
                 del self._by_user[user]
         sums = {user: until.total() for user, until in self._by_user.items()}
         added = max(sum(sums.values()), 1)
         return {user: size * min(total, added) // added for user, size in sums.items()}
+
+
+def _drop_past(until: Counter[int], now_ms: int) -> None:
+    for end_ms in [one for one in until if one <= now_ms]:
+        del until[end_ms]
 
 
 class TimerRoom:
