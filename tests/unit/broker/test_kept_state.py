@@ -570,3 +570,24 @@ async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
             await node.group_configs.end(f"noisy{number}")
         rig.clock.ahead_ms += 1_001
         assert await begin("noisy99", NOISY)
+
+
+async def test_share_groups_that_begin_at_other_brokers_count():
+    async with broker() as rig:
+        topic_id = (await rig.node.topics.create("t", 1)).id
+        brokers = [groups_configured.ConfiguredGroups(rig.metadata) for _ in range(3)]
+
+        async def begin(at: int, group_id: str) -> bool:
+            try:
+                await brokers[at].begin(group_id, topic_id)
+            except PolicyViolation:
+                return False
+            for other in brokers:
+                await other.refresh(group_id)
+            return True
+
+        for at, one in enumerate(brokers):
+            one.bound(lambda: 30, rig.clock.now_ns)
+            assert await begin(at, f"first{at}")
+        found = [await begin(at, f"g{at}-{number}") for at in range(3) for number in range(25)]
+        assert found.count(True) == 27

@@ -109,6 +109,8 @@ class ConfiguredGroups:
         topics = () if fact is None else fact.topics()
         if topics:
             self._topics[group_id] = topics
+            if self._begun is not None and not self._begun.knows(group_id):
+                self._begun.note(group_id)  # it may have begun at another broker
         else:
             self._topics.pop(group_id, None)
         if entry is None or fact is None:
