@@ -229,6 +229,18 @@ async def test_connections_of_an_address_wait_for_their_turn():
         assert rig.node.quotas.throttled["connection_creation_rate"].count == 1
 
 
+async def test_a_quota_of_a_user_gives_addresses_no_new_connections():
+    """Where people of a tenant may set quotas of its users, too."""
+    async with broker() as rig:
+        quotas = rig.node.quotas
+        await quotas.change([(IP, None)], {"connection_creation_rate": 1.0})
+        assert [quotas.connected("10.0.0.1") > 0 for _ in range(12)] == [False] * 11 + [True]
+        await quotas.change([(USER, "a")], {"producer_byte_rate": 5.0})
+        assert quotas.connected("10.0.0.1") > 0
+        await quotas.change([(IP, None)], {"connection_creation_rate": 2.0})
+        assert not quotas.connected("10.0.0.1")
+
+
 async def test_two_changes_of_one_entity_at_once_are_both_kept():
     async with broker() as rig:
         quotas = rig.node.quotas

@@ -109,14 +109,16 @@ class ClientQuotas:
         entity = entity_of_key(key)
         fact = QuotaFact({}) if entry is None else decode_fact(QuotaFact, entry)
         self.facts.note(key, entry, is_empty=fact.is_empty)
-        if (rates := fact.rates()) == self._quotas.get(entity, {}):
+        before = self._quotas.get(entity, {})
+        if (rates := fact.rates()) == before:
             return
         if rates:
             self._quotas[entity] = rates
         else:
             del self._quotas[entity]
         self._clients.clear()
-        self._addresses.clear()
+        if CONNECTION in rates or CONNECTION in before:  # else a user's quota would fill them again
+            self._addresses.clear()
         self._has_quotas = any(set(rates) & set(CLIENT_KEYS) for rates in self._quotas.values())
         self.tenants_changed()
         self.has_connection_quota = any(CONNECTION in rates for rates in self._quotas.values())
