@@ -308,6 +308,20 @@ async def test_an_explanation_is_of_the_tenant_alone():
             own.explain(asked._replace(name=f"{BETA}orders"))
 
 
+@pytest.mark.parametrize("operation", [one for one in Operation if one != Operation.ALL])
+async def test_an_explanation_says_what_can_be_done_with_a_tenant_itself(operation):
+    """A rule about all operations gives no others."""
+    async with acme() as (rig, own):
+        access, key = rig.node.access, own_cluster("acme")
+        assert access is not None
+        everything = Entry("User:boss", "*", Operation.ALL, ALLOW)
+        assert await access.create([Acl(Pattern(CLUSTER, key), everything)]) == [None]
+        may = access.allows(ClientSession("KAFKA", "10.0.0.7", BOSS), operation, CLUSTER, key)
+        asked = Question("User:boss", "10.0.0.7", operation, CLUSTER, CLUSTER_NAME)
+        assert own.explain(asked).is_allowed == may
+        assert access.explain(asked._replace(name=key)).is_allowed == may
+
+
 async def test_one_tenant_leaves_room_for_the_rules_of_others(monkeypatch):
     monkeypatch.setattr(access_control, "ACLS_MAX", 100)
     async with acme() as (rig, own):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.broker.security.tenant_ownership import (
     ADMINISTERED,
+    ADMINISTERING,
     NOBODY,
     OF_ALL_TENANTS,
     OF_TENANTS,
@@ -587,6 +588,8 @@ def _explain(
         rules = [one for one in rules if one.pattern.tenant]
         if asked.kind in ADMINISTERED:
             rules = [one for one in rules if one.entry.principal != ANY_PRINCIPAL]
+            if asked.kind == ResourceType.CLUSTER and not ADMINISTERING & 1 << asked.operation:
+                rules = []
         elif not rules:
             return Explanation(False, "closed_tenant", {"tenant": own}, rules)
     if rules:

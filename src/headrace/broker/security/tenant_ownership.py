@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.security.authorizer import ResourceType
+from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.security.principal import ANONYMOUS, BROKER, USER
 from headrace.errors import RequestInvalid
 from headrace.records.identifiers import INTERNAL_TOPICS
@@ -25,6 +25,14 @@ it."""
 ADMINISTERED: Final = frozenset({ResourceType.USER, ResourceType.CLUSTER})
 """What a tenant has its own of, too, and only principals that a rule names have rights to: its
 users, and itself (`«acme»kafka-cluster`), to administer its users and rules."""
+ADMINISTERING: Final = sum(
+    1 << one
+    for one in (
+        *(Operation.ALTER, Operation.DESCRIBE),
+        *(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+    )
+)
+"""As bits, what can be done with a tenant itself: to its users and rules, and to its quotas."""
 OF_ALL_TENANTS: Final = frozenset({"*", *INTERNAL_TOPICS})
 """Names of topics that hold what all tenants have: all topics that there are, and those in which
 brokers keep offsets and transactions. With tenants, no rule opens them."""

@@ -29,6 +29,7 @@ from headrace.broker.security.acls import (
 from headrace.broker.security.authorizer import ALL_OPERATIONS, Operation, ResourceType
 from headrace.broker.security.sessions import REMEMBERED_LENGTH_MAX
 from headrace.broker.security.tenant_ownership import (
+    ADMINISTERING,
     NOBODY,
     OF_ALL_TENANTS,
     OF_TENANTS,
@@ -67,14 +68,6 @@ RIGHTS_MAX: Final = 10_000
 """Decisions that one session remembers."""
 _HARDCODED: Final = "hardcode"
 """As in Kafka: a topic of this name stands for any topic without rules."""
-_ADMINISTERING: Final = sum(
-    1 << one
-    for one in (
-        *(Operation.ALTER, Operation.DESCRIBE),
-        *(Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
-    )
-)
-"""What can be done with a tenant itself: to its users and rules, and to its quotas."""
 _CLOSED: Final = Entry(ANY_PRINCIPAL, WILDCARD, Operation.ALL, Permission.DENY)
 
 
@@ -348,7 +341,7 @@ class AccessControl:
             # A rule on * is about the default tenant, and one about everybody administers nothing.
             everybody = ANY_PRINCIPAL if kind in OF_TENANTS else ""
             own_allowed = self._index.decide(*asked, everybody, within(kind, own))[1] & ~denied
-            return own_allowed & (_ADMINISTERING if kind == ResourceType.CLUSTER else -1)
+            return own_allowed & (ADMINISTERING if kind == ResourceType.CLUSTER else -1)
         if self._is_open_without_acl and not self._index.touches(kind, name):
             return ALL_OPERATIONS
         return allowed & ~denied
