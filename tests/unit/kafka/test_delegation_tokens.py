@@ -137,6 +137,15 @@ async def test_a_token_is_found_by_its_hmac_without_a_look_at_the_others(monkeyp
         assert int((await renew(alice, tokens[8].hmac)).error_code) == 0
 
 
+async def test_nothing_is_kept_of_a_token_that_was_renewed_and_has_ended():
+    async with sasl_broker() as rig:
+        alice, tokens = await client_of(rig), rig.node.issuers.tokens
+        token = await create(alice)
+        assert int((await renew(alice, token.hmac)).error_code) == 0
+        await tokens.issued.revoke(token.token_id.encode().hex())
+        assert (tokens._by_hmac, tokens._unindexed) == ({}, {})
+
+
 async def test_a_client_sees_its_own_tokens_and_those_that_it_may_renew():
     async with sasl_broker() as rig:
         await set_password(rig, "bob", "secret")

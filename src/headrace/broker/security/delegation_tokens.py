@@ -171,9 +171,9 @@ class DelegationTokens:
         id_ = bytes.fromhex(stored).decode()
         if fact is not None:
             self._unindexed[id_] = None
-        elif id_ in self._unindexed:
-            del self._unindexed[id_]
-        else:
+            return
+        self._unindexed.pop(id_, None)  # one that was renewed is in both
+        if self._by_hmac:  # then the secret is loaded
             self._by_hmac.pop(self.hmac_of(id_), None)
 
     async def renew(self, token: DelegationToken, period_ms: int) -> int:
