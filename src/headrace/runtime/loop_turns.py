@@ -278,6 +278,7 @@ class Paced(Generic[T]):
         "_begun_ns",
         "_coroutine",
         "_now_ns",
+        "_origin",
         "_turns",
         "first_count",
         "has_begun",
@@ -294,6 +295,7 @@ class Paced(Generic[T]):
         self._coroutine = coroutine
         self._now_ns = now_ns
         self._begun_ns = 0
+        self._origin: Paced[Any] | None = None
         self.has_begun = False
         """Whether the next step has its turn already."""
         self.spent_ns = 0
@@ -346,11 +348,15 @@ class Paced(Generic[T]):
         return self.spent_ns + self._now_ns() - self._begun_ns
 
     def alike(self, coroutine: Coroutine[Any, Any, T]) -> Paced[T]:
-        """Another one of the same request."""
-        return Paced(self._turns, self.path, coroutine, self._now_ns)
+        """Another one of the same request, which what it takes counts for, too."""
+        other = Paced(self._turns, self.path, coroutine, self._now_ns)
+        other._origin = self
+        return other
 
     def _count(self, spent_ns: int) -> None:
         self.spent_ns += spent_ns
+        if self._origin is not None:
+            self._origin.spent_ns += spent_ns
         self._turns.spent(spent_ns)
         if self.spent_ns > SLOW_NS and self.path[_IS_SLOW] is False:
             self.path = (*self.path[:_IS_SLOW], True, *self.path[_IS_SLOW + 1 :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,12 @@ from tests.kit.records import batch
 from tests.unit.broker.test_tenant_limits import CONFIG, Rates, session
 from tests.unit.http.test_authorization import guarded
 from tests.unit.rocketmq.rocketmq_rig import Rocket
-from tests.unit.rocketmq.test_access import code_of
+from tests.unit.rocketmq.test_access import TOPIC, code_of
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.principal import Principal
+from headrace.broker.services.reads import Reads
 from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.quotas.entities import PRODUCER, REQUEST
 from headrace.kafka import apis
@@ -134,6 +136,31 @@ async def test_a_fetch_that_waits_is_charged_for_the_time_that_its_answer_takes(
         await node.appends.append_and_wait(log, batch(b"v"))
         await until(client.answers)
         await until(lambda: node.tenant_rates.used("acme", REQUEST) > 0)
+
+
+async def test_a_pull_of_rocketmq_is_charged_for_what_it_reads(monkeypatch):
+    """That is done in a task of its own, which ends if the client goes."""
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        rocket, quotas = Rocket(rig), rig.node.quotas
+        await limited(rig.node)
+        await rig.node.topics.create(f"«acme»{TOPIC}", 1)
+        charged_ns: list[float] = []
+        read, take = Reads.read, quotas.take
+
+        async def slow(*args):
+            until_ns = time.perf_counter_ns() + 50 * NS_PER_MS
+            while time.perf_counter_ns() < until_ns:
+                pass
+            return await read(*args)
+
+        def taken(asker, key, amount, **more):
+            charged_ns.extend([amount] if key == REQUEST else [])
+            return take(asker, key, amount, **more)
+
+        monkeypatch.setattr(Reads, "read", slow)
+        monkeypatch.setattr(quotas, "take", taken)
+        assert await code_of(rocket, "PullMessage", "alice") == codes.MESSAGE_NOT_FOUND
+        assert sum(charged_ns) >= 50 * NS_PER_MS
 
 
 async def test_http_clients_of_the_tenant_are_charged_and_refused_and_others_are_not(monkeypatch):
