@@ -421,3 +421,26 @@ async def test_people_of_a_tenant_set_quotas_of_its_users_alone(monkeypatch):
         assert {one.name for one in rights} == {
             *("ALTER", "DESCRIBE", "ALTER_CONFIGS", "DESCRIBE_CONFIGS")
         }
+
+
+async def test_people_of_a_tenant_do_not_search_the_quotas_of_others(monkeypatch):
+    """They would hold the event loop for half a second of 100,000."""
+    async with acme() as (rig, _):
+        quotas, access = rig.node.services.quotas, rig.node.access
+        assert access is not None
+        own = tenant_quotas.TenantQuotas(quotas, access.tenants, "acme")
+        for user in (*(f"{BETA}u{number}" for number in range(20)), f"{KEY}alice", "bob", "dave"):
+            await quotas.change([("user", user)], {"producer_byte_rate": 5.0})
+        seen: list[Any] = []
+        shown = tenant_quotas.TenantQuotas._shown
+
+        def note(self, entity):
+            seen.append(entity)
+            return shown(self, entity)
+
+        monkeypatch.setattr(tenant_quotas.TenantQuotas, "_shown", note)
+        found = [entity for entity, _ in own.find()]
+        assert found == [(("user", "alice"),), (("user", "bob"),)]
+        assert len(seen) == 3
+        await quotas.change([("user", f"{KEY}alice")], {"producer_byte_rate": None})
+        assert [entity for entity, _ in own.find()] == [(("user", "bob"),)]

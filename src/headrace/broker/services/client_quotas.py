@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,7 @@ from headrace.coordination.quotas.entities import (
     MUTATION,
     PRODUCER,
     REQUEST,
+    USER,
     Entity,
     Match,
     Rates,
@@ -37,9 +37,10 @@ from headrace.errors import QuotaExceeded, RequestInvalid
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import FollowedFacts
 from headrace.metadata.quota_facts import QUOTAS, QuotaFact, entity_of_key, quota_key
+from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.tenant_rates import TenantRates
@@ -86,6 +87,8 @@ class ClientQuotas:
         self._tenants = tenants
         self._now_ns = clock.now_ns
         self._quotas: dict[Entity, Rates] = {}
+        self._of_tenants: dict[str, dict[Entity, None]] = {}
+        """Those of each tenant's own users, so that its people do not search all of them."""
         self.facts = FollowedFacts(metadata, QUOTAS, "a quota", self.apply)
         self._clients: dict[tuple[str, str], dict[str, TokenBucket]] = {}
         """Buckets by quota, of (user, client id)."""
@@ -116,6 +119,7 @@ class ClientQuotas:
             self._quotas[entity] = rates
         else:
             del self._quotas[entity]
+        self._note_tenant(entity)
         self._clients.clear()
         if CONNECTION in rates or CONNECTION in before:  # else a user's quota would fill them again
             self._addresses.clear()
@@ -136,27 +140,33 @@ class ClientQuotas:
         """Whether the entity has a quota."""
         return entity in self._quotas
 
-    def count_by(self, key: Callable[[Entity], str]) -> Counter[str]:
-        """How many entities with quotas there are, by what `key` says of each."""
-        return Counter(map(key, self._quotas))
+    def _note_tenant(self, entity: Entity) -> None:
+        tenant = tenant_of_entity(entity)
+        own = self._of_tenants.setdefault(tenant, {})
+        if entity in self._quotas:
+            own[entity] = None
+        else:
+            own.pop(entity, None)
+        if not own:
+            del self._of_tenants[tenant]
+
+    def counts(self) -> dict[str, int]:
+        """How many entities with quotas there are, by the tenant whose own users they have."""
+        return {tenant: len(own) for tenant, own in self._of_tenants.items()}
+
+    def of_users(self, tenant: str) -> Iterator[tuple[Entity, Rates]]:
+        """The quotas of a tenant's own users; DEFAULT: all others."""
+        return ((one, dict(self._quotas[one])) for one in self._of_tenants.get(tenant, ()))
 
     def find(
         self, components: Sequence[Match] = (), *, is_strict: bool = False
     ) -> list[tuple[Entity, Rates]]:
         """The quotas that a filter selects, sorted; all of them for an empty filter that is not
         strict. Raises RequestInvalid."""
-        types = [component.type for component in components]
-        if len(set(types)) < len(types):
-            raise RequestInvalid("a filter may name each entity type only once")
-        for component in components:
-            entity_of([(component.type, None)])
-        return sorted(
-            (
-                (entity, dict(rates))
-                for entity, rates in self._quotas.items()
-                if matches(entity, components, is_strict=is_strict)
-            ),
-            key=lambda found: [(kind, name is not None, name or "") for kind, name in found[0]],
+        return selected(
+            ((entity, dict(rates)) for entity, rates in self._quotas.items()),
+            components,
+            is_strict=is_strict,
         )
 
     async def change(
@@ -337,6 +347,26 @@ class ClientQuotas:
                 self._buckets[key, entity] = bucket
             found[key] = bucket
         return found
+
+
+def selected(
+    quotas: Iterable[tuple[Entity, Rates]], components: Sequence[Match], *, is_strict: bool
+) -> list[tuple[Entity, Rates]]:
+    """Those that a filter selects, sorted. Raises RequestInvalid."""
+    types = [component.type for component in components]
+    if len(set(types)) < len(types):
+        raise RequestInvalid("a filter may name each entity type only once")
+    for component in components:
+        entity_of([(component.type, None)])
+    return sorted(
+        (one for one in quotas if matches(one[0], components, is_strict=is_strict)),
+        key=lambda found: [(kind, name is not None, name or "") for kind, name in found[0]],
+    )
+
+
+def tenant_of_entity(entity: Entity) -> str:
+    """The tenant whose own user an entity has; DEFAULT: none's."""
+    return tenant_of(dict(entity).get(USER) or "")
 
 
 def _make_room(known: dict[Any, Any], count_max: int = CLIENTS_MAX) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import USER as PRINCIPAL
 from headrace.broker.security.tenant_shares import TenantShares, excess_of_removed
+from headrace.broker.services.client_quotas import selected, tenant_of_entity
 from headrace.coordination.quotas.entities import (
     CLIENT_ID,
     USER,
@@ -21,7 +22,6 @@ from headrace.coordination.quotas.entities import (
     Match,
     Rates,
     entity_of,
-    matches,
 )
 from headrace.errors import ClusterUnauthorized, PolicyViolation, RequestInvalid
 from headrace.metadata.quota_facts import entity_of_key, quota_key
@@ -64,13 +64,13 @@ class TenantQuotas:
         self, components: Sequence[Match] = (), *, is_strict: bool = False
     ) -> list[tuple[Entity, Rates]]:
         """See ClientQuotas."""
-        self._quotas.find(components)  # which checks the filter
         found: dict[Entity, Rates] = {}
-        for entity, rates in self._quotas.find():
-            shown = self._shown(entity)
-            if shown is not None and matches(shown, components, is_strict=is_strict):
-                found[shown] = rates
-        return [*found.items()]
+        for tenant in (DEFAULT, self._tenant):
+            for entity, rates in self._quotas.of_users(tenant):
+                shown = self._shown(entity)
+                if shown is not None:
+                    found[shown] = rates
+        return selected(found.items(), components, is_strict=is_strict)
 
     async def change(
         self,
@@ -104,19 +104,17 @@ class TenantQuotas:
         """Raise PolicyViolation if the tenant's part of the quotas that there can be is used up."""
         if self._quotas.has(entity):
             return
-        counts = self._quotas.count_by(_tenant_of)
-        excess = TenantShares("quotas of users", QUOTAS_MAX).excess(self._tenant, counts)
+        shares = TenantShares("quotas of users", QUOTAS_MAX)
+        excess = shares.excess(self._tenant, self._quotas.counts())
         facts = self._quotas.facts
         if not excess and quota_key(entity) not in facts.empty:
-            excess = excess_of_removed(
-                "removed quotas", self._tenant, facts, lambda key: _tenant_of(entity_of_key(key))
-            )
+            excess = excess_of_removed("removed quotas", self._tenant, facts, _tenant_of_key)
         if excess:
             raise PolicyViolation(f"{excess}: remove some first; nothing was changed")
 
 
-def _tenant_of(entity: Entity) -> str:
-    return tenant_of(dict(entity).get(USER) or "")
+def _tenant_of_key(key: str) -> str:
+    return tenant_of_entity(entity_of_key(key))
 
 
 def quotas_of(services: Services, session: ClientSession) -> ClientQuotas | TenantQuotas:
