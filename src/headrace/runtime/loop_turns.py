@@ -270,6 +270,17 @@ def paced_alike(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
     return coroutine if paced is None else paced.alike(coroutine)
 
 
+def charged_alike(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    """For a task of its own: awaits a coroutine that waits for no turns, and what it takes counts
+    for the request that runs, if that is paced."""
+    paced = paced_here()
+    if paced is None:
+        return coroutine
+    other = paced.alike(coroutine)
+    other.unpaced_count = 1
+    return other
+
+
 class Paced(Generic[T]):
     """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
     what has waited with others may go on at the same moment, for any length of time."""

@@ -17,6 +17,7 @@ from tests.waiting import until
 from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.security.principal import Principal
 from headrace.broker.services.reads import Reads
+from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.topic_service import NewTopic
 from headrace.coordination.quotas.entities import PRODUCER, REQUEST
 from headrace.kafka import apis
@@ -161,6 +162,34 @@ async def test_a_pull_of_rocketmq_is_charged_for_what_it_reads(monkeypatch):
         monkeypatch.setattr(quotas, "take", taken)
         assert await code_of(rocket, "PullMessage", "alice") == codes.MESSAGE_NOT_FOUND
         assert sum(charged_ns) >= 50 * NS_PER_MS
+
+
+@pytest.mark.parametrize("partitions", [[0], [0, 1]])
+async def test_records_over_http_are_charged_for_however_many_partitions(monkeypatch, partitions):
+    """Those of several partitions are appended in tasks of their own."""
+    async with guarded(monkeypatch) as web:
+        await limited(web.node)
+        await web.node.topics.create("«acme»t", 2)
+        web.principal = "alice"
+        charged_ns: list[float] = []
+        send, take = RecordSends._send_some, web.node.quotas.take
+
+        async def slow(*args):
+            until_ns = time.perf_counter_ns() + 50 * NS_PER_MS
+            while time.perf_counter_ns() < until_ns:
+                pass
+            return await send(*args)
+
+        def taken(asker, key, amount, **more):
+            charged_ns.extend([amount] if key == REQUEST else [])
+            return take(asker, key, amount, **more)
+
+        monkeypatch.setattr(RecordSends, "_send_some", slow)
+        monkeypatch.setattr(web.node.quotas, "take", taken)
+        records = [{"value": "x", "partition": one} for one in partitions]
+        status, _ = await web.ask("POST", "/v1/topics/t/records", {"records": records})
+        assert status == 200
+        assert sum(charged_ns) >= 50 * NS_PER_MS * len(partitions)
 
 
 async def test_http_clients_of_the_tenant_are_charged_and_refused_and_others_are_not(monkeypatch):
