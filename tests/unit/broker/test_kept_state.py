@@ -16,6 +16,7 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.kept_state import SLICE, Kept
 from headrace.broker.coordinators.transaction_coordinator import IDLE_MS_MIN
+from headrace.broker.security.principal import BROKER, Principal
 from headrace.broker.security.tenant_shares import NOBODY
 from headrace.coordination.groups.commands import (
     CommitCommand,
@@ -553,7 +554,7 @@ async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
         await node.topics.create("u", 1)
         first, second = (node.topics.get(name).id for name in ("t", "u"))
 
-        async def begin(group_id: str, user: str, topic_id: UUID = first) -> bool:
+        async def begin(group_id: str, user: str | Principal, topic_id: UUID = first) -> bool:
             asker = SimpleNamespace(path=(None, user))
             monkeypatch.setattr(groups_configured, "paced_here", lambda: asker)
             try:
@@ -570,6 +571,9 @@ async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
             await node.group_configs.end(f"noisy{number}")
         rig.clock.ahead_ms += 1_001
         assert await begin("noisy99", NOISY)
+        broker_itself = Principal("2", BROKER)  # it asks for clients of any user
+        found = [await begin(f"forwarded{number}", broker_itself) for number in range(20)]
+        assert found == [True] * 18 + [False] * 2
 
 
 async def test_share_groups_that_begin_at_other_brokers_count():

@@ -25,7 +25,7 @@ from headrace.broker.coordinators.group_config import (
     share_config,
 )
 from headrace.broker.coordinators.kept_state import Kept
-from headrace.broker.security.tenant_shares import NOBODY
+from headrace.broker.security.tenant_shares import user_in
 from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.errors import (
     ConfigInvalid,
@@ -285,7 +285,7 @@ class ConfiguredGroups:
             yield
             return
         paced = paced_here()
-        user = NOBODY if paced is None else str(paced.path[USER])
+        user = user_in(None if paced is None else paced.path[USER])
         with self._begun.making(group_id):
             if excess := await self._begun.take(group_id, user):
                 raise PolicyViolation(

@@ -13,6 +13,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.security.principal import Principal
 from headrace.errors import Retriable, StorageUnavailable
 from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX
 from headrace.records.tenant_names import DEFAULT
@@ -27,6 +28,13 @@ PLACES_PARTS: Final = 4
 USER_FACTOR: Final = 2
 NOBODY: Final = ""
 """The user of what belongs to none."""
+
+
+def user_in(part: object) -> str:
+    """For whom a request counts, by what its path has as the user: a principal or an address. A
+    broker asks for clients of any user."""
+    is_broker = isinstance(part, Principal) and part.is_broker
+    return NOBODY if part is None or is_broker else str(part)
 
 
 class Holder(NamedTuple):

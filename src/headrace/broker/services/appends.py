@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.security.tenant_shares import NOBODY
+from headrace.broker.security.tenant_shares import user_in
 from headrace.broker.services import admission
 from headrace.broker.services.admission import AdmittedBatch, BatchAdmission, is_kept
 from headrace.errors import (
@@ -486,7 +486,7 @@ class Appends:
                 return True
         if admitted.header is not None:  # a refused batch must not have its delayed records stored
             partition.config.check_content(admitted.header, self.clock.now_ms())
-        user = NOBODY if write.user is None else str(write.user)
+        user = user_in(write.user)
         completion, write.timers = self.delays.add(partition, admitted.delayed, user)
         if completion.done:
             if completion.error is not None:
