@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError, PolicyViolation
@@ -47,14 +48,18 @@ class FollowedFacts:
         prefix: str,
         what: str,
         apply: Callable[[str, MetadataEntry | None], None],
+        tenant_of_key: Callable[[str], str] | None = None,
     ) -> None:
         """`what`: one of them, as errors call it. `apply`, which `turns` keep in order, calls
-        `note`."""
+        `note`. `tenant_of_key`: by which empty facts are counted."""
         self._metadata = metadata
         self.prefix = prefix
         self._what = what
         self.apply = apply
+        self._tenant_of_key = tenant_of_key
         self._empty: dict[str, MetadataEntry] = {}
+        self.empty_counts: Counter[str] = Counter()
+        """How many facts are empty, by tenant."""
         self._swept: dict[str, MetadataEntry] = {}
         """Those that have been empty since before the last sweep ended."""
         self.turns = Turns()
@@ -67,10 +72,17 @@ class FollowedFacts:
     def note(self, key: str, entry: MetadataEntry | None, *, is_empty: bool) -> None:
         """The entry stored under a key is applied."""
         self._swept.pop(key, None)  # it may be another fact of the same version
+        was_empty = key in self._empty
         if is_empty and entry is not None:
             self._empty[key] = entry
         else:
             self._empty.pop(key, None)
+        change = (key in self._empty) - was_empty
+        if change and self._tenant_of_key is not None:
+            tenant = self._tenant_of_key(key)
+            self.empty_counts[tenant] += change
+            if not self.empty_counts[tenant]:
+                del self.empty_counts[tenant]
 
     async def change(
         self,

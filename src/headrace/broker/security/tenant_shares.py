@@ -121,12 +121,9 @@ class TenantShares(NamedTuple):
         return min(part - counts.get(tenant, 0), self.count_max - part - of_tenants)
 
 
-def excess_of_removed(
-    what: str, tenant: str, facts: FollowedFacts, tenant_of_key: Callable[[str], str]
-) -> str:
+def excess_of_removed(what: str, tenant: str, facts: FollowedFacts) -> str:
     """As `excess`, of the names that are kept for a while after what was stored of them is gone."""
-    removed = Counter(map(tenant_of_key, facts.empty))
-    excess = TenantShares(what, EMPTY_MAX).excess(tenant, removed)
+    excess = TenantShares(what, EMPTY_MAX).excess(tenant, facts.empty_counts)
     if not excess:
         return ""
     minutes = f"{EMPTY_KEPT_S / 60:.0f} minutes"

@@ -109,7 +109,7 @@ class Users:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self.facts = FollowedFacts(metadata, USERS, "a user", self.apply)
+        self.facts = FollowedFacts(metadata, USERS, "a user", self.apply, _tenant_of_key)
         self._users: dict[str, Credentials] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._forms: dict[str, UserForms] = {DEFAULT: UserForms()}
@@ -277,9 +277,12 @@ class Users:
             raise CredentialInvalid(f"{excess}: remove one first; nothing was changed")
         if user_key(user) in self.facts.empty:
             return
-        asked = tenant, self.facts, lambda key: tenant_of(user_of_key(key))
-        if excess := excess_of_removed("names of removed users", *asked):
+        if excess := excess_of_removed("names of removed users", tenant, self.facts):
             raise CredentialInvalid(f"{excess}; nothing was changed")
+
+
+def _tenant_of_key(key: str) -> str:
+    return tenant_of(user_of_key(key))
 
 
 def _credentials(fact: UserFact) -> Credentials:

@@ -128,7 +128,9 @@ class AccessControl:
         self.has_tenants = self.tenants.has_any
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
-        self.facts = FollowedFacts(metadata, ACLS, "an access control list", self.apply)
+        self.facts = FollowedFacts(
+            metadata, ACLS, "an access control list", self.apply, _tenant_of_key
+        )
         self._changing = FairLock()
         self.version = 0
 
@@ -265,8 +267,7 @@ class AccessControl:
 
     def _check_removed(self, tenant: str) -> None:
         """Raise PolicyViolation if a tenant's part of what is kept of removed rules is used up."""
-        asked = tenant, self.facts, _tenant_of_key
-        if excess := excess_of_removed("resources without rules", *asked):
+        if excess := excess_of_removed("resources without rules", tenant, self.facts):
             raise PolicyViolation(f"{excess}; nothing was changed")
 
     # --- decisions ---------------------------------------------------------------------------

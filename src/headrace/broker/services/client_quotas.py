@@ -89,7 +89,7 @@ class ClientQuotas:
         self._quotas: dict[Entity, Rates] = {}
         self._of_tenants: dict[str, dict[Entity, None]] = {}
         """Those of each tenant's own users, so that its people do not search all of them."""
-        self.facts = FollowedFacts(metadata, QUOTAS, "a quota", self.apply)
+        self.facts = FollowedFacts(metadata, QUOTAS, "a quota", self.apply, _tenant_of_key)
         self._clients: dict[tuple[str, str], dict[str, TokenBucket]] = {}
         """Buckets by quota, of (user, client id)."""
         self._buckets: dict[tuple[str, Entity], TokenBucket] = {}
@@ -367,6 +367,10 @@ def selected(
 def tenant_of_entity(entity: Entity) -> str:
     """The tenant whose own user an entity has; DEFAULT: none's."""
     return tenant_of(dict(entity).get(USER) or "")
+
+
+def _tenant_of_key(key: str) -> str:
+    return tenant_of_entity(entity_of_key(key))
 
 
 def _make_room(known: dict[Any, Any], count_max: int = CLIENTS_MAX) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.principal import USER as PRINCIPAL
 from headrace.broker.security.tenant_shares import TenantShares, excess_of_removed
-from headrace.broker.services.client_quotas import selected, tenant_of_entity
+from headrace.broker.services.client_quotas import selected
 from headrace.coordination.quotas.entities import (
     CLIENT_ID,
     USER,
@@ -24,7 +24,7 @@ from headrace.coordination.quotas.entities import (
     entity_of,
 )
 from headrace.errors import ClusterUnauthorized, PolicyViolation, RequestInvalid
-from headrace.metadata.quota_facts import entity_of_key, quota_key
+from headrace.metadata.quota_facts import quota_key
 from headrace.records.tenant_names import DEFAULT, has_marks, name_in, prefix_of, tenant_of
 
 if TYPE_CHECKING:
@@ -108,13 +108,9 @@ class TenantQuotas:
         excess = shares.excess(self._tenant, self._quotas.counts())
         facts = self._quotas.facts
         if not excess and quota_key(entity) not in facts.empty:
-            excess = excess_of_removed("removed quotas", self._tenant, facts, _tenant_of_key)
+            excess = excess_of_removed("removed quotas", self._tenant, facts)
         if excess:
             raise PolicyViolation(f"{excess}: remove some first; nothing was changed")
-
-
-def _tenant_of_key(key: str) -> str:
-    return tenant_of_entity(entity_of_key(key))
 
 
 def quotas_of(services: Services, session: ClientSession) -> ClientQuotas | TenantQuotas:
