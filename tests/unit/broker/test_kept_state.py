@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -595,3 +596,28 @@ async def test_share_groups_that_begin_at_other_brokers_count():
             assert await begin(at, f"first{at}")
         found = [await begin(at, f"g{at}-{number}") for at in range(3) for number in range(25)]
         assert found.count(True) == 27
+
+
+async def test_a_look_that_was_cancelled_does_not_end_the_next_one():
+    """Whenever what it holds is given back."""
+    now_ns, kept = [0], {f"g{number}": None for number in range(3 * SLICE)}
+    groups = Kept("groups", lambda: 4 * SLICE, lambda: [kept], lambda: now_ns[0])
+
+    async def take(id_: str) -> str:
+        with groups.making(id_):
+            excess = await groups.take(id_, "")
+            kept[id_] = None
+            return excess
+
+    first = asyncio.create_task(take("a"))
+    await asyncio.sleep(0)
+    first.cancel()
+    (error,) = await asyncio.gather(first, return_exceptions=True)
+    assert isinstance(error, asyncio.CancelledError)
+    second = asyncio.create_task(take("b"))
+    await asyncio.sleep(0)
+    assert groups._seen
+    del first, error
+    gc.collect()
+    assert groups._seen, "what it has seen"
+    assert await second == ""

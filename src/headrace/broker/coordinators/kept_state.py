@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +27,7 @@ from headrace.records.tenant_names import tenant_of
 from headrace.runtime.fair_locks import FairLock, Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
 NS_PER_S: Final = 1_000_000_000
 SLICE: Final = 1_000
@@ -50,7 +50,7 @@ class Room:
         self,
         what: str,
         most: Callable[[], int],
-        look: Callable[[Room], Iterator[None]],
+        look: Callable[[Room], Generator[None, None, None]],
         now_ns: Callable[[], int],
     ) -> None:
         """`what`: as errors call it. `look` finds what is held now, in steps of a millisecond;
@@ -95,22 +95,24 @@ class Room:
 
     async def _look_again(self) -> None:
         most, took_ns = self._most(), 0
-        steps = self._look(self)
-        while True:
-            begun_ns = self._now_ns()
-            is_over = next(steps, steps) is steps
-            took_ns += self._now_ns() - begun_ns
-            if is_over:
-                break
-            await asyncio.sleep(0)
+        with closing(self._look(self)) as steps:  # it may be cancelled, and another one begin
+            while True:
+                begun_ns = self._now_ns()
+                is_over = next(steps, steps) is steps
+                took_ns += self._now_ns() - begun_ns
+                if is_over:
+                    break
+                await asyncio.sleep(0)
         self._looked_max = most
         self._next_look_ns = self._now_ns() + max(NS_PER_S, COUNTING_PART * took_ns)
 
 
-def counted_by(count: Callable[[Held], Iterator[None]]) -> Callable[[Room], Iterator[None]]:
+def counted_by(
+    count: Callable[[Held], Iterator[None]],
+) -> Callable[[Room], Generator[None, None, None]]:
     """For a Room whose content is counted anew. `count` adds all that is kept, in steps."""
 
-    def look(room: Room) -> Iterator[None]:
+    def look(room: Room) -> Generator[None, None, None]:
         held, room.since = Held(), Held()
         try:
             yield from count(held)
@@ -203,7 +205,7 @@ class Kept:
         if maker is not None:
             self._room.add(Holder(tenant_of(id_), maker), -places(id_))
 
-    def _sweep(self) -> Iterator[None]:
+    def _sweep(self) -> Generator[None, None, None]:
         seen = self._seen = set()
         try:
             for ids in list(self._ids()):
