@@ -94,9 +94,9 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
     session.describe_topics([name for name in (topic, options["results"]) if name])
     if options["history"] is not None and options["warehouse"] is None:
         raise CommandFailed("--history requires --warehouse", "Give both")
-    samples = sample_group(session, group, topic, options["watch"])
 
     def run() -> Any:
+        samples = sample_group(session, group, topic, options["watch"])
         with spark_for(options["master"], options["warehouse"], options["history"]) as spark:
             return look_at_backlog(session, spark, group, topic, samples, options)
 
@@ -153,7 +153,7 @@ def sample_group(session: CliSession, group: str, topic: str, watch_s: float) ->
     partitions = [Partition(topic, number) for number in session.partitions_of(topic)]
     found = []
     for wait_s in (0.0, watch_s):
-        time.sleep(wait_s)
+        INTERRUPTION.wait_ms(int(wait_s * 1000))
         at_ms = time.time_ns() // 1_000_000
         committed: dict[str, dict[str, int]] = {topic: {}}
         for partition, offset in progress(session, group, kinds[group]).items():
@@ -328,13 +328,12 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
       headrace pipeline page orders --group billing --since 24h --out ./orders-page
     """
     session.describe_topics([topic, *options["through"]])
-    samples = {
-        group: sample_group(session, group, topic, options["watch"]) for group in options["groups"]
-    }
     options |= {"message": None, "outliers": 20, "events": None}
     bounds = bounds_of(options)
 
     def run() -> Any:
+        watch_s, groups = options["watch"], options["groups"]
+        samples = {group: sample_group(session, group, topic, watch_s) for group in groups}
         with spark_for(options["master"], options["warehouse"], options["table"]) as spark:
             proof = make_proof(session, spark, topic, bounds, options)
             looks = {"since": 86_400.0, "history": None}
