@@ -191,6 +191,10 @@ def signing_modules() -> list[ModuleType]:
     return found
 
 
+EMPTY: dict[str, Any] = {"identifiers": [], "namespaces": []}
+"""Lists of tables, or of namespaces."""
+
+
 class RestCatalog:
     """The login of a REST catalog without tables, and its configuration."""
 
@@ -207,7 +211,7 @@ class RestCatalog:
         self.answers.wait()
         if authorization.startswith("AWS4-"):
             self.signatures += 1
-            return 200, {"identifiers": []}
+            return 200, EMPTY
         if path.startswith("/v1/config"):
             return 200, {"defaults": {}, "overrides": self.config}
         if path == "/v1/oauth/tokens":
@@ -216,7 +220,7 @@ class RestCatalog:
         if authorization != f"Bearer token-{self.valid}":
             error = {"message": "expired", "type": "NotAuthorizedException", "code": 401}
             return 401, {"error": error}
-        return 200, {"identifiers": []}
+        return 200, EMPTY
 
 
 @contextmanager
