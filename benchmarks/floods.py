@@ -293,11 +293,24 @@ def send_and_read(
 
 
 def produce_frame(value: bytes = VALUE, topic: str = TOPIC) -> bytes:
-    records = security.batch(value)
+    return frame_of(security.batch(value), topic)
+
+
+def frame_of(batch: bytes, topic: str, partition: int = 0) -> bytes:
+    """A Produce request with one batch."""
     name = topic.encode()
     body = struct.pack(">hhiih", -1, 1, 30_000, 1, len(name)) + name
-    body += struct.pack(">iii", 1, 0, len(records)) + records
+    body += struct.pack(">iii", 1, partition, len(batch)) + batch
     return request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+
+
+def store(served: Served, batch: bytes, topic: str, count: int) -> None:
+    """Store a batch so many times, one after the other."""
+    frame = frame_of(batch, topic)
+    with served.connect() as one:
+        for _ in range(count):
+            one.sendall(frame)
+            receive(one)
 
 
 def fetch_frame(size: int = 50 * MIB) -> bytes:
@@ -481,9 +494,7 @@ def producer_ids(served: Served, seconds: float) -> None:
                     [Record(0, 1, None, b"x", [])],
                     producer_id=10_000_000 + number, producer_epoch=0, base_sequence=0,
                 )  # fmt: skip
-                body = struct.pack(">hhiih", -1, 1, 30_000, 1, 7) + b"topic-0"
-                body += struct.pack(">iii", 1, 0, len(records)) + records
-                some += request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+                some += frame_of(records, "topic-0")
             one.sendall(some)
             for _ in range(count):
                 receive(one)
@@ -745,12 +756,7 @@ def fill_small(served: Served, count: int = 200) -> None:
     create(served, ["small"])
     value = VALUE[:100]
     records = encode_batch([Record(n, 1, None, value, []) for n in range(1_000)])
-    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 5) + b"small"
-    body += struct.pack(">iii", 1, 0, len(records)) + records
-    with served.connect() as one:
-        for _ in range(count):
-            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
-            receive(one)
+    store(served, records, "small", count)
 
 
 def grpc_pulls(served: Served, seconds: float) -> None:
@@ -805,13 +811,7 @@ def grpc_filters(served: Served, seconds: float) -> None:
     records with headers of 4,000 bytes, over gRPC on 20 connections."""
     create(served, ["filtered"])
     records = [Record(n, 1, None, b"x", [("a", b"a" * 4_000)]) for n in range(4_000)]
-    data = encode_batch(records, codec=ZSTD)
-    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 8) + b"filtered"
-    body += struct.pack(">iii", 1, 0, len(data)) + data
-    with served.connect() as one:
-        for _ in range(20):
-            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
-            receive(one)
+    store(served, encode_batch(records, codec=ZSTD), "filtered", 20)
     requests = []
     for number in range(20):
         configs = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
@@ -1099,10 +1099,7 @@ def far_delays(served: Served, seconds: float) -> None:
             for n in range(500)
         ]  # fmt: skip
         sent += len(records)
-        data = encode_batch(records)
-        body = struct.pack(">hhiih", -1, 1, 30_000, 1, 6) + b"delays"
-        body += struct.pack(">iii", 1, number % 30, len(data)) + data
-        return [request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)]
+        return [frame_of(encode_batch(records), "delays", number % 30)]
 
     on_each(served, 10, seconds, batch)
     print(f"  {sent} messages")
@@ -1116,12 +1113,7 @@ def delayed_alike(served: Served, seconds: float) -> None:
     headers: list[tuple[str, bytes | None]] = [
         ("headrace-deliver-at", b"%d" % due_ms), ("headrace-message-id", b"one")]  # fmt: skip
     data = encode_batch([Record(n, 1, None, b"x", headers) for n in range(4_000)])
-    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 5) + b"alike"
-    body += struct.pack(">iii", 1, 0, len(data)) + data
-    with served.connect() as one:
-        for _ in range(25):
-            one.sendall(request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False))
-            receive(one)
+    store(served, data, "alike", 25)
     asked = json.dumps({"receipts": [DelayedReceipt(0, due_ms, 0).text], "message_ids": ["one"]})
     head = (
         "POST /v1/topics/alike/delayed/cancel?dry_run=true HTTP/1.1\r\nHost: localhost\r\n"
@@ -1136,10 +1128,7 @@ def delayed_batches(served: Served, seconds: float) -> None:
     create(served, ["batches"], **{"headrace.message.attributes": "read"})
     headers: list[tuple[str, bytes | None]] = [("headrace-delay", b"3600000")]
     records = [Record(n, 1, None, b"", [] if n else headers) for n in range(1_000_000)]
-    data = encode_batch(records, codec=ZSTD)
-    body = struct.pack(">hhiih", -1, 1, 30_000, 1, 7) + b"batches"
-    body += struct.pack(">iii", 1, 0, len(data)) + data
-    one = request_frame(b"", PRODUCE, 7, 1, body, is_flexible=False)
+    one = frame_of(encode_batch(records, codec=ZSTD), "batches")
     on_each(served, 20, seconds, lambda _number: [one])
 
 

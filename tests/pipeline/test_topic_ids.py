@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -144,21 +144,28 @@ def values(rows):
     return Counter(bytes(row.value).partition(b"-")[0] for row in rows)
 
 
-def test_a_replay_copies_a_recreated_topic_also_if_it_was_killed_before(
-    spark, broker, send, topic, target, recreate, read, monkeypatch
-):
-    config = ReplayConfig(Connection(broker), topic, target)
-    send(topic, 30)
-    written = transfer.write_once
+@contextmanager
+def killed_once_written(module, monkeypatch):
+    """Expect a job to end as if it was killed after its first write."""
+    written = module.write_once
 
     def then_killed(*arguments):
         written(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(transfer, "write_once", then_killed)
+        patch.setattr(module, "write_once", then_killed)
         with pytest.raises(KeyboardInterrupt):
-            run_replay(config, spark=spark)
+            yield
+
+
+def test_a_replay_copies_a_recreated_topic_also_if_it_was_killed_before(
+    spark, broker, send, topic, target, recreate, read, monkeypatch
+):
+    config = ReplayConfig(Connection(broker), topic, target)
+    send(topic, 30)
+    with killed_once_written(transfer, monkeypatch):
+        run_replay(config, spark=spark)
     recreate(topic, 30)  # the same offsets as before
     assert run_replay(config, spark=spark).written == 30
     assert values(read(target).collect()) == {b"value": 30, b"second": 30}
@@ -184,17 +191,8 @@ def test_records_are_sent_again_from_and_to_recreated_topics(
 ):
     config = ResendConfig(Connection(broker), target, source=topic)
     send(topic, 30)
-    written = resend.write_once
-
-    def then_killed(*arguments):
-        written(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        if is_killed:
-            patch.setattr(resend, "write_once", then_killed)
-        with pytest.raises(KeyboardInterrupt) if is_killed else nullcontext():
-            run_resend(config, spark=spark)
+    with killed_once_written(resend, monkeypatch) if is_killed else nullcontext():
+        run_resend(config, spark=spark)
     recreate({"source": topic, "target": target}[recreated], 6)
     again = run_resend(config, spark=spark)
     assert (again.resumed, again.written) == (False, {"source": 6, "target": 30}[recreated])

@@ -314,18 +314,23 @@ async def read_per_turn(call, monkeypatch):
         monkeypatch.setattr(timer_bodies, "stored_timer", read)
 
 
+async def add_batches(node, dues, count=1, headers=()):
+    """Add batches of records that are due then."""
+    log = node.topics.get("t").require_log(0)
+    await log.wait_loaded()
+    record = Record(0, 1, None, b"v", [*headers])
+    some = DelayedBatch([DelayedRecord(due, n, record) for n, due in enumerate(dues)], None)
+    for _ in range(count):
+        await node.timers.delayed.add(log, some).completion.wait()
+
+
 @pytest.mark.parametrize("named", ["receipt", "message id"])
 async def test_others_have_turns_while_a_record_is_looked_for_among_many(named, monkeypatch):
     """All of them are due in one millisecond, and have one message id."""
     count, each = 12_000, 3_000
     async with alone() as node:
         due_ms, topic = node.clock.now_ms() + YEAR_MS, node.topics.get("t")
-        log = topic.require_log(0)
-        await log.wait_loaded()
-        record = Record(0, 1, None, b"v", [(MESSAGE_ID, b"one")])
-        some = DelayedBatch([DelayedRecord(due_ms, n, record) for n in range(each)], None)
-        for _ in range(count // each):
-            await node.timers.delayed.add(log, some).completion.wait()
+        await add_batches(node, [due_ms] * each, count // each, [(MESSAGE_ID, b"one")])
         timers = node.services.timers
         asked = ([(0, due_ms, 0)], []) if named == "receipt" else ([], ["one"])
         call = partial(timers.cancel, topic, *asked, is_dry_run=True)
@@ -338,14 +343,11 @@ async def test_others_have_turns_while_a_record_is_looked_for_among_many(named, 
 
 async def test_of_large_batches_only_what_is_due_is_decoded(monkeypatch):
     async with alone() as node:
-        now_ms, log = node.clock.now_ms(), node.topics.get("t").require_log(0)
-        await log.wait_loaded()
-        record = Record(0, 1, None, b"v", [])
+        now_ms = node.clock.now_ms()
         soon = now_ms + 2 * 3_600_000
-        dues = [soon if n == 1_500 else now_ms + YEAR_MS for n in range(3_000)]
-        some = DelayedBatch([DelayedRecord(due, n, record) for n, due in enumerate(dues)], None)
-        for _ in range(20):
-            await node.timers.delayed.add(log, some).completion.wait()
+        await add_batches(
+            node, [soon if n == 1_500 else now_ms + YEAR_MS for n in range(3_000)], 20
+        )
         hosted = hosted_of(node)
         decoded, decode = [], codec._decode_records
 
@@ -376,12 +378,7 @@ async def test_a_page_of_the_records_with_one_id_passes_over_those_of_others_pag
     count, each = 12_000, 3_000
     async with alone() as node:
         due_ms, topic = node.clock.now_ms() + YEAR_MS, node.topics.get("t")
-        log = topic.require_log(0)
-        await log.wait_loaded()
-        record = Record(0, 1, None, b"v", [(MESSAGE_ID, b"one")])
-        some = DelayedBatch([DelayedRecord(due_ms, n, record) for n in range(each)], None)
-        for _ in range(count // each):
-            await node.timers.delayed.add(log, some).completion.wait()
+        await add_batches(node, [due_ms] * each, count // each, [(MESSAGE_ID, b"one")])
         looked_at, tagged = [], Part.tagged
 
         def counting(*asked):
@@ -402,12 +399,9 @@ async def test_a_page_of_the_records_with_one_id_passes_over_those_of_others_pag
 async def test_a_checkpoint_of_due_times_that_are_far_apart_takes_few_writes(monkeypatch):
     count = 2_000
     async with alone() as node:
-        now_ms, log = node.clock.now_ms(), node.topics.get("t").require_log(0)
-        await log.wait_loaded()
-        record = Record(0, 1, None, b"v", [])
+        now_ms = node.clock.now_ms()
         dues = [now_ms + (n + 1) * 3 * 3_600_000 for n in range(count)]
-        some = DelayedBatch([DelayedRecord(due, n, record) for n, due in enumerate(dues)], None)
-        await node.timers.delayed.add(log, some).completion.wait()
+        await add_batches(node, dues)
         hosted, appended = hosted_of(node), []
         append = hosted.shard._log.append
         monkeypatch.setattr(

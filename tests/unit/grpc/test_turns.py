@@ -24,23 +24,10 @@ class Clock:
         return self.now_ns
 
 
-class Client:
-    """A connection and its transport; each piece that it has sent takes so long."""
+class Transport:
+    """As much of one as a connection needs that processes nothing."""
 
-    is_write_paused = False
-    unsent_bytes = 0
-
-    def __init__(self, arrivals, clock, log, name, address, piece_ns) -> None:
-        self.turns = Turns(self, self, arrivals, address)
-        self.clock, self.log, self.name, self.piece_ns = clock, log, name, piece_ns
-        self.is_read = True
-        self.taken = b""
-
-    def take(self, data: bytes) -> None:
-        assert len(data) <= TURN_BYTES
-        self.taken += data
-        self.log.append(self.name)
-        self.clock.now_ns += self.piece_ns
+    is_read = True
 
     def is_closing(self) -> bool:
         return False
@@ -50,6 +37,28 @@ class Client:
 
     def resume_reading(self) -> None:
         self.is_read = True
+
+    def set_write_buffer_limits(self, _high: int) -> None: ...
+
+    def get_extra_info(self, _name: str) -> None: ...
+
+
+class Client(Transport):
+    """A connection and its transport; each piece that it has sent takes so long."""
+
+    is_write_paused = False
+    unsent_bytes = 0
+
+    def __init__(self, arrivals, clock, log, name, address, piece_ns) -> None:
+        self.turns = Turns(self, self, arrivals, address)
+        self.clock, self.log, self.name, self.piece_ns = clock, log, name, piece_ns
+        self.taken = b""
+
+    def take(self, data: bytes) -> None:
+        assert len(data) <= TURN_BYTES
+        self.taken += data
+        self.log.append(self.name)
+        self.clock.now_ns += self.piece_ns
 
 
 class Listener:
@@ -133,25 +142,6 @@ def test_nothing_is_processed_of_a_connection_that_has_ended() -> None:
         assert ends.taken == b""
 
     asyncio.run(scenario())
-
-
-class Transport:
-    """As much of one as a connection needs that processes nothing."""
-
-    is_read = True
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def set_write_buffer_limits(self, _high: int) -> None: ...
-
-    def get_extra_info(self, _name: str) -> None: ...
 
 
 def test_what_waits_for_its_turn_does_not_grow_when_responses_are_read() -> None:
