@@ -27,6 +27,7 @@ from headrace.broker.security.tenant_ownership import (
     is_of_another,
     tenant_of_resource,
 )
+from headrace.broker.security.tenant_shares import ByTenant, add_count
 from headrace.errors import RequestInvalid
 from headrace.records.tenant_names import name_in
 
@@ -329,8 +330,7 @@ class AclIndex:
         """By kind of resource and principal."""
         self._patterns: dict[ResourceType, _Held] = {}
         """Which patterns have any rule: for `allow.everyone.if.no.acl.found`."""
-        self._of_tenants: dict[str, dict[Pattern, None]] = {}
-        """The patterns of each tenant's own, so that its people do not search all of them."""
+        self._of_tenants: ByTenant[Pattern] = ByTenant()
         self.count = 0
         self.counts: Counter[str] = Counter()
         """How many rules there are, by tenant."""
@@ -351,27 +351,15 @@ class AclIndex:
             if held.is_empty:
                 del of_kind[principal]
         self.count += len(kept) - len(before)
-        self._note_tenant(pattern, len(kept), len(before))
+        add_count(self.counts, pattern.tenant, len(kept) - len(before))
+        if pattern.tenant:
+            self._of_tenants.note(pattern.tenant, pattern, is_there=bool(kept))
         known = self._patterns.setdefault(pattern.kind, _Held())
         if kept:
             self._entries[pattern] = kept
             known.put(pattern, _of_all_hosts(0, 0))
         elif before:
             known.put(pattern, None)
-
-    def _note_tenant(self, pattern: Pattern, count: int, before: int) -> None:
-        tenant = pattern.tenant
-        self.counts[tenant] += count - before
-        if not tenant:
-            return
-        own = self._of_tenants.setdefault(tenant, {})
-        if count:
-            own[pattern] = None
-        else:
-            own.pop(pattern, None)
-        if not own:
-            del self._of_tenants[tenant]
-            del self.counts[tenant]
 
     def entries(self, pattern: Pattern) -> tuple[Entry, ...]:
         """The rules of a pattern."""
@@ -389,7 +377,7 @@ class AclIndex:
     def patterns(self, wanted: Selection) -> list[Pattern]:
         """The patterns whose rules may be selected."""
         of = wanted.tenant
-        known: Iterable[Pattern] = self._entries if of is None else self._of_tenants.get(of, ())
+        known: Iterable[Pattern] = self._entries if of is None else self._of_tenants.of(of)
         return [pattern for pattern in known if wanted.matches_pattern(pattern)]
 
     def touches(self, kind: ResourceType, name: str) -> bool:

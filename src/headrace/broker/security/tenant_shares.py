@@ -10,8 +10,9 @@ each. What brokers make of themselves, and what was there before they looked, is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from headrace.broker.security.principal import Principal
 from headrace.errors import Retriable, StorageUnavailable
@@ -19,10 +20,11 @@ from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX
 from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from headrace.metadata.followed_facts import FollowedFacts
 
+Key = TypeVar("Key", bound=Hashable)
 PLACES_PARTS: Final = 4
 """Of a broker's places, a tenth would be too few for the people of one tenant."""
 USER_FACTOR: Final = 2
@@ -58,9 +60,9 @@ class Held:
 
     def add(self, holder: Holder, amount: int = 1) -> None:
         """There is so much more; negative: less."""
-        _add(self.by_tenant, holder.tenant, amount)
+        add_count(self.by_tenant, holder.tenant, amount)
         if holder.user:
-            _add(self.by_user, holder.user, amount)
+            add_count(self.by_user, holder.user, amount)
 
     def add_all(self, other: Held) -> None:
         """Add what another one holds."""
@@ -68,10 +70,36 @@ class Held:
         self.by_user.update(other.by_user)
 
 
-def _add(counts: Counter[str], key: str, amount: int) -> None:
+def add_count(counts: Counter[str], key: str, amount: int) -> None:
+    """Count so many more; what there is none of is not in `counts`."""
     counts[key] += amount
     if not counts[key]:
         del counts[key]
+
+
+class ByTenant(Generic[Key]):
+    """What each tenant has of one kind, so that its people do not search all of it."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[Key, None]] = {}
+
+    def note(self, tenant: str, key: Key, *, is_there: bool) -> None:
+        """A tenant has something, or no longer."""
+        own = self._keys.setdefault(tenant, {})
+        if is_there:
+            own[key] = None
+        else:
+            own.pop(key, None)
+        if not own:
+            del self._keys[tenant]
+
+    def of(self, tenant: str) -> Collection[Key]:
+        """What a tenant has, in the order in which it came."""
+        return self._keys.get(tenant, {}).keys()
+
+    def counts(self) -> dict[str, int]:
+        """How much each tenant has."""
+        return {tenant: len(own) for tenant, own in self._keys.items()}
 
 
 class TenantShares(NamedTuple):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.client_addresses import client_address
+from headrace.broker.security.tenant_shares import ByTenant
 from headrace.coordination.quotas.entities import (
     CLIENT_KEYS,
     CONNECTION,
@@ -87,8 +88,8 @@ class ClientQuotas:
         self._tenants = tenants
         self._now_ns = clock.now_ns
         self._quotas: dict[Entity, Rates] = {}
-        self._of_tenants: dict[str, dict[Entity, None]] = {}
-        """Those of each tenant's own users, so that its people do not search all of them."""
+        self._of_tenants: ByTenant[Entity] = ByTenant()
+        """Those of each tenant's own users."""
         self.facts = FollowedFacts(metadata, QUOTAS, "a quota", self.apply, _tenant_of_key)
         self._clients: dict[tuple[str, str], dict[str, TokenBucket]] = {}
         """Buckets by quota, of (user, client id)."""
@@ -119,7 +120,7 @@ class ClientQuotas:
             self._quotas[entity] = rates
         else:
             del self._quotas[entity]
-        self._note_tenant(entity)
+        self._of_tenants.note(tenant_of_entity(entity), entity, is_there=bool(rates))
         self._clients.clear()
         if CONNECTION in rates or CONNECTION in before:  # else a user's quota would fill them again
             self._addresses.clear()
@@ -140,23 +141,13 @@ class ClientQuotas:
         """Whether the entity has a quota."""
         return entity in self._quotas
 
-    def _note_tenant(self, entity: Entity) -> None:
-        tenant = tenant_of_entity(entity)
-        own = self._of_tenants.setdefault(tenant, {})
-        if entity in self._quotas:
-            own[entity] = None
-        else:
-            own.pop(entity, None)
-        if not own:
-            del self._of_tenants[tenant]
-
     def counts(self) -> dict[str, int]:
         """How many entities with quotas there are, by the tenant whose own users they have."""
-        return {tenant: len(own) for tenant, own in self._of_tenants.items()}
+        return self._of_tenants.counts()
 
     def of_users(self, tenant: str) -> Iterator[tuple[Entity, Rates]]:
         """The quotas of a tenant's own users; DEFAULT: all others."""
-        return ((one, dict(self._quotas[one])) for one in self._of_tenants.get(tenant, ()))
+        return ((one, dict(self._quotas[one])) for one in self._of_tenants.of(tenant))
 
     def find(
         self, components: Sequence[Match] = (), *, is_strict: bool = False

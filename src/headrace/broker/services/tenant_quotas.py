@@ -48,13 +48,10 @@ class TenantQuotas:
         self._tenant = tenant
 
     def _shown(self, entity: Entity) -> Entity | None:
-        parts = dict(entity)
-        user = parts.get(USER)
-        if user is None or not parts.keys() <= {USER, CLIENT_ID}:
+        user = _user_of(entity)
+        if user is None or (tenant_of(user) != self._tenant and not self._is_given(user)):
             return None
-        if tenant_of(user) != self._tenant and not self._is_given(user):
-            return None
-        return entity_of({**parts, USER: name_in(user)}.items())
+        return _with_user(entity, name_in(user))
 
     def _is_given(self, user: str) -> bool:
         """Whether operators have given the tenant a principal of this name."""
@@ -80,9 +77,9 @@ class TenantQuotas:
         is_dry_run: bool = False,
     ) -> Rates:
         """See ClientQuotas. Raises ClusterUnauthorized, PolicyViolation, too."""
-        named = dict(entity_of(parts))
-        user = named.get(USER)
-        if user is None or not named.keys() <= {USER, CLIENT_ID}:
+        named = entity_of(parts)
+        user = _user_of(named)
+        if user is None:
             raise ClusterUnauthorized(
                 "people of a tenant set quotas of a user that they name, or of such a user and a"
                 " client id; other quotas are the operators': ask them"
@@ -94,7 +91,7 @@ class TenantQuotas:
             users.append(user)
         rates: Rates = {}
         for one in users:
-            entity = entity_of({**named, USER: one}.items())
+            entity = _with_user(named, one)
             if any(value is not None for value in changes.values()):
                 self._check_room(entity)
             rates = await self._quotas.change(entity, changes, is_dry_run=is_dry_run)
@@ -111,6 +108,16 @@ class TenantQuotas:
             excess = excess_of_removed("removed quotas", self._tenant, facts)
         if excess:
             raise PolicyViolation(f"{excess}: remove some first; nothing was changed")
+
+
+def _user_of(entity: Entity) -> str | None:
+    """Whose quota it is, of all client ids or one; None: it is not one user's alone."""
+    parts = dict(entity)
+    return parts.get(USER) if parts.keys() <= {USER, CLIENT_ID} else None
+
+
+def _with_user(entity: Entity, user: str) -> Entity:
+    return entity_of({**dict(entity), USER: user}.items())
 
 
 def quotas_of(services: Services, session: ClientSession) -> ClientQuotas | TenantQuotas:

@@ -38,8 +38,6 @@ COST_AT_ONCE: Final = 8_192
 ordinary ones."""
 PARTS_MAX: Final = 256
 """Of the rows that are learned at a time: 3 s at worst, in which others wait for the same."""
-
-
 ROWS_MAX: Final = 16_384
 """The same, of what has no filters; batches of fewer records are decoded at once, those that are
 large in a thread."""
