@@ -134,6 +134,20 @@ def test_faces_use_a_node_through_its_services():
     assert not found, "use `node.services`, or offer there what is missing"
 
 
+def test_requests_are_charged_for_the_tasks_that_they_wait_for():
+    """`asyncio.gather` makes tasks of coroutines: of these nobody knows for whom they run."""
+    found = {
+        f"{name_of(path)}: {ast.unparse(node)}"
+        for package in ("http", "kafka/handlers", "rocketmq", "broker/services", "broker/shares")
+        for path in sorted((SOURCE / package).rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "asyncio.gather"
+        and not all("charged_alike" in ast.unparse(argument) for argument in node.args)
+    }
+    assert not found, "use `loop_turns.gather_charged`"
+
+
 # --- names -----------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from headrace.errors import PeerVersionDiffers, Retriable
 from headrace.http.history import INTERVAL_S, SAMPLES_MAX
 from headrace.http.problems import shown_text
 from headrace.http.verdict import problem_of
+from headrace.runtime.loop_turns import charged_alike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +138,9 @@ class BrokerFigures:
 
     async def _measure(self) -> ClusterState:
         taken = self._history.taken
-        states, lags = await asyncio.gather(self._states(), self._services.lags.now())
+        states, lags = await asyncio.gather(
+            charged_alike(self._states()), charged_alike(self._services.lags.now())
+        )
         failed = {**states[1], **lags[2]}
         self._measured = ClusterState(states[0], failed, lags[0], lags[1])
         self._measured_at = taken

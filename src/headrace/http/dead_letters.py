@@ -7,7 +7,6 @@ its place.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
@@ -47,6 +46,7 @@ from headrace.http.search import failed_places
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.records.letters import EDITED, Letter, letter_of, text_of
 from headrace.records.tenant_names import name_in, sibling
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from headrace.broker.services.services import Services
@@ -137,7 +137,7 @@ class DeadLetterOperations:
         for at in range(0, len(shown), COUNTED_AT_ONCE):
             part = shown[at : at + COUNTED_AT_ONCE]
             counts = (self._count(item, known[item["name"]]) for item in part)
-            for item, errors in zip(part, await asyncio.gather(*counts), strict=True):
+            for item, errors in zip(part, await gather_charged(counts), strict=True):
                 failed |= {(item["name"], number): error for number, error in errors.items()}
         return answer | failed_places(failed)
 

@@ -507,8 +507,10 @@ class _Resource:
             with Body(self._bodies, share) as held:
                 answering = self._answer(request, session, held, room)
                 paced = Paced(services.turns, room.path, answering, now_ns)
-                response = await paced
-                services.quotas.take(session, REQUEST, paced.spent_ns)
+                try:
+                    response = await paced
+                finally:  # whatever its handler ended with
+                    services.quotas.take(session, REQUEST, paced.spent_ns)
             if guard is not None and guard.term_now() != term:
                 response = self._owned(request, response)
             room.answered(response, paced.spent_ns)

@@ -28,6 +28,7 @@ from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
 from headrace.rocketmq.handles import Transaction, member_id
 from headrace.rocketmq.names import resource_of
 from headrace.rocketmq.shown_messages import message
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -258,7 +259,7 @@ class Clients:
                     self.leave(key)
             holding = iter([client for client in self._known.values() if client.held])
             renewals = [self._renew_next(holding, now_s) for _ in range(RENEWALS_AT_ONCE)]
-            await asyncio.gather(*renewals)
+            await gather_charged(renewals)
 
     async def _renew_next(self, clients: Iterator[Client], now_s: float) -> None:
         for client in clients:

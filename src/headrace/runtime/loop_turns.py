@@ -16,7 +16,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
     Clock = Callable[[], int]
 
@@ -281,6 +281,11 @@ def charged_alike(coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
     return other
 
 
+async def gather_charged(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """As `asyncio.gather`, each one `charged_alike`: handlers of requests use this one alone."""
+    return await asyncio.gather(*map(charged_alike, coroutines))
+
+
 class Paced(Generic[T]):
     """Awaits a coroutine each step of which takes a turn, and adds up in `spent_ns` what they took:
     what has waited with others may go on at the same moment, for any length of time."""
@@ -361,7 +366,7 @@ class Paced(Generic[T]):
     def alike(self, coroutine: Coroutine[Any, Any, T]) -> Paced[T]:
         """Another one of the same request, which what it takes counts for, too."""
         other = Paced(self._turns, self.path, coroutine, self._now_ns)
-        other._origin = self
+        other._origin = self._origin or self
         return other
 
     def _count(self, spent_ns: int) -> None:

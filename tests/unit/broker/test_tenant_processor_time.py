@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.broker.security.principal import Principal
 from headrace.broker.services.reads import Reads
 from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.topic_service import NewTopic
+from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.coordination.quotas.entities import PRODUCER, REQUEST
 from headrace.kafka import apis
 from headrace.rocketmq import codes
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 PERCENT = 20
 EVERY_MS = 50
 NS_PER_MS = 1_000_000
+SLOW_NS = 50 * NS_PER_MS
 
 
 class Busy(Rates):
@@ -139,29 +142,43 @@ async def test_a_fetch_that_waits_is_charged_for_the_time_that_its_answer_takes(
         await until(lambda: node.tenant_rates.used("acme", REQUEST) > 0)
 
 
+def slow_down(monkeypatch, owner: type, name: str, *, fails: bool = False) -> None:
+    """A method of `owner` takes the loop for SLOW_NS longer."""
+    method = getattr(owner, name)
+
+    async def slow(*args, **more):
+        until_ns = time.perf_counter_ns() + SLOW_NS
+        while time.perf_counter_ns() < until_ns:
+            pass
+        assert not fails
+        return await method(*args, **more)
+
+    monkeypatch.setattr(owner, name, slow)
+
+
+def charges(monkeypatch, quotas) -> list[float]:
+    """What is charged from now on, in ns of the loop."""
+    charged_ns: list[float] = []
+    take = quotas.take
+
+    def taken(asker, key, amount, **more):
+        charged_ns.extend([amount] if key == REQUEST else [])
+        return take(asker, key, amount, **more)
+
+    monkeypatch.setattr(quotas, "take", taken)
+    return charged_ns
+
+
 async def test_a_pull_of_rocketmq_is_charged_for_what_it_reads(monkeypatch):
     """That is done in a task of its own, which ends if the client goes."""
     async with broker(BrokerConfig(**CONFIG)) as rig:
         rocket, quotas = Rocket(rig), rig.node.quotas
         await limited(rig.node)
         await rig.node.topics.create(f"«acme»{TOPIC}", 1)
-        charged_ns: list[float] = []
-        read, take = Reads.read, quotas.take
-
-        async def slow(*args):
-            until_ns = time.perf_counter_ns() + 50 * NS_PER_MS
-            while time.perf_counter_ns() < until_ns:
-                pass
-            return await read(*args)
-
-        def taken(asker, key, amount, **more):
-            charged_ns.extend([amount] if key == REQUEST else [])
-            return take(asker, key, amount, **more)
-
-        monkeypatch.setattr(Reads, "read", slow)
-        monkeypatch.setattr(quotas, "take", taken)
+        slow_down(monkeypatch, Reads, "read")
+        charged_ns = charges(monkeypatch, quotas)
         assert await code_of(rocket, "PullMessage", "alice") == codes.MESSAGE_NOT_FOUND
-        assert sum(charged_ns) >= 50 * NS_PER_MS
+        assert sum(charged_ns) >= SLOW_NS
 
 
 @pytest.mark.parametrize("partitions", [[0], [0, 1]])
@@ -171,25 +188,41 @@ async def test_records_over_http_are_charged_for_however_many_partitions(monkeyp
         await limited(web.node)
         await web.node.topics.create("«acme»t", 2)
         web.principal = "alice"
-        charged_ns: list[float] = []
-        send, take = RecordSends._send_some, web.node.quotas.take
-
-        async def slow(*args):
-            until_ns = time.perf_counter_ns() + 50 * NS_PER_MS
-            while time.perf_counter_ns() < until_ns:
-                pass
-            return await send(*args)
-
-        def taken(asker, key, amount, **more):
-            charged_ns.extend([amount] if key == REQUEST else [])
-            return take(asker, key, amount, **more)
-
-        monkeypatch.setattr(RecordSends, "_send_some", slow)
-        monkeypatch.setattr(web.node.quotas, "take", taken)
+        slow_down(monkeypatch, RecordSends, "_send_some")
+        charged_ns = charges(monkeypatch, web.node.quotas)
         records = [{"value": "x", "partition": one} for one in partitions]
         status, _ = await web.ask("POST", "/v1/topics/t/records", {"records": records})
         assert status == 200
-        assert sum(charged_ns) >= 50 * NS_PER_MS * len(partitions)
+        assert sum(charged_ns) >= SLOW_NS * len(partitions)
+
+
+@pytest.mark.parametrize("action", ["park", "unpark"])
+async def test_keys_that_are_parked_over_http_are_charged_for(monkeypatch, action):
+    """A task for each of them, so that they share a sync."""
+    async with guarded(monkeypatch) as web:
+        await limited(web.node)
+        await web.node.topics.create("«acme»t", 1)
+        web.principal = "alice"
+        config = {"set": {"headrace.share.key.order": "true"}}
+        await web.ask("PATCH", "/v1/groups/g/config", config)
+        slow_down(monkeypatch, SharePartitions, "ask")
+        charged_ns = charges(monkeypatch, web.node.quotas)
+        asked = {"keys": ["a", "b", "c"]}
+        status, answer = await web.ask("POST", f"/v1/queues/t/g/{action}", asked)
+        assert status == 200, answer
+        assert sum(charged_ns) >= 3 * SLOW_NS
+
+
+async def test_a_request_whose_handler_fails_is_charged(monkeypatch):
+    async with guarded(monkeypatch) as web:
+        await limited(web.node)
+        await web.node.topics.create("«acme»t", 1)
+        web.principal = "alice"
+        slow_down(monkeypatch, RecordSends, "send", fails=True)
+        charged_ns = charges(monkeypatch, web.node.quotas)
+        with suppress(AssertionError):  # after its answer
+            await web.ask("POST", "/v1/topics/t/records", {"records": [{"value": "x"}]})
+        assert sum(charged_ns) >= SLOW_NS
 
 
 async def test_http_clients_of_the_tenant_are_charged_and_refused_and_others_are_not(monkeypatch):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, StorageUnavailable, TopicUnknown
 from headrace.records.identifiers import OFFSETS_TOPIC
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -60,7 +61,7 @@ class MarkerWriter:
             else:
                 under_way.append((place, appended.completion))
         if slow:
-            found = await asyncio.gather(*(coroutine for _, coroutine in slow))
+            found = await gather_charged(coroutine for _, coroutine in slow)
             outcomes.update(zip((place for place, _ in slow), found, strict=True))
         for place, completion in under_way:
             outcomes[place] = await _outcome(completion)

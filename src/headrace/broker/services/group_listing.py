@@ -7,12 +7,12 @@ coordinator cannot be reached is listed as well, in state `Unknown`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.services.share_group_administration import SHARE
 from headrace.coordination.groups.commands import GroupListing
 from headrace.errors import HeadraceError
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class GroupListings:
 
         if peers is not None:
             others = [broker for broker in self._brokers() if broker.id != self._broker_id]
-            await asyncio.gather(*map(ask, others))
+            await gather_charged(map(ask, others))
         if _lets(types, SHARE) and _lets(states, UNKNOWN):
             for group_id in self._shares.begun():
                 unknown = GroupListing(group_id, SHARE, UNKNOWN, SHARE)

@@ -6,7 +6,6 @@ from memory; where the machines of a ledger are asked for, from the store's meta
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections import Counter
 from itertools import islice
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.services.owner_calls import checked, split
 from headrace.errors import HeadraceError
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -259,7 +259,7 @@ class LedgerMap:
         if self._replication is not None:
             for first in range(0, len(ledgers), LOOKUPS_MAX):
                 part = ledgers[first : first + LOOKUPS_MAX]
-                names = await asyncio.gather(*map(self._replication.ledgers.machines, part))
+                names = await gather_charged(map(self._replication.ledgers.machines, part))
                 found |= {one: [*some] for one, some in zip(part, names, strict=True)}
         return found
 

@@ -23,6 +23,7 @@ from headrace.broker.shares.lite_partitions import SESSION_MS
 from headrace.coordination.shares.lite_commands import LEAVE, REMOVE, SET, LiteSyncCommand
 from headrace.errors import GroupUnknown, HeadraceError, QuotaExceeded
 from headrace.records.partitioner import partition_of_key
+from headrace.runtime.loop_turns import charged_alike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -86,7 +87,9 @@ class LiteSubscriptions:
         change = [group_id, client, action, [*parts.items()], stay]
         new = self._keep(topic, change)
         asking = self._ask(topic, group_id, client, action, parts, stay)
-        answers, _ = await asyncio.gather(asking, self._copy(topic, change))
+        answers, _ = await asyncio.gather(
+            charged_alike(asking), charged_alike(self._copy(topic, change))
+        )
         displaced: list[Displaced] = []
         failures: list[BaseException] = []
         for answer in answers:
@@ -121,7 +124,7 @@ class LiteSubscriptions:
             )
             for number, some in parts.items()
         ]
-        return await asyncio.gather(*asking, return_exceptions=True)
+        return await asyncio.gather(*map(charged_alike, asking), return_exceptions=True)
 
     async def _tell(self, displaced: Sequence[Displaced]) -> None:
         if displaced:

@@ -22,6 +22,7 @@ from headrace.errors import (
     RequestInvalid,
 )
 from headrace.records.codec import Record
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -153,7 +154,7 @@ class OwnerCalls:
             except HeadraceError as error:
                 found[broker_id] = error
 
-        await asyncio.gather(*map(ask, brokers))
+        await gather_charged(map(ask, brokers))
         return dict(sorted(found.items()))
 
     # --- being asked by another broker -------------------------------------------------------

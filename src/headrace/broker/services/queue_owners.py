@@ -24,6 +24,7 @@ from headrace.errors import (
     HeadraceError,
     NotOwner,
 )
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -355,7 +356,7 @@ class QueueOwners:
             return found
         # Concurrently, so that all of them are made durable by one sync.
         others = (ask(one, part) for one, part in elsewhere.items())
-        await asyncio.gather(*map(settle_here, here), *others)
+        await gather_charged([*map(settle_here, here), *others])
         return found
 
     async def _settle_here(
@@ -441,7 +442,7 @@ class QueueOwners:
             found.update({number: answered.get(number, missing) for number in part})
 
         parts = {one: [n for n in of if n in numbers] for one, of in owners.others.items()}
-        await asyncio.gather(ask_here(), *(ask(*part) for part in parts.items() if part[1]))
+        await gather_charged([ask_here(), *(ask(*part) for part in parts.items() if part[1])])
         return found
 
 

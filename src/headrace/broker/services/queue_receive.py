@@ -20,6 +20,7 @@ from headrace.broker.shares.queue_peers import MemberSettlements, SeenPause
 from headrace.broker.shares.share_receive import OFFSET_MAX, REPETITION_ONLY
 from headrace.coordination.shares.commands import UNDELIVERED, Settlement
 from headrace.errors import BrokerUnreachable, HeadraceError, NotOwner
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -201,7 +202,7 @@ class QueueReceive(Generic[M]):
                 except HeadraceError as error:
                     log.info("%s: %s cannot begin yet: %s", topic.name, group_id, error)
 
-            await asyncio.gather(*(begin(*one) for one in unbegun.items()))
+            await gather_charged(begin(*one) for one in unbegun.items())
 
     # --- one round ---------------------------------------------------------------------------
 

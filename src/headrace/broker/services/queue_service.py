@@ -7,7 +7,6 @@ key and releasing one that is not parked change nothing.
 
 from __future__ import annotations
 
-import asyncio
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
@@ -28,6 +27,7 @@ from headrace.coordination.shares.commands import (
     ReleaseKeyCommand,
 )
 from headrace.errors import GroupUnknown, HeadraceError, RecordStateInvalid
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -229,7 +229,7 @@ class QueueService:
         await self._shares.begin(topic, number, group_id)
         commands = [ParkKeyCommand(group_id, key, crc32(key)) for key in keys]
         # Side by side they share a sync.
-        await asyncio.gather(*(self._shares.ask(topic, number, one) for one in commands))
+        await gather_charged(self._shares.ask(topic, number, one) for one in commands)
 
     async def _check_parks(self, group_id: str) -> None:
         try:
@@ -261,5 +261,5 @@ class QueueService:
                 return False
             return True
 
-        found = await asyncio.gather(*map(is_released, keys))
+        found = await gather_charged(map(is_released, keys))
         return [key for key, was_parked in zip(keys, found, strict=True) if was_parked]

@@ -47,7 +47,7 @@ from headrace.records.batch import (
 from headrace.records.codec import encode_batch
 from headrace.records.partitioner import partition_of_key
 from headrace.records.validation import check_single
-from headrace.runtime.loop_turns import charged_alike
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,7 +143,7 @@ class RecordSends:
         if len(parts) == 1:  # as most are: without a task of its own
             await send_part(*next(iter(parts.items())))
         else:
-            await asyncio.gather(*(charged_alike(send_part(*one)) for one in parts.items()))
+            await gather_charged(send_part(*one) for one in parts.items())
         return [found[place] for place in range(len(records))]
 
     def _spread(self, owners: Owners) -> int:

@@ -30,6 +30,7 @@ from headrace.errors import (
     NotOwner,
     RequestInvalid,
 )
+from headrace.runtime.loop_turns import charged_alike, gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -184,8 +185,8 @@ class ShareGroupAdministration:
         async def there(broker: BrokerFact, part: Sequence[PartitionKey]) -> ShareStates:
             assert self.peers is not None
             states, ends = await asyncio.gather(
-                self.peers.share_states(broker, group_id, part),
-                self.peers.end_offsets(broker, [names[key] for key in part]),
+                charged_alike(self.peers.share_states(broker, group_id, part)),
+                charged_alike(self.peers.end_offsets(broker, [names[key] for key in part])),
             )
             return {
                 key: state._replace(end_offset=ends.get(names[key], -1))
@@ -347,7 +348,7 @@ class ShareGroupAdministration:
             for key in part:
                 answers.setdefault(key, BrokerUnreachable("the response lacks this partition"))
 
-        await asyncio.gather(*(ask(one, part) for one, part in elsewhere.items()))
+        await gather_charged(ask(one, part) for one, part in elsewhere.items())
         return answers
 
 

@@ -20,6 +20,7 @@ from headrace.coordination.quotas.entities import PRODUCER, REQUEST
 from headrace.coordination.quotas.tenant_limits import share_of
 from headrace.coordination.quotas.token_bucket import MS_PER_S, NS_PER_S, WAIT_MS_MAX, TokenBucket
 from headrace.errors import HeadraceError, PeerVersionDiffers
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,7 +155,7 @@ class TenantRates:
         self._end_period()
         others = [one for one in live if one != self._broker_id]
         self._others = {one: self._others.get(one, {}) for one in others}
-        await asyncio.gather(*(self._ask(calls, one) for one in others))
+        await gather_charged(self._ask(calls, one) for one in others)
         self.divide()
         self.counts.end_period()
 

@@ -32,6 +32,7 @@ from headrace.errors import HeadraceError, RecordInvalid, StorageUnavailable, To
 from headrace.records.attributes import DELIVER_AT, HALF, MESSAGE_ID, find_header
 from headrace.records.bodies import encode_body
 from headrace.runtime.completion import Completion
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -248,7 +249,7 @@ async def _ask_all(
 ) -> set[ScheduleEntry]:
     """Those of the records that no longer wait as they did."""
     # Side by side they share a sync.
-    replies = await asyncio.gather(*(hosted.ask(one) for one in commands))
+    replies = await gather_charged(hosted.ask(one) for one in commands)
     done = {
         ScheduleEntry(one.due_ms, one.offset)
         for one, reply in zip(commands, replies, strict=True)

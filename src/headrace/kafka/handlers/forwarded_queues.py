@@ -8,7 +8,6 @@ meanwhile are released, without counting as a delivery.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.coordinators.groups_configured import GROUP_ID_LENGTH_MAX
@@ -36,6 +35,7 @@ from headrace.kafka.peers.queue_calls import (
     TAKES_LITE,
 )
 from headrace.records.tenant_names import name_in
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -220,7 +220,7 @@ async def queue_settle(node: Node, request: Any, _context: Context) -> Answer:
         ]
         return {"refused": refused}
 
-    return {"deliveries": await asyncio.gather(*map(one, request.deliveries))}
+    return {"deliveries": await gather_charged(map(one, request.deliveries))}
 
 
 async def queue_release(node: Node, request: Any, _context: Context) -> Answer:

@@ -42,6 +42,7 @@ from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 from headrace.kafka.handlers.leaders import leader_hint
 from headrace.records.tenant_names import name_in, tenant_of
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,7 +178,7 @@ async def _acknowledge(
         return next((error for error in errors if error is not None), None)
 
     keys = list(wanted)
-    return dict(zip(keys, await asyncio.gather(*map(one, keys)), strict=True))
+    return dict(zip(keys, await gather_charged(map(one, keys)), strict=True))
 
 
 async def _receive_all(

@@ -6,7 +6,6 @@ that do not know PRODUCER_FENCED get INVALID_PRODUCER_EPOCH, as in Kafka.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.kit.machine import EndsTransaction
@@ -32,6 +31,7 @@ from headrace.kafka.error_codes import (
 from headrace.kafka.handlers.producers import fencing_code
 from headrace.kafka.peers.client import by_topic
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -52,7 +52,7 @@ BUMPING_SINCE = 5
 async def add_partitions_to_txn(node: Node, request: Any, context: Context) -> Answer:
     """AddPartitionsToTxn: one transaction, or from v4 on several, to add or to verify."""
     if context.version >= BATCHED_SINCE:
-        results = await asyncio.gather(*(_add_batched(node, item) for item in request.transactions))
+        results = await gather_charged(_add_batched(node, item) for item in request.transactions)
         return {"error_code": NONE, "results_by_transaction": results}
     topics = request.v3_and_below_topics
     code, codes = await _add(
@@ -191,7 +191,7 @@ async def write_txn_markers(node: Node, request: Any, _context: Context) -> Answ
         )
         for item in request.markers
     ]
-    outcomes = await asyncio.gather(*(node.services.markers.write(*marker) for marker in markers))
+    outcomes = await gather_charged(node.services.markers.write(*marker) for marker in markers)
     return {
         "markers": [
             {
