@@ -16,7 +16,8 @@ from tests.unit.kafka.access_rig import GROUP, TOPIC, NamedClient, made
 from tests.unit.kafka.test_authorization import ROOT, guarded
 from tests.waiting import until
 
-from headrace.broker.security.authorizer import CLUSTER_NAME
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import audit
 from headrace.kafka import apis
@@ -204,6 +205,31 @@ async def test_what_is_repeated_is_counted_and_a_flood_of_logins_is_bounded(monk
         log.changed_frequently(session, "OffsetCommit", [f"group-{number}"], 0)
     log.changed(ClientSession("SASL", "10.0.0.1"), "DeleteTopics", ["t"], 0)
     assert lines()[-1]["request"] == "DeleteTopics", "a flood hides no change"
+
+
+async def test_who_is_denied_all_the_time_hides_nobody_elses_denials(lines):
+    clock = HandClock()
+    log = audit.Audit(clock)
+
+    def deny(user: str, count: int) -> int:
+        before = len(lines())
+        session = ClientSession("SASL", "10.0.0.1", Principal(user))
+        for _ in range(count):
+            log.denied(session, Operation.READ, ResourceType.TOPIC, "t", "Fetch")
+        return len(lines()) - before
+
+    most = audit.DENIALS_PER_S * audit.BURST_S
+    flooded = deny("mallory", 2 * most)
+    assert 0 < flooded <= most * 2 // 3 + 1
+    assert deny("alice", 100) == 100
+    assert "omitted_before" in lines()[flooded]
+    assert deny("bob", 1) == 1
+    for number in range(2 * most):  # of any number of users
+        deny(f"mallory-{number}", 1)
+    assert len(lines()) <= most
+    assert log.denied_total == 4 * most + 101
+    clock.ms += audit.BURST_S * 1_000
+    assert deny("alice", 1) == 1
 
 
 async def test_a_member_id_without_a_generation_hides_no_reset(lines):

@@ -2,7 +2,7 @@
 
 Invariants: logger `headrace.audit`, one JSON object a line. It names who, from where, what and on
 which resource, never contents: no records, no values of settings, no secrets. Bounded: names are
-cut, and beyond a rate only the number of lines is logged.
+cut, and beyond a rate, of which users have shares, only the number of lines is logged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.tenant_shares import PLACES_PARTS, Held, Holder, TenantShares
 from headrace.broker.services.audit_lines import (
     CHANGED,
     DENIED,
@@ -21,8 +22,8 @@ from headrace.broker.services.audit_lines import (
     RESOURCES_MAX,
     AuditLines,
 )
-from headrace.coordination.quotas.token_bucket import TokenBucket
-from headrace.records.tenant_names import written
+from headrace.broker.services.fair_shares import user_of
+from headrace.records.tenant_names import DEFAULT, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -49,6 +50,29 @@ REPEATED_MAX: Final = 1_000
 """Kinds of lines of which repetitions are counted at a time."""
 FREQUENT: Final = "frequent"
 """Changes with a limit of their own."""
+_NS_PER_S: Final = 1_000_000_000
+
+
+class _Limit:
+    """Of the lines of one kind in BURST_S: whose requests are denied all the time, say, hides
+    nobody else's denials."""
+
+    def __init__(self, rate_per_s: int) -> None:
+        self._shares = TenantShares("lines", rate_per_s * BURST_S, "this broker", PLACES_PARTS)
+        self._written = Held()
+        self._ends_ns = 0
+        self.omitted_count = 0
+        """Since the last line."""
+
+    def take(self, holder: Holder, now_ns: int) -> bool:
+        """Whether there may be a line about what `holder` did now."""
+        if now_ns >= self._ends_ns:
+            self._written, self._ends_ns = Held(), now_ns + BURST_S * _NS_PER_S
+        if self._shares.excess_of(holder, self._written):
+            self.omitted_count += 1
+            return False
+        self._written.add(holder)
+        return True
 
 
 class Audit:
@@ -66,9 +90,8 @@ class Audit:
         self._authorizer = authorizer
         self.lines = lines
         self._tenants = tenants
-        now_ns = clock.now_ns()
-        self._buckets = {
-            limit: TokenBucket(rate, rate * BURST_S, now_ns)
+        self._limits = {
+            limit: _Limit(rate)
             for limit, rate in (
                 (DENIED, DENIALS_PER_S),
                 (CHANGED, CHANGES_PER_S),
@@ -78,7 +101,6 @@ class Audit:
         }
         self._repeats: dict[Hashable, int] = {}
         """How often what was written of late has happened again."""
-        self._omitted = dict.fromkeys(self._buckets, 0)
         self.denied_total = 0
         self.changed_total = 0
 
@@ -187,15 +209,13 @@ class Audit:
         **fields: Any,
     ) -> None:
         """`names`: the keys of what the line is about."""
-        now_ns = self._clock.now_ns()
-        bucket = self._buckets[limit]
-        if bucket.wait_ms(now_ns):
-            self._omitted[limit] += 1
+        limited = self._limits[limit]
+        tenant = DEFAULT if self._authorizer is None else self._authorizer.tenant(session)
+        if not limited.take(Holder(tenant, user_of(session)), self._clock.now_ns()):
             return
-        bucket.charge(1, now_ns)
-        if self._omitted[limit]:
-            fields["omitted_before"] = self._omitted[limit]
-            self._omitted[limit] = 0
+        if limited.omitted_count:
+            fields["omitted_before"] = limited.omitted_count
+            limited.omitted_count = 0
         line = {
             "timestamp_ms": self._clock.now_ms(),
             "event": event,
