@@ -14,12 +14,13 @@ from tests.kit.broker import BrokerHarness, broker
 from tests.waiting import until
 
 from headrace.broker.security.principal import Principal
-from headrace.broker.services import admission
+from headrace.broker.services import admission, appends
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     CORRUPT_MESSAGE,
     INVALID_RECORD,
+    KAFKA_STORAGE_ERROR,
     MESSAGE_TOO_LARGE,
     NONE,
     UNKNOWN_SERVER_ERROR,
@@ -145,6 +146,42 @@ async def test_batches_decompressed_in_a_thread_keep_their_order(kind) -> None:
     async with broker() as rig:
         configs = {"compression.type": kind, "max.message.bytes": str(32 << 20)}
         await _scenario_of_order(rig, configs)
+
+
+async def test_batches_of_a_user_that_wait_leave_room_for_others(monkeypatch) -> None:
+    may_open, opens = threading.Event(), admission._outcome
+
+    def waiting(*arguments: Any) -> Any:
+        may_open.wait()
+        return opens(*arguments)
+
+    def batch(producer_id: int, sequence: int) -> bytes:
+        of_producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+        return _batch(1, NO_CODEC, bytes(300_000), **of_producer)
+
+    most = 9 * len(batch(7, 0))
+    monkeypatch.setattr(admission, "_outcome", waiting)
+    monkeypatch.setattr(appends, "WAITING", appends.WAITING._replace(count_max=most))
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs={"compression.type": "zstd"})
+        flooding, other = rig.client(), rig.client()
+        flooding.connection.session.principal = Principal("flooding")
+        other.connection.session.principal = Principal("other")
+        try:
+            for client, count in ((flooding, 20), (other, 2)):
+                for number in range(count):
+                    records = batch(count, number)
+                    client.send(apis.PRODUCE, 9, _request("t", records))
+        finally:
+            may_open.set()
+        await until(lambda: len(flooding.answers()) == 20 and len(other.answers()) == 2)
+        stored = [_code(one) for one in flooding.answers()].count(NONE)
+        assert 0 < stored <= 6, "two thirds"
+        assert {_code(one) for one in flooding.answers()} == {NONE, KAFKA_STORAGE_ERROR}
+        assert [_code(one) for one in other.answers()] == [NONE, NONE]
+        assert rig.node.appends._waiting.by_tenant == rig.node.appends._waiting.by_user == {}
+        assert await _ask(rig, batch(20, 20)) == KAFKA_STORAGE_ERROR, "the refused ones come first"
+        assert await _ask(rig, batch(20, stored)) == NONE
 
 
 async def test_a_users_large_batch_does_not_wait_for_all_of_another_user(monkeypatch) -> None:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
-from headrace.broker.security.tenant_shares import user_in
+from headrace.broker.security.tenant_shares import (
+    PLACES_PARTS,
+    Held,
+    Holder,
+    TenantShares,
+    user_in,
+)
 from headrace.broker.services import admission
 from headrace.broker.services.admission import AdmittedBatch, BatchAdmission, is_kept
 from headrace.errors import (
@@ -59,6 +65,9 @@ ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time until it is signalled."""
 WAITING_BYTES_MAX: Final = 128 * 1024 * 1024
 """For all batches that wait in order, as received; further ones get a retriable error."""
+WAITING: Final = TenantShares(
+    "bytes of batches that wait to be opened", WAITING_BYTES_MAX, "this broker", PLACES_PARTS
+)
 
 
 class Transaction(NamedTuple):
@@ -78,6 +87,7 @@ class _Write:
         "admitted",
         "attempts",
         "delays_done",
+        "has_waited",
         "header",
         "named",
         "partition",
@@ -106,7 +116,9 @@ class _Write:
         self.named = named
         """Set for a batch of the broker's own; for a client's, found during admission."""
         self.user = user
-        """Who has turns in which its batches are opened."""
+        """Who has turns in which its batches are opened, and a share of what may wait."""
+        self.has_waited = False
+        """Whether there was room for it among those that wait: then it is refused no more."""
         self.attempts = ATTEMPTS_MAX
         self.admitted: AdmittedBatch | None = None
         self.delays_done = False
@@ -135,7 +147,8 @@ class Appends:
         self._lite = lite
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
-        self._waiting_bytes = 0
+        self._waiting = Held()
+        """The bytes of the batches that wait, by whose partitions and users they are."""
         self._refused_tenants: Mapping[str, Callable[[], HeadraceError]] = (
             {} if refused_tenants is None else refused_tenants
         )
@@ -299,26 +312,35 @@ class Appends:
     def _enqueue(self, write: _Write) -> None:
         """Process a batch, now or after those of its partition that wait. Raises HeadraceError."""
         queue = self._queues.get(write.partition)
-        size = len(write.records)
         if queue is not None:
-            self._check_room(size)
-            self._waiting_bytes += size
+            self._begin_wait(write)
             queue.append(write)
         elif not self._begin_or_refuse(write):
             self._queues[write.partition] = deque()
 
-    def _check_room(self, size: int) -> None:
-        if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
-            raise StorageUnavailable(
-                "too many batches wait to be opened: the batch was not stored, send it again"
-            )
+    def _begin_wait(self, write: _Write) -> None:
+        """Count a batch, until `_end_wait`. Raises StorageUnavailable if too much waits in all, or
+        of its tenant or user; a tenant's only one may be as large as a share or larger."""
+        waiting, holder, size = self._waiting, _holder(write), len(write.records)
+        excess = "" if write.has_waited else WAITING.excess_of(holder, waiting, size)
+        others = waiting.by_tenant
+        if excess and (holder.tenant in others or 0 < others.total() > WAITING.count_max - size):
+            if write.header.producer_id != NO_PRODUCER_ID:
+                # What the producer has already sent after this batch must not overtake it.
+                write.partition.retries.refused(self.clock.now_ms())
+            raise StorageUnavailable(f"{excess}: the batch was not stored, send it again")
+        write.has_waited = True
+        waiting.add(holder, size)
+
+    def _end_wait(self, write: _Write) -> None:
+        self._waiting.add(_holder(write), -len(write.records))
 
     def _advance(self, partition: PartitionLog) -> None:
         """The batch that blocked its partition is settled: process the next ones."""
         queue = self._queues[partition]
         while queue:
             write = queue.popleft()
-            self._waiting_bytes -= len(write.records)
+            self._end_wait(write)
             try:
                 if not self._begin_or_refuse(write):
                     return
@@ -354,12 +376,10 @@ class Appends:
         return self._store(write)
 
     def _open_later(self, write: _Write) -> None:
-        size = len(write.records)
-        self._check_room(size)
-        self._waiting_bytes += size
+        self._begin_wait(write)
 
         def then(outcome: AdmittedBatch | BaseException) -> None:
-            self._waiting_bytes -= size
+            self._end_wait(write)
             if isinstance(outcome, BaseException):
                 write.then(outcome)
             else:
@@ -463,9 +483,10 @@ class Appends:
         partition = write.partition
         if error is not None:
             # Those after it have waited for the same; separate waits would add up.
-            failed = [write, *self._queues.pop(partition)]
-            self._waiting_bytes -= sum(len(waiting.records) for waiting in failed[1:])
-            for waiting in failed:
+            others = self._queues.pop(partition)
+            for waiting in others:
+                self._end_wait(waiting)
+            for waiting in (write, *others):
                 waiting.then(error)
             return
         for waiting in self._queues[partition]:
@@ -504,6 +525,11 @@ class Appends:
             if not self._store_or_fail(write):
                 return
         self._advance(write.partition)
+
+
+def _holder(write: _Write) -> Holder:
+    """For whom a batch counts while it waits."""
+    return Holder(tenant_of(write.partition.name), user_in(write.user))
 
 
 def _refusal(write: _Write, fault: Exception) -> HeadraceError:
