@@ -182,6 +182,11 @@ class ScramLogin:
 
     def first(self, message: bytes) -> bytes:
         """The answer to the client's first message. Raises AuthenticationFailed."""
+        self.read_first(message)
+        return self.answer_first()
+
+    def read_first(self, message: bytes) -> None:
+        """Note who is logging in. Raises AuthenticationFailed."""
         match = _CLIENT_FIRST.fullmatch(_text(message))
         if match is None:
             raise AuthenticationFailed("malformed client-first-message")
@@ -193,10 +198,13 @@ class ScramLogin:
             raise AuthenticationFailed("the authorization id is not the user's name")
         self.user = user
         self.is_token = _DELEGATION in extensions.split(",")
-        self.credential, self._exists = self._find(user, self.is_token)
         self._header, self._client_first = header, first
         self._nonce = nonce + self._nonce
         self._nonces = self._nonce, nonce + self._nonce
+
+    def answer_first(self) -> bytes:
+        """What `first` returns, after `read_first`. Raises AuthenticationFailed."""
+        self.credential, self._exists = self._find(self.user, self.is_token)
         salt = base64.b64encode(self.credential.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={self.credential.iterations}"
         return self._server_first.encode()

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,13 @@ from tests.kit import kafka_client
 from tests.kit.kafka_client import Client
 from tests.unit.kafka.test_sasl import AUDIT, SaslClient, sasl_broker, set_password
 
+from headrace.broker.security import delegation_tokens as tokens
 from headrace.broker.security.delegation_tokens import TOKEN_MECHANISM, DelegationTokens
 from headrace.broker.security.principal import Principal
 from headrace.kafka import apis
 from headrace.kafka.handlers import delegation_tokens
 from headrace.metadata.issued_facts import DELEGATION_TOKENS
-from headrace.runtime.scram import HASHES, SHA_256
+from headrace.runtime.scram import HASHES, SHA_256, ScramClient
 from headrace_verify.kafka_wire import is_in_kio
 
 if TYPE_CHECKING:
@@ -101,6 +103,34 @@ async def test_a_token_logs_in_as_its_owner_until_it_is_expired(mechanism):
         _, answer = await by_token(rig, token, mechanism)
         assert int(answer.error_code) == 58
         assert not await rig.node.metadata.list(DELEGATION_TOKENS)
+
+
+async def test_the_hash_of_a_token_is_made_beside_the_event_loop(monkeypatch):
+    """Whoever has many tokens, or knows the ids of many, has others wait for none."""
+    threads: list[bool] = []
+    new_credential = tokens.new_credential
+
+    def noting(*arguments: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return new_credential(*arguments)
+
+    async with sasl_broker() as rig:
+        alice = await client_of(rig)
+        token = await create(alice)
+        monkeypatch.setattr(tokens, "new_credential", noting)
+        for remembered in (1_000, 1_000, 0):  # with 0 another login has just displaced it
+            monkeypatch.setattr(tokens, "_REMEMBERED_MAX", remembered or 1)
+            client = SaslClient(rig.face)
+            scram = ScramClient(SHA_256, token.token_id, "wrong", "nonce", is_token=True)
+            await client.handshake(SHA_256)
+            first = await client.authenticate(scram.first())
+            if not remembered:
+                rig.node.authentication.logins.delegation._credentials.clear()
+            assert int((await client.authenticate(scram.final(first.auth_bytes))).error_code) == 58
+        helper, answer = await by_token(rig, token)
+        assert int(answer.error_code) == 0
+        helper.transport.close()
+    assert threads == [False, False]
 
 
 async def test_only_owner_and_renewers_change_a_token_and_only_within_its_lifetime(caplog):

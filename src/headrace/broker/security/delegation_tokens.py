@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.issued import IssuedCredentials
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
     from headrace.runtime.clock import Clock
     from headrace.runtime.randomness import Randomness
+    from headrace.runtime.slow_calls import SlowCalls
 
 TOKEN_MECHANISM: Final = "DELEGATION-TOKEN"  # noqa: S105  # a name
 """Of principals that have logged in by a token."""
@@ -203,20 +205,30 @@ class DelegationTokens:
 
     # --- logins ------------------------------------------------------------------------------
 
+    async def prepare(self, id_: str, mechanism: str, threads: SlowCalls) -> None:
+        """Before `login`, which takes a hash: others have the event loop meanwhile."""
+        key = mechanism, id_
+        if key in self._credentials or self.token(id_) is None:
+            return
+        found = await threads.run(partial(self._hashed, *key))
+        while len(self._credentials) >= _REMEMBERED_MAX:
+            del self._credentials[next(iter(self._credentials))]
+        self._credentials[key] = found
+
+    def _hashed(self, mechanism: str, id_: str) -> ScramCredential:
+        password = base64.b64encode(self.hmac_of(id_)).decode()
+        salt = self._secret.derived(f"token salt:{mechanism}:{id_}".encode())
+        return new_credential(mechanism, password, salt_text(int.from_bytes(salt)))
+
     def login(self, id_: str, mechanism: str) -> tuple[DelegationToken, ScramCredential] | None:
-        """The token with this id and its credential; None: there is none."""
+        """The token with this id and its credential, just after `prepare`; None: there is none."""
+        token, credential = self.token(id_), self._credentials.get((mechanism, id_))
+        return None if token is None or credential is None else (token, credential)
+
+    def token(self, id_: str) -> DelegationToken | None:
+        """The token with this id; None: there is none."""
         fact = self.issued.find(_stored(id_))
-        if fact is None:
-            return None
-        found = self._credentials.get((mechanism, id_))
-        if found is None:
-            password = base64.b64encode(self.hmac_of(id_)).decode()
-            salt = self._secret.derived(f"token salt:{mechanism}:{id_}".encode())
-            found = new_credential(mechanism, password, salt_text(int.from_bytes(salt)))
-            while len(self._credentials) >= _REMEMBERED_MAX:
-                del self._credentials[next(iter(self._credentials))]
-            self._credentials[mechanism, id_] = found
-        return _token(id_, fact), found
+        return None if fact is None else _token(id_, fact)
 
     def is_valid(self, id_: str) -> bool:
         """Whether a token that a client logged in by still holds."""

@@ -116,7 +116,7 @@ class Logins:
         self._names = names
         self.users = users = names.users
         self.secret = secret
-        self._delegation, self._keys = delegation, keys
+        self.delegation, self._keys = delegation, keys
         self.clock = clock
         self.helpers = HelperLogins(users, secret, clock)
         self.figures = LoginFigures()
@@ -128,7 +128,7 @@ class Logins:
 
     def with_tokens(self, tokens: Tokens) -> Logins:
         """The same, with bearer tokens."""
-        parts = self._names, self.secret, self._delegation, self._keys, self.clock
+        parts = self._names, self.secret, self.delegation, self._keys, self.clock
         return Logins(*parts, self._randomness, self.threads, tokens)
 
     def begin(
@@ -191,7 +191,7 @@ class Logins:
         """As `_credential`, of a delegation token."""
         if not is_enabled:
             raise AuthenticationFailed("the mechanism is not enabled for users on this listener")
-        found = self._delegation.login(id_, mechanism)
+        found = self.delegation.login(id_, mechanism)
         absent = absent_credential(mechanism, self._absent_secret, id_)
         if found is None or not self.is_at_home(found[0].owner, place):
             return absent, False
@@ -258,9 +258,8 @@ class Logins:
         """Who has just proven its credential. Raises AuthenticationFailed if it has changed
         since the login began."""
         if scram.is_token:
-            found = self._delegation.login(scram.user, mechanism)
-            if found is not None and found[1] == scram.credential:
-                token = found[0]
+            token = self.delegation.token(scram.user)
+            if token is not None:  # its credential does not change
                 return Identity(token.owner, token.expires_ms, token_id=token.id)
         elif is_helper(scram.user):
             helper = self.helpers.find(scram.user)
@@ -279,7 +278,7 @@ class Logins:
         if identity.key_id:
             return self._keys.is_valid(identity.key_id)
         if identity.token_id:
-            return self._delegation.is_valid(identity.token_id)
+            return self.delegation.is_valid(identity.token_id)
         credential = identity.credential
         return credential is None or credential in _credentials_of(
             self.users, identity.principal.name
@@ -328,7 +327,7 @@ class Login:
         if self._is_refused:
             raise AuthenticationFailed("the token was refused")
         if self._scram is not None:
-            return self._scram_answer(self._scram, message)
+            return await self._scram_answer(self._scram, message)
         if self.mechanism == PLAIN:
             given = read_plain(message)
             self.user = given.user
@@ -341,13 +340,18 @@ class Login:
             self._is_refused = True
             return Answer(INVALID_TOKEN)
 
-    def _scram_answer(self, scram: ScramLogin, message: bytes) -> Answer:
+    async def _scram_answer(self, scram: ScramLogin, message: bytes) -> Answer:
         if not self._is_begun:
             self._is_begun = True
             try:
-                return Answer(scram.first(message))
+                scram.read_first(message)
             finally:
                 self.user = scram.user
+            if scram.is_token:
+                await self._logins.delegation.prepare(
+                    scram.user, self.mechanism, self._logins.threads
+                )
+            return Answer(scram.answer_first())
         data = scram.final(message)
         if self.mechanism == BROKER_MECHANISM:
             return Answer(data, Identity(Principal(scram.user, BROKER, mechanism=self.mechanism)))
