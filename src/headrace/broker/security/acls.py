@@ -316,6 +316,14 @@ class _Held:
                         found.append(rules)
         return found
 
+    def patterns(self, kind: ResourceType, name: str) -> set[Pattern]:
+        """The patterns that apply to a name."""
+        found = {Pattern(kind, one) for one in (name, WILDCARD) if one in self.literal}
+        for length in self.lengths.get(name[:1], ()):
+            if length <= len(name) and name[:length] in self.prefixed:
+                found.add(Pattern(kind, name[:length], PatternType.PREFIXED))
+        return found
+
     @property
     def is_empty(self) -> bool:
         return not self.literal and not self.prefixed
@@ -417,11 +425,12 @@ class AclIndex:
         """The rules that decide about an operation, denials first."""
         principal, host, operation, kind, name, _ = asked
         bit = 1 << operation
+        of_kind = self._held[kind]
+        holders = [of_kind[one] for one in (principal, ANY_PRINCIPAL) if one in of_kind]
         found = [
             Acl(pattern, entry)
-            for pattern, entries in self._entries.items()
-            if pattern.kind == kind and pattern.matches(name)
-            for entry in entries
+            for pattern in set[Pattern]().union(*(one.patterns(kind, name) for one in holders))
+            for entry in self._entries[pattern]
             if entry.principal in {principal, ANY_PRINCIPAL}
             and entry.host in {host, WILDCARD}
             and bits_of(entry) & bit
