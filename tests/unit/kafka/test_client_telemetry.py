@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tests.kit.broker import broker, metrics_of
 
+from headrace.broker.security.principal import Principal
 from headrace.broker.services import client_telemetry, otlp_metrics
 from headrace.broker.services.client_metrics import INTERVAL_MS_DEFAULT
 from headrace.errors import RecordInvalid
@@ -242,7 +243,39 @@ async def test_the_numbers_of_all_clients_together_are_bounded(monkeypatch):
         assert len(one.rig.node.services.telemetry._instances) <= 5
         one.rig.clock.ahead_ms += client_telemetry.KEPT_MS_MIN + 1
         assert await one.shown() == ""
-        assert one.rig.node.services.telemetry._lines_kept == 0
+        telemetry = one.rig.node.services.telemetry
+        assert telemetry._lines.by_tenant == telemetry._held.by_user == telemetry._of_holder == {}
+
+
+async def test_a_user_that_pushes_as_many_displaces_its_own_numbers_alone(monkeypatch):
+    """By instances, and by lines, which a push of many or long names has."""
+    monkeypatch.setattr(client_telemetry, "LINES_KEPT_MAX", 30)
+    monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 9)
+    async with pushing() as one:
+        await one.configure("s", metrics="*", interval_ms="100")
+
+        async def push(user: str, number: int, lines: int) -> int:
+            one.client.connection.session.principal = Principal(user)
+            await one.subscribe(UUID(int=number))
+            numbers = [gauge(f"{user}.{at}", 1.0) for at in range(lines)]
+            return await one.push(metrics_data(*numbers))
+
+        assert await push("alice", 2, 1) == NONE
+        for number in range(100, 150):
+            assert await push("mallory", number, 1) == NONE
+        assert "alice.0" in await one.shown()
+        assert len(one.rig.node.services.telemetry._instances) <= 7
+        for number in range(200, 220):
+            assert await push("mallory", number, 9) == NONE
+        assert await push("mallory", 220, 40) == THROTTLING_QUOTA_EXCEEDED
+        assert await push("bob", 3, 3) == NONE
+        shown = await one.shown()
+        assert "alice.0" in shown
+        assert "bob.2" in shown
+        assert shown.count("mallory.") <= 20
+        for number in range(300, 320):  # of any number of users
+            await push(f"mallory-{number}", number, 1)
+        assert len(one.rig.node.services.telemetry._instances) == 9
 
 
 async def test_the_text_of_the_numbers_of_all_clients_together_is_bounded():

@@ -22,8 +22,8 @@ from headrace.broker.services.audit_lines import (
     RESOURCES_MAX,
     AuditLines,
 )
-from headrace.broker.services.fair_shares import user_of
-from headrace.records.tenant_names import DEFAULT, written
+from headrace.broker.services.fair_shares import holder_of
+from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -210,8 +210,7 @@ class Audit:
     ) -> None:
         """`names`: the keys of what the line is about."""
         limited = self._limits[limit]
-        tenant = DEFAULT if self._authorizer is None else self._authorizer.tenant(session)
-        if not limited.take(Holder(tenant, user_of(session)), self._clock.now_ns()):
+        if not limited.take(holder_of(session, self._authorizer), self._clock.now_ns()):
             return
         if limited.omitted_count:
             fields["omitted_before"] = limited.omitted_count

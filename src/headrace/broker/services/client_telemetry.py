@@ -2,9 +2,10 @@
 
 Invariants: what a client pushes is bounded in size, rate and number before it is decoded, and never
 decides anything. The state of an instance is its last push; at most INSTANCES_MAX instances with
-LINES_KEPT_MAX lines of numbers in all are kept, the latest ones, and none longer than three
-intervals after its last request. A broker knows the clients that push to it, no others; it forgets
-them when it stops. Errors and their order are Kafka's (`ClientMetricsManager`).
+LINES_KEPT_MAX lines of numbers in all are kept, and none longer than three intervals after its last
+request. Of both, users have shares: at its share a user loses its own longest silent instances. A
+broker knows the clients that push to it, no others; it forgets them when it stops. Errors and their
+order are Kafka's (`ClientMetricsManager`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from headrace.broker.security.tenant_shares import (
+    NO_HOLDER,
+    PLACES_PARTS,
+    Held,
+    Holder,
+    TenantShares,
+)
 from headrace.broker.services.client_metrics import ClientMetrics
 from headrace.broker.services.otlp_metrics import read_points
 from headrace.errors import (
@@ -63,6 +71,8 @@ class Client(NamedTuple):
     software_version: str
     address: str
     port: int
+    holder: Holder = NO_HOLDER
+    """For whom its instances count."""
 
     def properties(self, instance: UUID) -> Mapping[str, str]:
         """What subscriptions match."""
@@ -151,7 +161,13 @@ class ClientTelemetry:
         self._randomness = randomness
         self._instances: dict[UUID, _Instance] = {}
         """By the time of their last request."""
-        self._lines_kept = 0
+        self._of_holder: dict[Holder, dict[UUID, None]] = {}
+        """The same, of each."""
+        share = "this broker", PLACES_PARTS
+        self._instance_shares = TenantShares("client instances", INSTANCES_MAX, *share)
+        self._line_shares = TenantShares("lines of pushed metrics", LINES_KEPT_MAX, *share)
+        self._held, self._lines = Held(), Held()
+        """How many instances and lines there are."""
         self.pushes_total = 0
         self.refused_total = 0
 
@@ -220,19 +236,44 @@ class ClientTelemetry:
 
     def _instance(self, instance_id: UUID, client: Client) -> _Instance:
         """The instance, now the latest, with its present subscription."""
-        instance = self._instances.pop(instance_id, None)
-        if instance is None or instance.version != self.subscriptions.version:
-            if instance is not None:
-                self._lines_kept -= instance.lines
+        instance = self._instances.get(instance_id)
+        if instance is not None and instance.version != self.subscriptions.version:
             # A new one, so that a changed subscription is told at once, as by Kafka.
+            self._drop(instance_id)
+            instance = None
+        if instance is None:
             instance = _Instance(client)
             instance.version = self.subscriptions.version
             instance.subscription = self.subscriptions.of_client(client.properties(instance_id))
             instance.subscription_id = _subscription_id(instance_id, instance.subscription)
-        while len(self._instances) >= INSTANCES_MAX:
-            self._drop(next(iter(self._instances)))
+            self._make_room(self._instance_shares, self._held, client.holder)
+            if len(self._instances) >= INSTANCES_MAX:  # of a user that has no other
+                self._drop(next(iter(self._instances)))
+            self._held.add(client.holder)
+        holder = instance.client.holder
+        for known in (self._instances, self._of_holder.setdefault(holder, {})):
+            known.pop(instance_id, None)
         self._instances[instance_id] = instance
+        self._of_holder[holder][instance_id] = None
         return instance
+
+    def _make_room(
+        self,
+        shares: TenantShares,
+        held: Held,
+        holder: Holder,
+        amount: int = 1,
+        kept: _Instance | None = None,
+    ) -> str:
+        """Drop the longest silent instances of a user but `kept`, until it may have so much more.
+        Returns why it may not, in words; "": it may."""
+        excess = shares.excess_of(holder, held, amount)
+        for instance_id in [*self._of_holder.get(holder, ())] if excess else ():
+            if self._instances[instance_id] is not kept:
+                self._drop(instance_id)
+                if not (excess := shares.excess_of(holder, held, amount)):
+                    break
+        return excess
 
     def _drop_silent(self) -> None:
         now_ms = self._now_ms()
@@ -242,20 +283,23 @@ class ClientTelemetry:
                 self._drop(instance_id)
 
     def _drop(self, instance_id: UUID) -> None:
-        self._lines_kept -= self._instances.pop(instance_id).lines
+        instance = self._instances.pop(instance_id)
+        holder = instance.client.holder
+        del self._of_holder[holder][instance_id]
+        if not self._of_holder[holder]:
+            del self._of_holder[holder]
+        self._held.add(holder, -1)
+        self._lines.add(holder, -instance.lines)
 
     def _keep(self, instance: _Instance, points: list[Point]) -> None:
-        """Keep an instance's numbers, and drop those of the instances that were silent longest."""
-        lines = _lines(instance.client, points)
-        self._lines_kept += lines - instance.lines
+        """Keep an instance's numbers in place of its former ones. Raises QuotaExceeded."""
+        holder, lines = instance.client.holder, _lines(instance.client, points)
+        self._lines.add(holder, -instance.lines)
+        instance.points, instance.lines = [], 0
+        if excess := self._make_room(self._line_shares, self._lines, holder, lines, instance):
+            raise QuotaExceeded(f"{excess}: subscribe to fewer", throttle_ms=0)
+        self._lines.add(holder, lines)
         instance.points, instance.lines = points, lines
-        if self._lines_kept <= LINES_KEPT_MAX:
-            return
-        for instance_id, one in list(self._instances.items()):
-            if one is not instance:
-                self._drop(instance_id)
-            if self._lines_kept <= LINES_KEPT_MAX * 9 // 10:  # not again with the next push
-                return
 
 
 def _points(push: Push) -> list[Point]:

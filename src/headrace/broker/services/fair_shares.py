@@ -29,14 +29,16 @@ from weakref import WeakValueDictionary
 
 from headrace.broker.security.client_addresses import client_address
 from headrace.broker.security.principal import ANONYMOUS
-from headrace.broker.security.tenant_shares import NOBODY
+from headrace.broker.security.tenant_shares import NOBODY, Holder
 from headrace.errors import QuotaExceeded
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.services.access_control import AccessControl
+    from headrace.broker.services.authorizer import Authorizer
     from headrace.runtime.loop_turns import Path
 
 REQUEST_BYTES: Final = 4096
@@ -272,6 +274,11 @@ def user_of(session: ClientSession) -> str:
     if principal is None or principal == ANONYMOUS:
         return client_address(session.client_host)
     return NOBODY if principal.is_broker else str(principal)
+
+
+def holder_of(session: ClientSession, authorizer: Authorizer | None) -> Holder:
+    """As `user_of`, with the tenant; `authorizer` None: there are no tenants."""
+    return Holder(DEFAULT if authorizer is None else authorizer.tenant(session), user_of(session))
 
 
 class FairShares:

@@ -15,6 +15,7 @@ from headrace.broker.services.client_telemetry import (
     Client,
     Push,
 )
+from headrace.broker.services.fair_shares import holder_of
 from headrace.broker.services.otlp_metrics import TEXT_LENGTH_MAX
 from headrace.errors import HeadraceError
 from headrace.kafka import apis
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.kafka.wire.schema import Answer
 
 
-def _client(context: Context) -> Client:
+def _client(node: Node, context: Context) -> Client:
     session = context.session
     return Client(
         context.client_id[:TEXT_LENGTH_MAX],
@@ -34,6 +35,7 @@ def _client(context: Context) -> Client:
         session.software_version[:TEXT_LENGTH_MAX],
         context.client_host,
         context.client_port,
+        holder_of(session, node.services.authorizer),
     )
 
 
@@ -50,7 +52,9 @@ async def get_telemetry_subscriptions(node: Node, request: Any, context: Context
         "requested_metrics": [],
     }
     try:
-        offer = node.services.telemetry.subscribe(request.client_instance_id, _client(context))
+        offer = node.services.telemetry.subscribe(
+            request.client_instance_id, _client(node, context)
+        )
     except HeadraceError as error:
         return answer | {"error_code": code_of(error)}
     return answer | {
@@ -73,7 +77,7 @@ async def push_telemetry(node: Node, request: Any, context: Context) -> Answer:
         request.terminating,
     )
     try:
-        await node.services.telemetry.push(push, _client(context))
+        await node.services.telemetry.push(push, _client(node, context))
     except HeadraceError as error:
         return {"error_code": code_of(error)}
     return {"error_code": NONE}
