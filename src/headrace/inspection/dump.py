@@ -6,6 +6,7 @@ so that a file of any size is shown in bounded memory. Damage is shown in place 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import DataCorrupt, HeadraceError, RequestInvalid
@@ -177,7 +178,9 @@ def footer_line(data: bytes) -> Line:
                 index.offsets, index.positions, index.max_timestamps, strict=True
             )
         ],
-        "producers": [shown(one) for one in footer.producers.describe()],
+        "producers": [
+            shown(one) for one in sorted(chain.from_iterable(footer.producers.describe()))
+        ],
     }
     if footer.aborted is not None:
         line["aborted"] = [

@@ -11,6 +11,7 @@ import asyncio
 import copy
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -150,7 +151,8 @@ class Run:
         """Do what a client must whose batches trims, and the loss of footers, made unknown."""
         if not self.model.start or not producer.sequence:
             return
-        known = {one.producer_id: one for one in self.bench.log.producers.describe()}
+        described = chain.from_iterable(self.bench.log.producers.describe())
+        known = {one.producer_id: one for one in described}
         if producer.id not in known:
             # A new owner can't tell this from a first batch that has just failed, and waits for it.
             self.bench.clock.ms += RETRIES_MS

@@ -55,3 +55,16 @@ def test_those_that_are_seen_meanwhile_stay() -> None:
         state.apply(read_header(batch(b"x", **of)), producer_id, 5_000_000, 0)
     assert sum(steps) <= COUNT // 2
     assert all(producer_id in state for producer_id in range(COUNT // 2))
+
+
+def test_they_are_described_in_slices_with_what_changes_meanwhile() -> None:
+    state = remembering([0] * COUNT)
+    steps = state.describe()
+    described = next(steps)
+    assert sum(state.drop_idle(COUNT, 2**60, 2**62)) == COUNT
+    of = {"producer_id": COUNT - 1, "producer_epoch": 1, "base_sequence": 0}
+    state.apply(read_header(batch(b"x", **of)), COUNT, 5, 0)
+    parts = [described, *steps]
+    assert [len(one) for one in parts] == [SLICE, 0, 1]
+    assert [one.producer_id for one in described] == [*range(SLICE)]
+    assert (parts[-1][0].producer_id, parts[-1][0].epoch) == (COUNT - 1, 1)

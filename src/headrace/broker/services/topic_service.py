@@ -27,7 +27,14 @@ from headrace.errors import (
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Collection,
+        Mapping,
+        Sequence,
+    )
     from uuid import UUID
 
     from headrace.broker.topics.ownership import Leader
@@ -258,10 +265,14 @@ class TopicService:
         usable = 0 if space.is_full else max(space.free_bytes - space.reserve_bytes, 0)
         return DiskSpace(space.total_bytes, usable)
 
-    async def producers(self, name: str, number: int) -> Sequence[ProducerDescription]:
+    async def producers(
+        self, name: str, number: int
+    ) -> AsyncGenerator[Sequence[ProducerDescription], None]:
         """The recent producers of a partition of this broker, and their open transactions
-        (KIP-664). Raises what `log` raises."""
-        return (await self.log(name, number)).producers.describe()
+        (KIP-664), some in each turn of the event loop. Raises what `log` raises."""
+        for some in (await self.log(name, number)).producers.describe():
+            yield some
+            await asyncio.sleep(0)
 
     # --- change ------------------------------------------------------------------------------
 

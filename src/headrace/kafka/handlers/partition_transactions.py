@@ -12,8 +12,6 @@ from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
@@ -22,23 +20,28 @@ if TYPE_CHECKING:
 async def describe_producers(node: Node, request: Any, _context: Context) -> Answer:
     """DescribeProducers: recent producers of a partition, and their open transactions (KIP-664)."""
     topics: list[dict[str, Any]] = []
+    described: set[tuple[str, int]] = set()
     for topic in request.topics:
         partitions: list[dict[str, Any]] = []
         for number in topic.partition_indexes:
+            if (topic.name, number) in described:
+                continue  # again: each may have a million
+            described.add((topic.name, number))
             error: HeadraceError | None = None
-            found: Sequence[dict[str, int]] = ()
+            found: list[dict[str, int]] = []
             try:
-                found = [
-                    {
-                        "producer_id": one.producer_id,
-                        "producer_epoch": one.epoch,
-                        "last_sequence": one.last_sequence,
-                        "last_timestamp": one.last_timestamp_ms,
-                        "coordinator_epoch": one.coordinator_epoch,
-                        "current_txn_start_offset": one.open_offset,
-                    }
-                    for one in await node.services.topics.producers(topic.name, number)
-                ]
+                async for some in node.services.topics.producers(topic.name, number):
+                    found += [
+                        {
+                            "producer_id": one.producer_id,
+                            "producer_epoch": one.epoch,
+                            "last_sequence": one.last_sequence,
+                            "last_timestamp": one.last_timestamp_ms,
+                            "coordinator_epoch": one.coordinator_epoch,
+                            "current_txn_start_offset": one.open_offset,
+                        }
+                        for one in some
+                    ]
             except HeadraceError as refused:
                 error = refused
             partitions.append(
