@@ -50,8 +50,9 @@ from headrace.cli.session import CliSession
 from headrace.dev_cluster.ports import free_port
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.direct_writer import DirectWriter
-from headrace.pipeline.errors import ProgressRefused, ReadRefused, RecordRefused
+from headrace.pipeline.errors import LeaseHeld, ProgressRefused, ReadRefused, RecordRefused
 from headrace.pipeline.fetch import read_range
+from headrace.pipeline.jobs import transfer
 from headrace.pipeline.jobs.backlog import retention_of
 from headrace.pipeline.jobs.table_lease import TopicLease
 from headrace.pipeline.jobs.table_settings import GROUP
@@ -62,6 +63,7 @@ from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange
 from headrace.pipeline.restarts import is_passing
 from headrace.pipeline.written import RowToWrite
+from headrace.records.cluster_ids import tenants_cluster_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -686,6 +688,56 @@ def test_people_of_a_tenant_make_its_rules_with_their_usual_tools(tmp_path):
     assert {one["name"] for one in run_as("dan", "acl", "list")["acls"]} == {"kafka-cluster"}
     wait_until(lambda: send("eve", "t") == "TOPIC_AUTHORIZATION_FAILED", TIMEOUT_S)
     run("acl", "remove", *to_dan)
+
+
+def test_clients_of_two_tenants_see_two_clusters(served, tmp_path):
+    """Librdkafka, Java's, and commands, which compare what Kafka and HTTP say: over HTTP everybody
+    is an operator here."""
+    found = {"": run("info")["cluster_id"]}
+    for user in ("tina", "tom"):
+        add_user(user)
+        admin = AdminClient(settings_of(user))
+        found[user] = admin.list_topics(timeout=TIMEOUT_S).cluster_id
+        assert admin.describe_cluster().result(TIMEOUT_S).cluster_id == found[user]
+        config = tmp_path / f"{user}.properties"
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        config.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+            f'sasl.jaas.config={module} required username="{user}" password="{PASSWORD}";\n'
+        )
+        at = ("--bootstrap-server", ADDRESSES[1], "--config", str(config))
+        shown = session().run("org.apache.kafka.tools.ClusterTool", "cluster-id", *at)
+        assert f"Cluster ID: {found[user]}" in shown
+        assert run_as(user, "info")["cluster_id"] == found[user]
+        assert run_as(user, "tenant", "list", "--http", served.http)["tenants"]
+    assert found == {
+        "": found[""],
+        "tina": tenants_cluster_id(found[""], "acme"),
+        "tom": tenants_cluster_id(found[""], "beta"),
+    }
+
+
+@pytest.mark.usefixtures("served")
+def test_a_tenants_job_and_an_operators_that_keep_progress_in_one_group_exclude_each_other(
+    tmp_path, monkeypatch
+):
+    """They see other cluster ids, and other names of the group."""
+    monkeypatch.setattr(transfer, "cache_folder", lambda: tmp_path)
+    add_user("tina")
+    by_tina = Connection(ADDRESSES[1], settings_of("tina"))
+    by_operator = Connection(ADDRESSES[0])
+    with JobMarks(by_tina, "copy").lease():
+        with pytest.raises(LeaseHeld), JobMarks(by_operator, "«acme»copy").lease():
+            pass
+        for group in ("copy", "«beta»copy"):
+            with JobMarks(by_operator, group).lease():
+                pass
+    with (
+        JobMarks(by_operator, "«acme»copy").lease(),
+        pytest.raises(LeaseHeld),
+        JobMarks(by_tina, "copy").lease(),
+    ):
+        pass
 
 
 @pytest.mark.usefixtures("served")

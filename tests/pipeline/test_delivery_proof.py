@@ -31,6 +31,7 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
+from headrace.records.cluster_ids import tenants_cluster_id
 from headrace.records.tenant_names import OPEN
 
 PARTITIONS = 3
@@ -462,5 +463,18 @@ def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, ware
         assert found["stored"] == found["archived"]["partitions"]
         assert (found["stored"]["0"]["count"], found["verdict"]) == (20, "proven")
         assert verify(found) == []
+
+        # A client of the tenant sees another cluster id, and another name of the topic.
+        of_team = Connection(team)
+        shown = of_team.cluster.cluster_id()
+        assert shown == tenants_cluster_id(connection.cluster.cluster_id(), "acme")
+        mine = ArchiveConfig(team, "orders", warehouse.folder, table="tenant_acme.own")
+        assert [run_archive(mine, spark=spark).record_count for _ in range(2)] == [20, 0]
+        wanted = DeliveryConfig(
+            of_team, "orders", table=mine.table, is_numbered=False, cluster_id=shown
+        )
+        again = prove_delivery(wanted, spark=spark)
+        assert (again["cluster_id"], again["verdict"]) == (shown, "proven")
+        assert again["topic_id"] == found["topic_id"]
     finally:
         broker.stop()

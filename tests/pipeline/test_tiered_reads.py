@@ -195,7 +195,7 @@ def test_what_is_missing_or_damaged_comes_from_brokers(lake, tmp_path, monkeypat
     ]
     for change in changes:
         monkeypatch.setattr(object_list, "_listed", lambda *given, c=change: map(c, listed(*given)))
-        monkeypatch.setattr(object_list, "_check_store", lambda *_: None)
+        monkeypatch.setattr(object_list, "_found_prefix", lambda *given: given[-1].prefix)
         assert rows(lake.tiered("kept")) == expected
     assert first.exists()
 
@@ -372,3 +372,37 @@ def test_workers_have_objects_of_their_own(tmp_path):
         assert rows(stored) == expected
     finally:
         broker.kill()
+
+
+def test_a_tenants_client_finds_objects_by_the_cluster_id_that_it_sees(tmp_path):
+    """Objects are named by the cluster's own id, which its brokers do not tell it."""
+    own = tmp_path / "objects" / "h7UtQ5nGT1e1Gq1pYv4bUg"
+    (own / "ledgers").mkdir(parents=True)
+    lake = Lake(
+        tmp_path,
+        f"file://{own.parent}",
+        *("--authorizer", "acl", "--tenants", "acme=User:alice"),
+        *(
+            word
+            for name in ("plaintext", "http")
+            for word in ("--listener-setting", f"listener.name.{name}.headrace.tenant=acme")
+        ),
+    )
+    lake.broker.start()
+    try:
+        create_topic(lake.broker.kafka, "old", **SETTINGS)
+        lake.send("old")
+        end = lake.wait_offloaded("old")
+        expected = rows(lake.options("old"))
+        old = {"endingOffsets": json.dumps({"old": {"0": end}})}
+        reader = HeadraceReader(parse_source(lake.tiered("old", **old)))
+        tasks = reader.partitions()
+        (real,) = {place.prefix for task in tasks for place in task.places}
+        assert [*sorted(own.parent.iterdir())] == sorted([own, own.parent / real])
+        shown = json.loads(lake.broker.get("/v1/cluster")[1])["cluster_id"]
+        listed = lake.broker.get("/v1/topics/old/objects/0")[1]
+        assert shown != real
+        assert (f'"prefix":"{shown}"' in listed, real in listed) == (True, False)
+        assert rows_of(reader, tasks) == expected[:end]
+    finally:
+        lake.broker.kill()

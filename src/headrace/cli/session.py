@@ -246,7 +246,8 @@ class CliSession:
         return failed
 
     def identify(self) -> str:
-        """The id of the cluster that `bootstrap` names. Raises CommandFailed."""
+        """The id of the cluster that `bootstrap` names, as its user sees it. Raises
+        CommandFailed."""
         if self.cluster_id is None:
             admin = self.admin()
             cluster = self.answer(

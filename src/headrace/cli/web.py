@@ -21,6 +21,7 @@ from headrace.cli.failures import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAG
 from headrace.cli.session import CliSession, host_and_port
 from headrace.errors import RequestInvalid
 from headrace.metadata.endpoints import ENCRYPTED, HTTP_ADVERTISED
+from headrace.records.cluster_ids import are_of_one_cluster
 from headrace.runtime.access import tls_context
 from headrace.runtime.scram import HASHES
 from headrace.server.settings import is_loopback
@@ -204,7 +205,7 @@ class Web:
                 str(answer.get("next_step", "Specify another broker with --http")).capitalize(),
                 _EXIT_CODES.get(status, FAILED),
             )
-        if found != expected:
+        if not are_of_one_cluster(found, expected):
             raise CommandFailed(
                 f"the HTTP address {address} belongs to cluster {found}, and"
                 f" {self._session.bootstrap} to cluster {expected}: nothing was changed",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import logging
 from functools import partial
@@ -84,10 +85,11 @@ class _ForeignPageError(Exception):
 
 
 def cookie_name(cluster_id: str, *, is_encrypted: bool) -> str:
-    """The name of a session's cookie. With `__Host-`, browsers take it from this very host alone,
-    and only over TLS (RFC 6265bis, section 4.1.3.2)."""
+    """The name of a session's cookie, which differs from cluster to cluster. It does not have the
+    cluster's id, which clients of tenants do not see. With `__Host-`, browsers take it from this
+    very host alone, and only over TLS (RFC 6265bis, section 4.1.3.2)."""
     prefix = "__Host-" if is_encrypted else ""
-    return f"{prefix}headrace-{cluster_id[:22]}"
+    return f"{prefix}headrace-{hashlib.sha256(cluster_id.encode()).hexdigest()[:22]}"
 
 
 def is_own_page(headers: Headers) -> bool:

@@ -389,7 +389,7 @@ async def _call(
             schemas.check(request.headers[name], schema, f"the header {name}")
     size_bytes = getattr(request.state, "body_bytes", 0)
     rights = Rights(services, session, operation.access, operation.name)
-    view = written_view_of(services.authorizer, session)
+    view = written_view_of(services, session)
     if view.is_operator and request.headers.get(NAMES) == KEYS:
         view = OF_ALL
     enter(view, operation.name, operation.access, {"path": path, "query": query, "body": body})
@@ -614,7 +614,7 @@ class _Resource:
             charge.release()
 
     def _refused(self, session: ClientSession, error: HeadraceError) -> Response:
-        return leave_response(written_view_of(self._services.authorizer, session), refused(error))
+        return leave_response(written_view_of(self._services, session), refused(error))
 
     async def _look_up(self, call: Call) -> None:
         """Get the topics of `call` that this broker does not know: another one may have created

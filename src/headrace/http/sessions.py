@@ -1,8 +1,8 @@
 """Browser sessions over HTTP: sign in, sign out, and who the client is.
 
 Invariants: the secret value is in a cookie that scripts cannot read and other sites do not send
-(HttpOnly, SameSite=Strict, on TLS also Secure with the prefix `__Host-`); its name has the
-cluster's id, because browsers send cookies to all ports of a host. Which requests a session is
+(HttpOnly, SameSite=Strict, on TLS also Secure with the prefix `__Host-`); its name is of the
+cluster, because browsers send cookies to all ports of a host. Which requests a session is
 accepted for is in `logins`.
 """
 
@@ -66,7 +66,7 @@ class SessionOperations:
         return JSONResponse(self._who(call.request), headers=_NO_STORE)
 
     def _who(self, request: Request) -> Json:
-        view = written_view_of(self._services.authorizer, session_of(request))
+        view = written_view_of(self._services, session_of(request))
         login: HttpLogin | None = request.scope.get("state", {}).get(LOGIN)
         principal = session_of(request).principal or ANONYMOUS
         is_known = principal != ANONYMOUS
@@ -113,7 +113,7 @@ class SessionOperations:
         self._services.audit.changed(call.session, "signIn", [str(principal)], 0)
         signed_in = session_of(call.request)
         signed_in.principal = principal
-        shown = written_view_of(self._services.authorizer, signed_in).text(str(principal))
+        shown = written_view_of(self._services, signed_in).text(str(principal))
         who = {"principal": shown, "is_authenticated": True, "by": SESSION}
         answer = JSONResponse(who | {"can_sign_in": True} | _of_session(session), headers=_NO_STORE)
         self._set_cookie(answer, value, sessions.lifetime_ms // 1_000)

@@ -3,7 +3,7 @@ write `acme/orders` for a name of any kind, and get it so.
 
 Invariants: the places of names in requests are those for which an operation needs rights
 (`http/access`), so none has a name without a key. Names of users and principals are the operators'
-alone, in the places below. In answers, names have fields of their own; the
+alone, in the places below. In answers, names, and the cluster's id, have fields of their own; the
 contents of messages are in others, and are not touched.
 """
 
@@ -67,6 +67,8 @@ _KEYS: Final = frozenset(
     }
 )
 _TEXTS: Final = TEXTS | {"principal"}
+_IDS: Final = frozenset({"cluster_id", "prefix"})
+"""Fields with the cluster's id: `prefix` is what names of objects begin with."""
 _OF_TEXTS: Final = TEXTS | TOPICS_BY_NAME
 """Fields that may be objects of texts, or of what is counted by topic."""
 
@@ -109,6 +111,8 @@ def leave(view: TenantView, value: Any, field: str = "") -> Any:
     if isinstance(value, str):
         if field in _TEXTS:
             return view.text(value)
+        if field in _IDS:
+            return view.without_id(value)
         return view.name(value) if field in _KEYS else value
     if isinstance(value, dict):
         if field in _OF_TEXTS:
@@ -147,4 +151,6 @@ def _has_key(view: TenantView, body: bytes) -> bool:
     if view.is_operator:
         text = body.decode("utf-8", "replace")
         return _MAY_BE_KEY.search(text) is not None or json.dumps(OPEN)[1:-1] in text
+    if view.hidden_id and view.hidden_id.encode() in body:
+        return True
     return view.prefix.encode() in body or json.dumps(view.prefix)[1:-1].encode() in body

@@ -435,7 +435,7 @@ async def scram_users(check: Check, access: Access) -> Answer:
         return await check.proceed()
     lists = (getattr(request, one, None) or () for one in ("users", "deletions", "upsertions"))
     names = [item.name for items in lists for item in items]
-    for name in names or [view_of(services.authorizer, session).prefix]:
+    for name in names or [view_of(services, session).prefix]:
         check.require(operation, ResourceType.USER, f"{USER}:{name}")
     return await check.proceed()
 

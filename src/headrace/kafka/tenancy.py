@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.broker.coordinators.group_config import DEAD_LETTER_TOPIC
+from headrace.broker.services.tenant_view import view_of
 from headrace.errors import ClusterUnauthorized
 from headrace.kafka import apis
 from headrace.kafka.wire.codecs import Message
@@ -98,6 +99,7 @@ _WITH_NAMES: Final = frozenset({DEAD_LETTER_TOPIC})
 """Settings whose values are names."""
 _TEXTS: Final = frozenset({"error_message", "status_detail"})
 """Fields of answers with texts for people, in which there may be keys."""
+_CLUSTER_ID: Final = "cluster_id"
 _KEYS: Final = frozenset(
     {
         *("group_id", "key", "name", "resource_name", "topic", "topic_name", "transactional_id"),
@@ -142,7 +144,8 @@ class Tenancy:
         self._authorizer = node.services.authorizer
         self._topics = node.services.topics
         self._session = session
-        self.prefix = prefix_of(self._authorizer.tenant(session))
+        self._view = view_of(node.services, session)
+        self.prefix = self._view.prefix
         self._replaced: dict[UUID, UUID] = {}
         """By ids that no topic has: those that the client sent."""
 
@@ -203,7 +206,9 @@ class Tenancy:
             if field in _TEXTS:
                 for unknown, sent in self._replaced.items():
                     value = value.replace(str(unknown), str(sent))
-                return value.replace(self.prefix, "") if self.prefix else value
+                return self._view.text(value)
+            if field == _CLUSTER_ID:
+                return self._view.without_id(value)
             return value.removeprefix(self.prefix) if field in _KEYS else value
         if isinstance(value, UUID):
             return self._replaced.get(value, value)

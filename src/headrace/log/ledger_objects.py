@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from headrace.errors import BatchCorrupt, DataCorrupt, HeadraceError, StorageUnavailable
 from headrace.log.footer import LedgerContents, decode_contents
 from headrace.records.batch import iterate_headers
+from headrace.records.cluster_ids import is_id_of, split_prefix
 from headrace.runtime.tasks import Tasks
 from headrace.storage.ledger import LedgerId
 from headrace.storage.tiering.blob_store import BlobStore
@@ -95,6 +96,19 @@ class LedgerObjects:
             else:
                 return True
         return False
+
+    def found(self, place: LedgerPlace) -> LedgerPlace | None:
+        """Where a ledger is that brokers describe to a client of a tenant, which sees another
+        cluster id than objects are named by; None if it is nowhere. Raises StorageUnavailable."""
+        if self.exists(place):
+            return place
+        shown, worker = split_prefix(place.prefix)
+        for prefix in self._run(self._blobs.folders()):
+            cluster_id, of = split_prefix(prefix)
+            other = place._replace(prefix=prefix)
+            if of == worker and is_id_of(cluster_id, shown) and self.exists(other):
+                return other
+        return None
 
     def open(self, place: LedgerPlace) -> OpenedLedger:
         """Raises StorageUnavailable (`is_missing`: it has been deleted), DataCorrupt if it is not

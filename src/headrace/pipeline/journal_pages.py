@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from headrace.errors import RequestInvalid
 from headrace.pipeline.errors import BrokerUnavailable, OptionInvalid, ReadRefused
+from headrace.records.cluster_ids import are_of_one_cluster
 from headrace.runtime.access import access_of, tls_context
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class WebConnection:
         """Raise OptionInvalid if the broker is of another cluster. Raises BrokerUnavailable,
         ReadRefused."""
         there = self.cluster_id()
-        if there != cluster_id:
+        if not are_of_one_cluster(there, cluster_id):
             raise OptionInvalid(
                 f"The HTTP address {self._web.address} belongs to cluster {there}, and"
                 f" bootstrap.servers to cluster {cluster_id}. Nothing was read. Set the option http"

@@ -20,6 +20,7 @@ from headrace.log.ledger_objects import LedgerObjects, LedgerPlace
 from headrace.pipeline.direct import is_possible
 from headrace.pipeline.errors import OptionInvalid, StoreUnavailable
 from headrace.pipeline.journal_pages import NotFoundThere, WebAddress
+from headrace.records.cluster_ids import are_of_one_cluster, split_prefix
 from headrace.records.identifiers import kafka_uuid
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class ObjectLists:
         self._cluster = cluster
         self._now_s = now_s
         self._cluster_id: str | None = None
-        self._is_store_known = False
+        self._prefixes: dict[str, str] = {}
+        """What names of objects begin with, by what brokers say that it is."""
         self._ends: dict[tuple[str, int, str], tuple[int, float]] = {}
         """Where object storage ended before a range did, and when, by partition and topic id."""
 
@@ -112,11 +114,14 @@ class ObjectLists:
         end = places[-1].end_offset if places else piece.start
         if end < piece.end:
             self._ends[piece.topic, piece.partition, topic_id] = end, now_s
-        if places and not self._is_store_known:
-            assert self._options.objects is not None, "a read without it has no list"
-            _check_store(self._options.objects, web, piece, places[0])
-            self._is_store_known = True
-        return places
+        for place in places:
+            if place.prefix not in self._prefixes:
+                assert self._options.objects is not None, "a read without it has no list"
+                found = _found_prefix(self._options.objects, web, piece, place)
+                if found is None:
+                    return []  # brokers are asked
+                self._prefixes[place.prefix] = found
+        return [one._replace(prefix=self._prefixes[one.prefix]) for one in places]
 
 
 def _listed(
@@ -128,7 +133,7 @@ def _listed(
         offset = next_offset
         page = web.objects(piece.topic, piece.partition, offset)
         prefix = str(page["prefix"])
-        is_of_cluster = prefix == cluster_id or prefix.startswith(f"{cluster_id}-worker-")
+        is_of_cluster = are_of_one_cluster(split_prefix(prefix)[0], cluster_id)
         if not is_of_cluster or kafka_uuid(UUID(page["topic_id"])) != topic_id:
             return  # without object storage; recreated since, which its tasks will find
         for one in page["objects"]:
@@ -139,13 +144,19 @@ def _listed(
         next_offset = page.get("next_offset", -1)
 
 
-def _check_store(url: str, web: WebConnection, piece: OffsetRange, first: LedgerPlace) -> None:
-    """Look for the first ledger that is listed: the wrong store would give no record, and brokers
-    all of them. Raises OptionInvalid, StoreUnavailable."""
+def _found_prefix(
+    url: str, web: WebConnection, piece: OffsetRange, first: LedgerPlace
+) -> str | None:
+    """What the names of the cluster's objects begin with. The first ledger that is listed is looked
+    for: the wrong store would give no record, and brokers all of them. None: it was deleted after
+    it had been listed.
+
+    Raises OptionInvalid, StoreUnavailable.
+    """
     try:
         with LedgerObjects(url) as objects:
-            if objects.exists(first):
-                return
+            if (found := objects.found(first)) is not None:
+                return found.prefix
     except RequestInvalid as error:
         raise OptionInvalid(f"The option objects cannot be used: {error}.") from error
     except StorageUnavailable as error:
@@ -155,7 +166,7 @@ def _check_store(url: str, web: WebConnection, piece: OffsetRange, first: Ledger
         ) from error
     again = web.objects(piece.topic, piece.partition, first.base_offset)["objects"]
     if first.ledger not in [one["ledger"] for one in again]:
-        return  # it was deleted after it had been listed
+        return None
     raise OptionInvalid(
         f"The option objects names {objects.shown}, which does not have ledger {first.ledger} of"
         f" cluster {first.prefix}. Nothing was read. Set it to what the brokers were started with"

@@ -70,7 +70,7 @@ class Caller:
         self.rpc = rpc
         self.session = session
         self.held = held
-        self.view = view_of(services.authorizer, session)
+        self.view = view_of(services, session)
         """How the client writes names."""
         self.client_id = (call.header(CLIENT_ID) or b"").decode("utf-8", "replace").strip()
         if not self.client_id or len(self.client_id) > CLIENT_ID_LENGTH_MAX:

@@ -280,7 +280,7 @@ class Messaging:
             return
         response = wire.response_of(rpc.name)()
         if isinstance(error, HeadraceError):
-            view = OF_ALL if session is None else view_of(self._services.authorizer, session)
+            view = OF_ALL if session is None else view_of(self._services, session)
             set_status(response.status, error, view)
         else:
             log.error("internal error in %s of RocketMQ's protocol", rpc.name, exc_info=error)

@@ -134,7 +134,7 @@ class Telemetry:
             stream.is_answering = False
 
     async def _answer(self, stream: _Stream, settings: Any) -> None:
-        answer, authorizer = wire.TelemetryCommand(), self._services.authorizer
+        answer, services = wire.TelemetryCommand(), self._services
         try:
             caller = await self._caller(stream)
             client = self._clients.seen(caller)
@@ -145,7 +145,7 @@ class Telemetry:
             set_status(answer.status, None)
         except HeadraceError as error:
             answer.Clear()
-            view = OF_ALL if stream.session is None else view_of(authorizer, stream.session)
+            view = OF_ALL if stream.session is None else view_of(services, stream.session)
             set_status(answer.status, error, view)
         stream.call.send(answer.SerializeToString())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError, RequestInvalid, StorageUnavailable
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.facts import PARTITIONS, PartitionFact, ensure_cluster_id
+from headrace.records.cluster_ids import WORKER
 
 if TYPE_CHECKING:
     from headrace.metadata.store import MetadataStore
@@ -54,7 +55,7 @@ async def open_tier(
     cluster_id = await ensure_cluster_id(metadata, randomness)
     if settings.worker_count > 1 and settings.broker.broker_id:
         # Each worker numbers its ledgers itself. The first one continues the stand-alone broker's.
-        cluster_id += f"-worker-{settings.broker.broker_id}"
+        cluster_id += f"{WORKER}{settings.broker.broker_id}"
     tables = None
     if settings.tables is not None:
         from headrace.storage.tiering.iceberg_tables import IcebergTables

@@ -13,8 +13,11 @@ from headrace.cli.health import _probes
 from headrace.cli.session import CliSession
 from headrace.cli.web import Web, nearest
 from headrace.metadata.endpoints import HTTP, KAFKA, Endpoint, http_text
+from headrace.records.cluster_ids import tenants_cluster_id
+from headrace.records.tenant_names import DEFAULT
 
 NETWORK = "https://10.0.0.5:9443"
+CLUSTERS = "r5yYkI4bTp2mB7s0Qm9XzA", "h7UtQ5nGT1e1Gq1pYv4bUg"
 
 
 def test_a_broker_prints_all_its_http_addresses_further_ones_with_their_scheme():
@@ -85,3 +88,33 @@ def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_an
         found = [(one.broker, one.address) for one in _probes(session, is_cluster=True)]
         server.shutdown()
     assert found == [(1, "https://b1:9443"), (2, asked), (3, "https://b3:9443")]
+
+
+@pytest.mark.parametrize("over_http", [(0, DEFAULT), (0, "acme"), (0, "beta"), (1, DEFAULT)])
+@pytest.mark.parametrize("over_kafka", [(0, DEFAULT), (0, "acme")])
+def test_a_command_knows_a_cluster_by_the_id_that_its_user_sees_there(over_http, over_kafka):
+    """Over HTTP its user may be another one than over Kafka: an operator, or nobody."""
+    there, here = (tenants_cluster_id(CLUSTERS[at], of) for at, of in (over_http, over_kafka))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"cluster_id": there}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        web = Web(CliSession("127.0.0.1:9092", cluster_id=here, given_http=address), address)
+        tenants = {over_http[1], over_kafka[1]}
+        if over_http[0] == over_kafka[0] and (DEFAULT in tenants or len(tenants) == 1):
+            assert web.ask("GET", "/v1/topics") == {"cluster_id": there}
+        else:
+            with pytest.raises(CommandFailed, match=f"belongs to cluster {there}"):
+                web.ask("GET", "/v1/topics")
+        server.shutdown()

@@ -63,6 +63,8 @@ class Web:
         self.node = rig.node
         self.rig = rig
         self.answered: dict[str, str] = {}
+        self.received = bytearray()
+        """All that clients were answered, with headers."""
         self.operations: list[Operation] = [
             one for p in PARTS for one in p(rig.node.services).operations
         ]
@@ -125,6 +127,7 @@ class Web:
         await asyncio.wait_for(self.app(asked, receive, send), 30)
         self.answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         data = b"".join(message.get("body", b"") for message in sent[1:])
+        self.received += repr(self.answered).encode() + data
         check_answer(asked, sent[0]["status"], self.answered, data)
         return sent[0]["status"], data
 

@@ -29,15 +29,19 @@ from headrace.broker.security.tenant_ownership import OF_TENANTS
 from headrace.broker.security.tenant_shares import PLACES_PARTS, USER_FACTOR
 from headrace.broker.services import fair_shares
 from headrace.broker.services.fair_shares import ALONE
+from headrace.broker.services.ledger_map import ObjectsOfPartition
 from headrace.broker.services.tenant_view import TenantView
 from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.coordination.quotas.entities import PRODUCER
+from headrace.errors import StorageUnavailable
 from headrace.http import redrives
 from headrace.http.access import ACCESS
 from headrace.http.metric_table import metric_of
 from headrace.http.operations import NDJSON, SLASH
 from headrace.http.records import FOLLOWERS_MAX
 from headrace.http.tenancy import ALSO, OF_OPERATORS, leave, leave_response
+from headrace.records.cluster_ids import tenants_cluster_id
+from headrace.records.tenant_names import DEFAULT
 from headrace.runtime.figures import Figures
 
 if TYPE_CHECKING:
@@ -135,6 +139,13 @@ async def answered(web: NamedWeb, name: str, prefix: str = "", absent: str = "")
     return status, plain(answer)
 
 
+def has_no_id(web: NamedWeb) -> bool:
+    """Whether the cluster's own id was not in what clients were answered since this was asked."""
+    found = web.node.cluster_id.encode() in web.received
+    web.received.clear()
+    return not found
+
+
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names[0])
 async def test_a_client_learns_nothing_of_what_another_tenant_has(names, monkeypatch):
     """What exists there is answered as what exists nowhere, and stays as it is, also by names that
@@ -150,6 +161,7 @@ async def test_a_client_learns_nothing_of_what_another_tenant_has(names, monkeyp
                     assert "«" not in text
                 other, absent = await answered(web, name, prefix, "absent")
                 assert (status, text.replace("secret", "absent")) == (other, absent), name
+                assert has_no_id(web) or web.principal == "dave", name
         assert web.node.topics.get(KEY + TOPIC) is held
         assert held.fact.partition_count == 1
         assert held.require_log(0).high_watermark == 2
@@ -165,9 +177,46 @@ async def test_a_tenants_client_is_answered_as_without_tenants(names, monkeypatc
         for name in OF_CLUSTER.intersection(names):
             assert (await answered(web, name))[0] == 403
         of_tenant = {name: await answered(web, name) for name in names if name in mine}
+        assert has_no_id(web)
     async with filled(monkeypatch) as web:
         assert {name: await answered(web, name) for name in of_tenant} == of_tenant
     assert "«" not in str(of_tenant).replace("«acme»second", "")
+
+
+async def test_a_tenants_client_sees_a_cluster_id_of_its_own_wherever_one_is(monkeypatch):
+    """Also as a part of a name or a text. Contents of messages stay as they are."""
+
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        own = web.node.cluster_id
+        record = {"value": own, "key": own, "headers": [["cluster_id", own]]}
+        await web.ask("POST", f"/v1/topics/{TOPIC}/records", {"records": [record]})
+
+        async def objects(*_: Any) -> ObjectsOfPartition:
+            return ObjectsOfPartition(f"{own}-worker-1", [], None)
+
+        async def failing(*_: Any) -> Any:
+            raise StorageUnavailable(f"{own}/ledgers/0 cannot be read")
+
+        monkeypatch.setattr(web.node.services.ledgers, "objects_of", objects)
+        monkeypatch.setattr(web.node.services.ledgers, "of_partition", failing)
+        for web.principal, prefix, tenant in (
+            ("alice", "", "acme"),
+            ("root", KEY, DEFAULT),
+            ("dave", "", DEFAULT),
+        ):
+            shown = tenants_cluster_id(own, tenant)
+            _, cluster = await web.ask("GET", "/v1/cluster")
+            assert cluster["cluster_id"] == shown
+            if web.principal == "dave":
+                continue
+            topic = f"/v1/topics/{prefix}{TOPIC}"
+            _, found = await web.ask("GET", f"{topic}/objects/0")
+            assert found["prefix"] == f"{shown}-worker-1"
+            status, problem = await web.ask("GET", f"{topic}/ledgers?partition=0")
+            assert (status, problem["detail"]) == (503, f"{shown}/ledgers/0 cannot be read")
+            _, page = await web.ask("GET", f"{topic}/records?partition=0&offset=1")
+            (read,) = (one for one in page["records"] if one["key"] == own)
+            assert (read["value"], read["headers"]) == (own, [["cluster_id", own]])
 
 
 async def test_streams_exports_and_tasks_have_the_tenants_names(monkeypatch):
@@ -187,6 +236,7 @@ async def test_streams_exports_and_tasks_have_the_tenants_names(monkeypatch):
         assert "\\u00abacme\\u00bbsecond" in data.decode()
         _, found = await web.ask("GET", path)
         assert {one["topic"] for one in found["results"]} == {TOPIC, LETTERS}
+        assert has_no_id(web)
         web.principal = "carol"
         for path in (f"/v1/topics/{TOPIC}/export", f"/v1/topics/{TOPIC}/tail"):
             assert (await web.raw("GET", path, b""))[0] == 404

@@ -59,6 +59,9 @@ async def test_a_tenants_own_user_is_known_by_its_name_in_all_ways_of_logging_in
         assert status == 200
         answers.append(signed_in)
         assert {body_of(one)["principal"] for one in answers} == {"User:alice"}
+        assert "set-cookie" in signed_in.lower()
+        answers.append((await get(address, "/v1/cluster", alice))[1])
+        assert not [one for one in answers if address.node.cluster_id in one]
         new = {"name": "mine", "user": "alice"}
         status, made = await ask(address, "POST", "/v1/keys", *headers, body=new)
         assert (status, body_of(made)["principal"]) == (201, "User:alice")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -39,10 +40,13 @@ from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.security.tenant_ownership import tenants_of
 from headrace.broker.services.access_control import access_of
-from headrace.errors import RequestInvalid
+from headrace.errors import RequestInvalid, StorageUnavailable
 from headrace.kafka import apis
-from headrace.kafka.tenancy import NAMES
+from headrace.kafka.error_codes import REBOOTSTRAP_REQUIRED
+from headrace.kafka.tenancy import NAMES, tenancy_of
+from headrace.metadata.followed_facts import TENANTS_CLUSTER_IDS
 from headrace.metadata.memory import MemoryMetadataStore
+from headrace.records.cluster_ids import tenants_cluster_id
 from headrace.records.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -58,6 +62,7 @@ CONFIG: dict[str, Any] = {
     "tenants": "acme=User:alice;beta=User:carol",
 }
 KEY = "«acme»"
+SOFTWARE = {"client_software_name": "apache-kafka-java", "client_software_version": "4.4.0"}
 # A key in an answer, as text or as bytes; random ids of topics and of sessions are neither.
 KEYS = re.compile(r"«|\\xc2\\xab")
 ALL = [*apis.APIS.values(), *apis.OWN_APIS.values()]
@@ -163,6 +168,8 @@ async def test_a_client_learns_nothing_of_what_another_tenant_has(api):
                     assert first == second, (who, prefix, version)
                     if not prefix:
                         assert not KEYS.search(repr(answers)), (who, version)
+                    if who is CAROL:
+                        assert rig.node.cluster_id.encode() not in client.received
         assert rig.node.topics.get(KEY + TOPIC) is topic
         assert topic.fact.configs == {}
         assert topic.fact.partition_count == 1
@@ -203,6 +210,7 @@ async def test_a_client_uses_its_tenants_names_in_every_version(api):
             answer = await client.ask(api.key, version, made(api, version, topic.id))
             assert not codes_in(answer) & DENIALS, (version, answer)
             assert "«" not in repr(answer).replace("«acme»mine", ""), version
+            assert rig.node.cluster_id.encode() not in client.received, version
 
 
 @pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
@@ -218,6 +226,94 @@ def test_requests_without_a_row_are_refused_to_tenants(api):
 
     if api not in OF_TENANTS:
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [9, 13])
+async def test_a_batch_that_fails_says_why_in_its_tenants_words(version, monkeypatch):
+    async with tenants(ALICE) as rig:
+        topic, own = rig.node.topics.get(KEY + TOPIC), rig.node.cluster_id
+
+        def failing(_topic: Any, number: int) -> Any:
+            raise StorageUnavailable(f"{own}/ledgers/0 of {KEY}{TOPIC}-{number} cannot be read")
+
+        monkeypatch.setattr(type(topic), "require_log", failing)
+        for count in (1, 2):
+            request = produce(topic, b"v", version)
+            request["topic_data"][0]["partition_data"] *= count
+            answer = await NamedClient(rig, ALICE).ask(apis.PRODUCE, version, request)
+            found = {one.error_message for one in answer.responses[0].partition_responses}
+            shown = tenants_cluster_id(own, "acme")
+            assert found == {f"{shown}/ledgers/0 of {TOPIC}-0 cannot be read"}
+
+
+async def cluster_ids(client: NamedClient) -> set[str]:
+    """The ids that a client is answered, which are to be one."""
+    found = set[str]()
+    for api in (apis.APIS[one] for one in (apis.METADATA, apis.DESCRIBE_CLUSTER)):
+        for version in range(api.version_min, api.version_max + 1):
+            answer = await client.ask(api.key, version, made(api, version, uuid4()))
+            found.add(answer.cluster_id)
+    return found - {None}  # the oldest versions have none
+
+
+async def test_each_tenant_sees_a_cluster_id_of_its_own():
+    async with tenants(ALICE, CAROL) as rig:
+        own = rig.node.cluster_id
+        for who, shown in (
+            (ALICE, tenants_cluster_id(own, "acme")),
+            (CAROL, tenants_cluster_id(own, "beta")),
+            *((one, own) for one in (DAVE, ROOT)),
+        ):
+            assert await cluster_ids(NamedClient(rig, who)) == {shown}
+
+
+async def test_tenants_see_the_clusters_own_id_while_a_broker_shows_it(monkeypatch):
+    """An upgrade is seen as one change, and not as clients being connected to two clusters."""
+    async with tenants(ALICE) as rig:
+        cluster = rig.node.services.cluster
+        own = cluster.brokers()[0]
+        older = replace(own, facts_version=TENANTS_CLUSTER_IDS - 1)
+        monkeypatch.setattr(cluster, "brokers", lambda: [own, older])
+        alice = NamedClient(rig, ALICE)
+        assert await cluster_ids(alice) == {cluster.id}
+        asked = SOFTWARE | {"cluster_id": cluster.id, "node_id": cluster.broker_id}
+        assert (await alice.ask(apis.API_VERSIONS, 5, asked)).error_code == 0
+        monkeypatch.undo()
+        assert await cluster_ids(alice) == {tenants_cluster_id(cluster.id, "acme")}
+
+
+async def test_a_client_that_expects_the_cluster_of_another_tenant_is_told_so():
+    """KIP-1242. Before its login a client may be of any tenant, also of one that does not exist:
+    whoever knows the cluster's own id would otherwise find out which tenants there are."""
+    async with tenants(ALICE) as rig:
+        own, node_id = rig.node.cluster_id, rig.node.services.cluster.broker_id
+        acme, beta, none = (tenants_cluster_id(own, one) for one in ("acme", "beta", "none"))
+        for who, right in (
+            (ALICE, {acme}),
+            (CAROL, {beta}),
+            (DAVE, {own}),
+            (ROOT, {own}),
+            (None, {own, acme, beta, none}),
+        ):
+            client = NamedClient(rig, ALICE)
+            client.connection.session.principal = who
+            for cluster_id in (own, acme, beta, none, "other", "", acme[:-1], f"{acme}="):
+                asked = SOFTWARE | {"cluster_id": cluster_id, "node_id": node_id}
+                answer = await client.ask(apis.API_VERSIONS, 5, asked)
+                code = 0 if cluster_id in right else REBOOTSTRAP_REQUIRED
+                assert answer.error_code == code, (who, cluster_id)
+
+
+@pytest.mark.parametrize(("who", "tenant"), [(ALICE, "acme"), (DAVE, ""), (Principal("x"), "")])
+async def test_a_text_for_people_has_the_id_that_its_client_sees(who, tenant):
+    """Such as the name of an object that cannot be read."""
+    async with tenants(ALICE) as rig:
+        client, own = NamedClient(rig, who), rig.node.cluster_id
+        tenancy = tenancy_of(rig.node, client.connection.session)
+        assert tenancy is not None
+        found = tenancy.leave({"error_message": f"{own}/ledgers/0", "metadata": own})
+        shown = tenants_cluster_id(own, tenant)
+        assert found == {"error_message": f"{shown}/ledgers/0", "metadata": own}
 
 
 def produce(topic: Any, value: bytes, version: int) -> dict[str, Any]:

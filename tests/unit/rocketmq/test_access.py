@@ -115,8 +115,10 @@ async def test_a_client_learns_nothing_of_what_another_tenant_has(rpc):
                 absent = await answer_of(rocket, rpc, who, prefix + "absent-topic")
                 assert sees.replace(TOPIC, "absent-topic") == absent
                 assert prefix or "«" not in sees
+                assert who == "dave" or rig.node.cluster_id not in sees + absent
         own = await answer_of(rocket, rpc, "alice", TOPIC)
         assert "«" not in own
+        assert rig.node.cluster_id not in own
         code = await code_of(rocket, rpc, "alice")
         assert code not in {codes.FORBIDDEN, codes.TOPIC_NOT_FOUND}
         assert TOPIC not in rig.node.topics.by_name

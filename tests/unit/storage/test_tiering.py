@@ -106,6 +106,7 @@ async def test_a_blob_is_written_read_by_range_listed_replaced_and_deleted(blobs
     assert await blobs.get("c/a", 0, 0) == b""
     found = {item.name: item.size_bytes async for item in blobs.list("c")}
     assert found == {"c/a": len(large), "c/b/deep": 5}
+    assert set(await blobs.folders()) - {"probe"} == {"c"}
     assert [item async for item in blobs.list("nothing/here")] == []
     await blobs.put("c/a", pieces(b"new"))
     assert await blobs.get("c/a", 0, 3) == b"new"

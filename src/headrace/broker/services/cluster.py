@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CoordinatorUnavailable
 from headrace.metadata.endpoints import HTTP, KAFKA, address_of
 from headrace.metadata.facts import BrokerFact
-from headrace.metadata.followed_facts import DELETED_FACTS, FACTS_VERSION
+from headrace.metadata.followed_facts import (
+    DELETED_FACTS,
+    FACTS_VERSION,
+    TENANTS_CLUSTER_IDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +91,12 @@ class Cluster:
         return self._ownership.brokers() or [
             self._fact or self._own_fact(("", 0), 0, self.endpoints)
         ]
+
+    @property
+    def hidden_id(self) -> str:
+        """The cluster's own id, which clients of tenants do not see. Empty while there is a broker
+        of a version that shows it: a client is to see one id from all brokers."""
+        return self.id if self.all_know(TENANTS_CLUSTER_IDS) else ""
 
     def may_delete_facts(self) -> bool:
         """Whether this broker is to delete facts of which nothing is left: one does, and none if

@@ -2,7 +2,8 @@
 
 Invariants: a face makes keys of all names that its client writes before it asks for rights, so that
 a name that is forgotten is one of the default tenant, to which the client has no rights. What the
-client gets has no key of its own tenant, and no other, since it is shown what it has rights to.
+client gets has no key of its own tenant, and no other, since it is shown what it has rights to;
+nor the cluster's own id, in place of which it sees one of its tenant.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
-from headrace.records.tenant_names import key_of, prefix_of, with_written_keys, written
+from headrace.records.cluster_ids import tenants_cluster_id
+from headrace.records.tenant_names import CLOSE, OPEN, key_of, prefix_of, with_written_keys, written
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
-    from headrace.broker.services.authorizer import Authorizer
+    from headrace.broker.services.services import Services
 
 
 class TenantView(NamedTuple):
@@ -24,6 +26,8 @@ class TenantView(NamedTuple):
     is_operator: bool = False
     """Whether `acme/orders` is of the tenant acme, whatever it names: in a cluster with tenants,
     for clients that see the names of all of them."""
+    hidden_id: str = ""
+    """See `Cluster.hidden_id`."""
 
     def key(self, name: str) -> str:
         """The key of a name that the client writes."""
@@ -37,24 +41,32 @@ class TenantView(NamedTuple):
         """A text for people, which may name keys."""
         if self.is_operator:
             return with_written_keys(text)
-        return text.replace(self.prefix, "") if self.prefix else text
+        return self.without_id(text.replace(self.prefix, "")) if self.prefix else text
+
+    def without_id(self, text: str) -> str:
+        """What may have the cluster's own id, with the one that the client sees."""
+        if not self.prefix or not self.hidden_id or self.hidden_id not in text:
+            return text
+        tenant = self.prefix.removeprefix(OPEN).removesuffix(CLOSE)
+        return text.replace(self.hidden_id, tenants_cluster_id(self.hidden_id, tenant))
 
 
 OF_ALL: Final = TenantView()
 _CLUSTER: Final = ResourceType.CLUSTER, CLUSTER_NAME
 
 
-def view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
+def view_of(services: Services, session: ClientSession) -> TenantView:
     """How a session's client writes names. Of a principal whose tenant is not certain, names are of
     no tenant at all: it has no rights."""
-    if not authorizer.has_tenants:
+    authorizer = services.authorizer
+    if not authorizer.has_tenants or not (tenant := authorizer.tenant(session)):
         return OF_ALL
-    return TenantView(prefix_of(authorizer.tenant(session)))
+    return TenantView(prefix_of(tenant), hidden_id=services.cluster.hidden_id)
 
 
-def written_view_of(authorizer: Authorizer, session: ClientSession) -> TenantView:
+def written_view_of(services: Services, session: ClientSession) -> TenantView:
     """The same where operators write `acme/orders`: super users, and others who see the cluster."""
-    view = view_of(authorizer, session)
+    view, authorizer = view_of(services, session), services.authorizer
     if view.prefix or not authorizer.has_tenants:
         return view
     sees_cluster = authorizer.allows(session, Operation.DESCRIBE, *_CLUSTER)

@@ -43,7 +43,7 @@ def _status(error: HeadraceError | None) -> dict[str, Any]:
 def _view(node: Node, context: Context) -> TenantView:
     """How the client writes names, which are keys here. Those of operators are as they wrote them:
     there, a key is a name of its own."""
-    return view_of(node.services.authorizer, context.session)
+    return view_of(node.services, context.session)
 
 
 def _filter(item: Any, view: TenantView) -> AclFilter:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.services.tenant_view import view_of
 from headrace.broker.topics.ownership import NO_LEADER
 from headrace.errors import HeadraceError, RequestInvalid
 from headrace.kafka import apis
@@ -20,6 +21,7 @@ from headrace.kafka.error_codes import (
     code_of,
     message_of,
 )
+from headrace.records.cluster_ids import is_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.coordinators.coordinator_shards import CoordinatorShards
     from headrace.broker.node import Node
+    from headrace.broker.security.sessions import ClientSession
     from headrace.broker.topics.topic import Topic
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.messages import (
@@ -72,20 +75,25 @@ def _supported_features(version: int) -> list[dict[str, Any]]:
     ]
 
 
-def _wrong_broker(node: Node, request: ApiVersionsRequest) -> int:
-    """The error if the client looks for another broker or cluster (KIP-1242), or 0."""
+def _wrong_broker(node: Node, request: ApiVersionsRequest, session: ClientSession) -> int:
+    """The error if the client looks for another broker or cluster (KIP-1242), or 0. Before its
+    login a client may be of any tenant, and the answer does not say whether there is such a one."""
     if (request.cluster_id is None) != (request.node_id == NO_LEADER):
         return INVALID_REQUEST
     if request.cluster_id is None:
         return 0
-    found, cluster = (request.cluster_id, request.node_id), node.services.cluster
-    return 0 if found == (cluster.id, cluster.broker_id) else REBOOTSTRAP_REQUIRED
+    cluster, view = node.services.cluster, view_of(node.services, session)
+    is_cluster = request.cluster_id == view.without_id(cluster.id) or (
+        not session.is_authenticated and is_id_of(cluster.id, request.cluster_id)
+    )
+    is_broker = request.node_id == cluster.broker_id
+    return 0 if is_cluster and is_broker else REBOOTSTRAP_REQUIRED
 
 
 async def api_versions(node: Node, request: ApiVersionsRequest, context: Context) -> Answer:
     """ApiVersions; since v3 a client sends its software name (KIP-511), since v5 the broker that
     it looks for, if it knows: another one may have taken over the address."""
-    refusal = _wrong_broker(node, request)
+    refusal = _wrong_broker(node, request, context.session)
     if refusal:
         return {"error_code": refusal, "api_keys": []}
     session = context.session

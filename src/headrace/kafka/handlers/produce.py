@@ -15,6 +15,7 @@ from uuid import UUID
 from headrace.broker.security.authorizer import Operation, ResourceType
 from headrace.broker.services.appends import Transaction
 from headrace.broker.services.fair_shares import path_of
+from headrace.broker.services.tenant_view import TenantView
 from headrace.errors import (
     AcksInvalid,
     CodecUnsupported,
@@ -380,7 +381,8 @@ class ProduceHandler:
             )
             place = part.topic, part.partition
             hint = leader_hint(self._services, place, error, listener, is_id=is_id)
-        code = code_of(error)
+        code, message = code_of(error), message_of(error)
+        view = TenantView(pending.prefix.decode(), hidden_id=self._services.cluster.hidden_id)
         self._figures.failed(PRODUCE, code)
         pending.results[index] = ProduceResult(
             part.topic,
@@ -389,7 +391,7 @@ class ProduceHandler:
             -1,
             NO_TIMESTAMP,
             -1,
-            message_of(error),
+            message if message is None else view.text(message),
             hint,
             _record_errors(error),
         )
@@ -408,10 +410,7 @@ def _with_keys(request: ProduceRequest, prefix: bytes, *, has_names: bool) -> Pr
 
 def _with_name(result: ProduceResult, prefix: bytes) -> ProduceResult:
     """A result as its tenant's client may see it."""
-    message = result.message
-    if message is not None:
-        message = message.replace(prefix.decode(), "")
-    return result._replace(topic=result.topic.removeprefix(prefix), message=message)
+    return result._replace(topic=result.topic.removeprefix(prefix))
 
 
 def _set_result(

@@ -50,7 +50,7 @@ async def describe_user_scram_credentials(
     users = node.services.users
     asked = Counter(one.name for one in request.users or ())
     results = []
-    prefix = view_of(node.services.authorizer, context.session).prefix
+    prefix = view_of(node.services, context.session).prefix
     for name in asked or users.names(prefix):
         error: HeadraceError | None = None
         found: Mapping[str, int] = {}
@@ -85,7 +85,7 @@ async def alter_user_scram_credentials(
     """AlterUserScramCredentials: sets and deletes credentials."""
     results: dict[str, HeadraceError | None] = {}
     changes: dict[tuple[str, int], CredentialChange] = {}
-    prefix = view_of(node.services.authorizer, context.session).prefix
+    prefix = view_of(node.services, context.session).prefix
     items: list[_Item] = [*request.deletions, *request.upsertions]
     for item in items:
         results.setdefault(item.name, None)

@@ -30,6 +30,8 @@ from headrace.pipeline.options import parse_sink
 from headrace.pipeline.planning import Offsets, build, limited, offset_of, total, walk
 from headrace.pipeline.target import KafkaTopics
 from headrace.pipeline.written import GROUP_PREFIX, Mark
+from headrace.records.cluster_ids import tenants_cluster_id
+from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +96,7 @@ class JobMarks:
         folder = cache_folder() / "jobs"
         folder.mkdir(parents=True, exist_ok=True)
         cluster = self._connection.cluster
-        name = digest_of(cluster.cluster_id(), self.group)
+        name = digest_of(*_seen_by_tenant(cluster.cluster_id(), self.group))
         with hold(folder / f"{name}.lease", f"The job {self.group} is being run"):
             yield
 
@@ -164,6 +166,12 @@ def _parsed(text: str) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError):
         return None
     return dict(found)
+
+
+def _seen_by_tenant(cluster_id: str, key: str) -> tuple[str, str]:
+    """The cluster's id and the group as clients of its tenant see them: so a job of a tenant's user
+    and one of an operator's that write the same group exclude each other."""
+    return tenants_cluster_id(cluster_id, tenant_of(key)), name_in(key)
 
 
 def digest_of(*parts: Any) -> str:

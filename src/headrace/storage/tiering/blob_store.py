@@ -26,7 +26,7 @@ from headrace.errors import RequestInvalid, StorageUnavailable
 from headrace.runtime.disk import READ_ONLY, SystemDisk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
 
     from headrace.runtime.disk import Disk
     from headrace.storage.ledger import Buffer
@@ -167,6 +167,11 @@ class BlobStore:
         except StorageUnavailable as error:
             if not error.fields.get("is_missing"):
                 raise
+
+    async def folders(self) -> Sequence[str]:
+        """What the names of blobs begin with, before the first slash. Raises StorageUnavailable."""
+        listed = obstore.list_with_delimiter_async(self._store)
+        return sorted((await self._call(listed, "listing", "folders"))["common_prefixes"])
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         """All blobs under the folder `prefix`. Raises StorageUnavailable."""
