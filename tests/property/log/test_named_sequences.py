@@ -7,15 +7,19 @@ again or taken over. Each sequence that was acknowledged is in the log once.
 from __future__ import annotations
 
 import asyncio
+import threading
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.log.log_rig import LogHarness, rig, settle
+from tests.waiting import until
 
 from headrace.broker.coordinators.transaction_verification import Verifications
+from headrace.broker.services import admission
 from headrace.broker.services.appends import Appends
 from headrace.errors import HeadraceError
 from headrace.log.appended import BatchPlace
@@ -152,14 +156,53 @@ async def _run(seed: int, epoch: int | None, operations: list[str]) -> None:
         await world.check()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     epoch=st.sampled_from([None, 1]),
     operations=st.lists(st.sampled_from(OPERATIONS), min_size=5, max_size=40),
 )
-def test_each_sequence_is_stored_once_whatever_fails(seed, epoch, operations):
-    asyncio.run(_run(seed, epoch, operations))
+@pytest.mark.parametrize("inline_max", [0, admission.DISTINCT_RECORDS_MAX])
+def test_each_sequence_is_stored_once_whatever_fails(inline_max, seed, epoch, operations):
+    """Also while duplicates are left out in the thread."""
+    with patch.object(admission, "DISTINCT_RECORDS_MAX", inline_max):
+        asyncio.run(_run(seed, epoch, operations))
+
+
+async def test_what_failed_while_duplicates_were_left_out_is_no_duplicate():
+    """The thread has made a batch without what an earlier append had, which then failed."""
+    may_work, makes = threading.Event(), admission.distinct
+
+    def waiting(*arguments: Any) -> Any:
+        may_work.wait()
+        return makes(*arguments)
+
+    async with rig(LogConfig(has_attributes=True)) as made:
+        world = _NamedSequences(made, Random(1))
+
+        def batch(*sequences: int) -> bytes:
+            headers = [[("headrace-producer", b"a"), ("headrace-sequence", b"%d" % one)]
+                       for one in sequences]  # fmt: skip
+            return encode_batch([Record(0, made.clock.ms, None, b"v", one) for one in headers])
+
+        world.send(batch(1))
+        await settle()
+        made.store.is_held = True
+        world.send(batch(2))
+        with (
+            patch.object(admission, "DISTINCT_RECORDS_MAX", 0),
+            patch.object(admission, "distinct", waiting),
+        ):
+            try:
+                world.send(batch(2, 3))
+                await settle()
+                made.store.fail_newest()
+            finally:
+                may_work.set()
+            made.store.is_held = False
+            await until(lambda: ("a", 3) in world.acknowledged)
+        data = bytes(await made.log.reader.read(0, 1_000_000))
+        assert [_named(one) for one in iterate_records(data)] == [("a", 1), ("a", 2), ("a", 3)]
 
 
 @pytest.mark.parametrize("bug", ["apply", "truncate", "encode"])

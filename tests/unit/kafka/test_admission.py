@@ -179,7 +179,8 @@ async def test_batches_of_a_user_that_wait_leave_room_for_others(monkeypatch) ->
         assert 0 < stored <= 6, "two thirds"
         assert {_code(one) for one in flooding.answers()} == {NONE, KAFKA_STORAGE_ERROR}
         assert [_code(one) for one in other.answers()] == [NONE, NONE]
-        assert rig.node.appends._waiting.by_tenant == rig.node.appends._waiting.by_user == {}
+        held = rig.node.appends._waiting.held
+        assert held.by_tenant == held.by_user == {}
         assert await _ask(rig, batch(20, 20)) == KAFKA_STORAGE_ERROR, "the refused ones come first"
         assert await _ask(rig, batch(20, stored)) == NONE
 

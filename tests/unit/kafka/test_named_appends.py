@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from tests.kit.broker import BrokerHarness, broker
 
+from headrace.broker.services import admission
 from headrace.kafka import apis
 from headrace.kafka.error_codes import INVALID_RECORD, NONE
 from headrace.records.codec import Headers, Record, encode_batch, iterate_records, mark_named
@@ -99,3 +102,29 @@ async def test_the_brokers_own_mark_is_taken_from_no_client():
         await rig.node.topics.create("t", 1, configs=configs)
         assert (await _ask(rig, mark_named(_named("a", 1)))).error_code == INVALID_RECORD
         assert (await _ask(rig, _named("a", 1))).error_code == NONE
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+async def test_many_records_without_a_few_duplicates_are_made_beside_the_event_loop(
+    monkeypatch, codec
+):
+    """10,000 of them held it for 0.1 s, and up to 0.7 s if they were large."""
+    threads: list[bool] = []
+    without_records = admission.without_records
+
+    def noting(*arguments: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return without_records(*arguments)
+
+    monkeypatch.setattr(admission, "without_records", noting)
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        count = 5_000
+        all_new = _named("a", *range(1, count), codec=codec)
+        with_old = _named("a", *range(count - 2, 2 * count), codec=codec)
+        asked = [_ask(rig, one) for one in (all_new, with_old, all_new, _named("a", 2 * count))]
+        answers = await asyncio.gather(*asked)
+        assert [one.error_code for one in answers] == [NONE] * 4
+        stored = await _stored(rig)
+        assert [value for _, value in stored] == [b"a%d" % n for n in range(1, 2 * count + 1)]
+    assert threads == [False, True], "where all are duplicates, nothing is decoded"

@@ -45,9 +45,11 @@ from headrace.records.batch import (
 from headrace.records.bodies import encode_body
 from headrace.records.codec import (
     DECOMPRESSED_BYTES_MAX,
+    Record,
     compress_batch,
     decode_batch,
     encode_batch,
+    iterate_payload,
     keyless_records,
     log_append_time,
     mark_named,
@@ -57,17 +59,21 @@ from headrace.records.codec import (
 )
 from headrace.records.compression import codec_of_name
 from headrace.records.rewriting import empty_batch
-from headrace.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX, validate_records
+from headrace.records.validation import (
+    INLINE_BYTES_MAX,
+    INLINE_COMPRESSED_MAX,
+    INLINE_RECORDS_MAX,
+    validate_records,
+)
 from headrace.runtime.free_memory import trim_heap
 from headrace.runtime.loop_turns import FairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.log.log_config import LogConfig
     from headrace.log.named_sequences import NamedSequences
     from headrace.records.attributes import NamedSequence, RecordAttributes
-    from headrace.records.codec import Record
     from headrace.records.validation import RecordFacts
     from headrace.runtime.clock import Clock
     from headrace.runtime.loop_turns import Path
@@ -81,6 +87,8 @@ SPLIT_RECORDS_MAX: Final = 10_000
 sequences or lite topics: a megabyte can hold a million, of 400 bytes each in memory, and the event
 loop takes 10 us to delay one. librdkafka's batches have no more by default, and Java's producer
 divides one that is refused as too large."""
+DISTINCT_RECORDS_MAX: Final = 256
+"""Of a batch that is made anew without some of them at once: 3 ms."""
 _STORED_TWICE: Final = (HALF, MESSAGE_ID)
 GIVEN_BACK_BYTES_MIN: Final = 8 * 1024 * 1024
 SHOWN_MAX: Final = 3
@@ -326,24 +334,19 @@ def without_records(header: BatchHeader, kept: Sequence[Record], codec: int | No
     return retain_records(header, kept) if kept else empty_batch(header)
 
 
-class DistinctBatch(NamedTuple):
-    """An admitted batch without the records that its named sequences already have."""
+class Duplicates(NamedTuple):
+    """What of an admitted batch its named sequences already have."""
 
-    batch: bytes | memoryview
-    header: BatchHeader | None
-    """None if no record is left for the log."""
-    named: Sequence[NamedSequence]
-    """The named sequences of the remaining records."""
-    duplicate_offset: int
-    """The offset up to which the duplicates are stored, -1 without any."""
-    duplicates: Collection[int]
-    """The indexes of the removed records in the batch."""
+    new: Sequence[NamedSequence]
+    """The named sequences of the other records."""
+    offset: int
+    """Up to which they are stored, -1 without any."""
+    indexes: Mapping[int, None]
+    """In the batch."""
 
 
-def without_duplicates(admitted: AdmittedBatch, sequences: NamedSequences) -> DistinctBatch:
-    """Remove the records that do not advance their named sequences."""
-    header = admitted.header
-    assert header is not None, "named sequences and delayed records do not share a batch"
+def duplicates_in(admitted: AdmittedBatch, sequences: NamedSequences) -> Duplicates:
+    """The records that do not advance their named sequences."""
     new: list[NamedSequence] = []
     duplicates: dict[int, None] = {}
     highest: dict[str, int] = {}
@@ -357,16 +360,43 @@ def without_duplicates(admitted: AdmittedBatch, sequences: NamedSequences) -> Di
             continue
         highest[one.producer] = one.sequence
         new.append(one)
-    if not duplicates:
-        return DistinctBatch(admitted.batch, header, new, -1, ())
-    records = decode_batch(admitted.batch)
-    kept = [record for index, record in enumerate(records) if index not in duplicates]
+    return Duplicates(new, offset, duplicates)
+
+
+def distinct_now(admitted: AdmittedBatch, found: Duplicates) -> AdmittedBatch | None:
+    """The batch without its duplicates; None if that takes the thread."""
+    header = admitted.header
+    assert header is not None, "named sequences and delayed records do not share a batch"
+    if not found.indexes:
+        return admitted
+    if len(found.indexes) < header.record_count and (
+        header.record_count > DISTINCT_RECORDS_MAX or header.size > INLINE_COMPRESSED_MAX
+    ):
+        return None
+    try:
+        return distinct(admitted, found, INLINE_BYTES_MAX)
+    except BatchExpandsTooFar:
+        return None
+
+
+def distinct(
+    admitted: AdmittedBatch, found: Duplicates, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> AdmittedBatch:
+    """The same, however long it takes. Raises BatchExpandsTooFar."""
+    header, kept = admitted.header, list[Record]()
+    assert header is not None
+    if len(found.indexes) < header.record_count:
+        index = 0
+        # In parts, as compiled code lets no other thread run.
+        for records in iterate_payload(payload_of(admitted.batch, header, bytes_max), header):
+            kept += [one for at, one in enumerate(records, index) if at not in found.indexes]
+            index += len(records)
     rest = without_records(header._replace(attributes=header.attributes & ~NAMED), kept, None)
     if rest is None:
-        return DistinctBatch(b"", None, new, offset, duplicates)
-    if new:
+        return AdmittedBatch(b"", None)
+    if found.new:
         rest = mark_named(rest)
-    return DistinctBatch(rest, read_header(rest), new, offset, duplicates)
+    return AdmittedBatch(rest, read_header(rest))
 
 
 def places_of(
@@ -425,19 +455,21 @@ class BatchAdmission:
                 return None  # it may be too large only for the inline path
             raise
 
-    def later(
+    def opening(
+        self, records: memoryview, header: BatchHeader, config: LogConfig, named: Named
+    ) -> Callable[[], AdmittedBatch | BaseException]:
+        """The same for the thread, however long it takes: what returns the result or the error."""
+        return partial(_outcome, records, header, config, self._clock.now_ms(), named)
+
+    def run(
         self,
         path: Path,
-        records: memoryview,
-        header: BatchHeader,
-        config: LogConfig,
-        named: Named,
+        work: Callable[[], AdmittedBatch | BaseException],
         then: Callable[[AdmittedBatch | BaseException], None],
     ) -> None:
-        """The same in the thread, in turns of those in `path`; `then` gets the result or the
-        exception."""
-        now_ms = self._clock.now_ms()
-        opening = _Opening(partial(_outcome, records, header, config, now_ms, named), then)
+        """Do `work` in the thread, in turns of those in `path`; `then` gets what it returns or
+        raises."""
+        opening = _Opening(work, then)
         if self._is_busy:
             self._waiting.add(path, opening)
         else:

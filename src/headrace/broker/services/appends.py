@@ -2,9 +2,10 @@
 
 Invariants: knows batches and logs, no protocol. A batch is appended in the loop turn in which it
 arrives, in order and without a task, unless it has to wait: for its log to be ready, for its
-transaction to be verified, to be opened in a thread (`admission`), or for its delayed records to be
-durable. Later batches of the same partition keep their order and wait with it; other partitions do
-not wait. A batch of a topic without queue attributes that is stored as received is never opened.
+transaction to be verified, to be opened or made without duplicates in a thread (`admission`), or
+for its delayed records to be durable. Later batches of the same partition keep their order and wait
+with it; other partitions do not wait. A batch of a topic without queue attributes that is stored as
+received is never opened.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from headrace.broker.coordinators.transaction_verification import Verifications
-    from headrace.broker.services.admission import Named
+    from headrace.broker.services.admission import Duplicates, Named
     from headrace.broker.shares.lite_partitions import LitePartitions
     from headrace.log.appended import Appended, RecordPlace
     from headrace.log.partition_log import PartitionLog
@@ -87,6 +89,7 @@ class _Write:
         "admitted",
         "attempts",
         "delays_done",
+        "distinct",
         "has_waited",
         "header",
         "named",
@@ -121,10 +124,43 @@ class _Write:
         """Whether there was room for it among those that wait: then it is refused no more."""
         self.attempts = ATTEMPTS_MAX
         self.admitted: AdmittedBatch | None = None
+        self.distinct: tuple[Duplicates, AdmittedBatch] | None = None
+        """What is left without these duplicates."""
         self.delays_done = False
         """Whether its delayed records are durable."""
         self.timers: Sequence[int] = ()
         """The numbers under which these are kept."""
+
+    def keep_distinct(self, found: Duplicates, made: AdmittedBatch) -> None:
+        """It was made in the thread. What are duplicates may change meanwhile: an earlier append
+        may fail."""
+        self.distinct = found, made
+
+
+class _Waiting:
+    """How many bytes of batches wait, by whose partitions and users they are."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.held = Held()
+
+    def enter(self, write: _Write) -> None:
+        """Count a batch, until `leave`. Raises StorageUnavailable if too much waits in all, or of
+        its tenant or user; a tenant's only one may be as large as a share or larger."""
+        holder, size = _holder(write), len(write.records)
+        excess = "" if write.has_waited else WAITING.excess_of(holder, self.held, size)
+        others = self.held.by_tenant
+        if excess and (holder.tenant in others or 0 < others.total() > WAITING.count_max - size):
+            if write.header.producer_id != NO_PRODUCER_ID:
+                # What the producer has already sent after this batch must not overtake it.
+                write.partition.retries.refused(self._clock.now_ms())
+            raise StorageUnavailable(f"{excess}: the batch was not stored, send it again")
+        write.has_waited = True
+        self.held.add(holder, size)
+
+    def leave(self, write: _Write) -> None:
+        """It goes on."""
+        self.held.add(_holder(write), -len(write.records))
 
 
 class Appends:
@@ -147,8 +183,7 @@ class Appends:
         self._lite = lite
         self._queues: dict[PartitionLog, deque[_Write]] = {}
         """Partitions with a waiting batch, and the batches after it."""
-        self._waiting = Held()
-        """The bytes of the batches that wait, by whose partitions and users they are."""
+        self._waiting = _Waiting(clock)
         self._refused_tenants: Mapping[str, Callable[[], HeadraceError]] = (
             {} if refused_tenants is None else refused_tenants
         )
@@ -313,34 +348,17 @@ class Appends:
         """Process a batch, now or after those of its partition that wait. Raises HeadraceError."""
         queue = self._queues.get(write.partition)
         if queue is not None:
-            self._begin_wait(write)
+            self._waiting.enter(write)
             queue.append(write)
         elif not self._begin_or_refuse(write):
             self._queues[write.partition] = deque()
-
-    def _begin_wait(self, write: _Write) -> None:
-        """Count a batch, until `_end_wait`. Raises StorageUnavailable if too much waits in all, or
-        of its tenant or user; a tenant's only one may be as large as a share or larger."""
-        waiting, holder, size = self._waiting, _holder(write), len(write.records)
-        excess = "" if write.has_waited else WAITING.excess_of(holder, waiting, size)
-        others = waiting.by_tenant
-        if excess and (holder.tenant in others or 0 < others.total() > WAITING.count_max - size):
-            if write.header.producer_id != NO_PRODUCER_ID:
-                # What the producer has already sent after this batch must not overtake it.
-                write.partition.retries.refused(self.clock.now_ms())
-            raise StorageUnavailable(f"{excess}: the batch was not stored, send it again")
-        write.has_waited = True
-        waiting.add(holder, size)
-
-    def _end_wait(self, write: _Write) -> None:
-        self._waiting.add(_holder(write), -len(write.records))
 
     def _advance(self, partition: PartitionLog) -> None:
         """The batch that blocked its partition is settled: process the next ones."""
         queue = self._queues[partition]
         while queue:
             write = queue.popleft()
-            self._end_wait(write)
+            self._waiting.leave(write)
             try:
                 if not self._begin_or_refuse(write):
                     return
@@ -363,39 +381,41 @@ class Appends:
         """
         partition, header = write.partition, write.header
         if write.admitted is None:
-            if is_kept(header, partition.config) and not write.named:
-                write.admitted = AdmittedBatch(write.records, header)
-            else:
-                write.admitted = self._admission.now(
-                    write.records, header, partition.config, write.named
-                )
-            if write.admitted is None:
-                self._open_later(write)
+            parts = write.records, header, partition.config, write.named
+            admitted: AdmittedBatch | None = AdmittedBatch(write.records, header)
+            if write.named or not is_kept(header, partition.config):
+                admitted = self._admission.now(*parts)
+            if admitted is None:
+                self._work(write, self._admission.opening(*parts), partial(self._opened, write))
                 return False
-            self._count_unread(write)
+            self._opened(write, admitted)
         return self._store(write)
 
-    def _open_later(self, write: _Write) -> None:
-        self._begin_wait(write)
+    def _work(
+        self,
+        write: _Write,
+        work: Callable[[], AdmittedBatch | BaseException],
+        take: Callable[[AdmittedBatch], None],
+    ) -> None:
+        """Do what takes long for a batch, and then store it."""
+        self._waiting.enter(write)
 
         def then(outcome: AdmittedBatch | BaseException) -> None:
-            self._end_wait(write)
+            self._waiting.leave(write)
             if isinstance(outcome, BaseException):
                 write.then(outcome)
             else:
-                write.admitted = outcome
-                self._count_unread(write)
+                take(outcome)
                 if not self._store_or_fail(write):
                     return
             self._advance(write.partition)
 
-        partition, config = write.partition, write.partition.config
-        path = tenant_of(partition.name), write.user
-        self._admission.later(path, write.records, write.header, config, write.named, then)
+        path = tenant_of(write.partition.name), write.user
+        self._admission.run(path, work, then)
 
-    def _count_unread(self, write: _Write) -> None:
-        if write.admitted is not None and write.admitted.has_unread_attributes:
-            self.unread_attributes_total += 1
+    def _opened(self, write: _Write, admitted: AdmittedBatch) -> None:
+        write.admitted = admitted
+        self.unread_attributes_total += admitted.has_unread_attributes
 
     # --- append ------------------------------------------------------------------------------
 
@@ -427,10 +447,13 @@ class Appends:
         duplicates: Collection[int] = ()
         batch = admitted.batch
         if admitted.named:
-            batch, header, named, duplicate_offset, duplicates = admission.without_duplicates(
-                admitted, partition.producers.named
-            )
-            self.duplicates_total += len(admitted.named) - len(named)
+            found = admission.duplicates_in(admitted, partition.producers.named)
+            rest = self._distinct(write, admitted, found)
+            if rest is None:
+                return False
+            batch, header = rest.batch, rest.header
+            named, duplicate_offset, duplicates = found
+            self.duplicates_total += len(duplicates)
         if header is None:
             self._count(write, admitted)
             gone = admission.places_of(write.header, admitted, duplicates, NO_OFFSET, write.timers)
@@ -461,6 +484,18 @@ class Appends:
         appended.completion.then(_stored, (write, placed))
         return True
 
+    def _distinct(
+        self, write: _Write, admitted: AdmittedBatch, found: Duplicates
+    ) -> AdmittedBatch | None:
+        """A batch without its duplicates; None: it is stored when that is made."""
+        if write.distinct is not None and write.distinct[0] == found:
+            return write.distinct[1]
+        rest = admission.distinct_now(admitted, found)
+        if rest is None:
+            work = partial(admission.distinct, admitted, found)
+            self._work(write, work, partial(write.keep_distinct, found))
+        return rest
+
     def _count(self, write: _Write, admitted: AdmittedBatch) -> None:
         self.records_total += write.header.record_count
         self.bytes_total += write.header.length
@@ -485,7 +520,7 @@ class Appends:
             # Those after it have waited for the same; separate waits would add up.
             others = self._queues.pop(partition)
             for waiting in others:
-                self._end_wait(waiting)
+                self._waiting.leave(waiting)
             for waiting in (write, *others):
                 waiting.then(error)
             return
