@@ -34,7 +34,7 @@ test: $(SPARK) lint-quick
 CORE := $(CURDIR)/.cache/core
 CORE_TESTS := $(foreach part,grpc kafka log records runtime storage,tests/unit/$(part)) tests/golden tests/contract \
 	$(foreach part,grpc kafka log records storage,tests/property/$(part))
-test-compiled: setup
+test-compiled: $(SPARK)
 	@$(PY) scripts/build_core.py --must --level 0 --into $(CORE)
 	HEADRACE_COMPILED=$(CORE) $(PY) -m pytest --numprocesses 2 --dist loadscope $(CORE_TESTS)
 
