@@ -381,7 +381,8 @@ class ProduceHandler:
             )
             place = part.topic, part.partition
             hint = leader_hint(self._services, place, error, listener, is_id=is_id)
-        code, message = code_of(error), message_of(error)
+        code = code_of(error)
+        message: str | None = message_of(error)
         view = TenantView(pending.prefix.decode(), hidden_id=self._services.cluster.hidden_id)
         self._figures.failed(PRODUCE, code)
         pending.results[index] = ProduceResult(
