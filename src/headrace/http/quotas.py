@@ -147,8 +147,6 @@ class QuotaOperations:
         changes: dict[str, float | None] = dict.fromkeys(body.get("reset", ()))
         changes |= {key: float(value) for key, value in body.get("set", {}).items()}
         parts = _parts(body)
-        if "user" in body:
-            body["user"] = call.view.prefix + body["user"]  # for the audit log
         return await self._apply(call, parts, changes)
 
     async def _delete(self, call: Call) -> Json:
@@ -162,6 +160,9 @@ class QuotaOperations:
         self, call: Call, parts: list[tuple[str, str | None]], changes: dict[str, float | None]
     ) -> Json:
         quotas, is_dry_run = quotas_of(self._services, call.session), call.is_dry_run
+        for name, kind in _NAMES.items():  # for the audit log, which reads the body
+            if (named := dict(parts).get(kind)) is not None:
+                call.body[name] = (call.view.prefix if name == "user" else "") + named
         try:
             rates = await quotas.change(parts, changes, is_dry_run=is_dry_run)
         except RequestInvalid as error:  # each field was right: they do not go together

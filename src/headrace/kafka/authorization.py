@@ -237,26 +237,26 @@ _NO_CHANGES: Final = frozenset({3, 27, 39, 40})
 creates, RenewDelegationToken and ExpireDelegationToken the token."""
 
 
-def resources_of(api: Api, request: Any) -> list[str | tuple[str, ...]]:
+def resources_of(api: Api, request: Any, prefix: str = "") -> list[str | tuple[str, ...]]:
     """The names of what a change is about, as the audit log takes them: where it has none, the
-    cluster."""
+    cluster. `prefix`: of the client's tenant, where the names of users in quotas have none."""
     found: dict[str | tuple[str, ...], None] = {}
     for field in request.__slots__:
         value = getattr(request, field)
         if isinstance(value, tuple):
             for item in value:
-                found.update(dict.fromkeys(_names_of(item)))
+                found.update(dict.fromkeys(_names_of(item, prefix)))
         elif field in _NAMING and value:
             found[str(value)] = None
     return list(found) or [CLUSTER_NAME] * bool(api.access.needs)
 
 
-def _names_of(item: Any) -> list[str | tuple[str, ...]]:
+def _names_of(item: Any, prefix: str) -> list[str | tuple[str, ...]]:
     if isinstance(item, str):
         return [item]
     if entity := getattr(item, "entity", None):
         named = [(f"{part.entity_type}=", part.entity_name or "<default>") for part in entity]
-        return [one if one[0] == "user=" else "".join(one) for one in named]
+        return [(of, prefix + one) if of == "user=" else of + one for of, one in named]
     names = [str(value) for name in _NAMING if (value := getattr(item, name, None))]
     return [tuple(part for name in names for part in (" ", name))[1:]] if names else []
 

@@ -555,7 +555,8 @@ class KafkaFace:
             tenancy = tenancy_of(node, context.session)
             if tenancy is not None and not tenancy.enter(api.key, request):
                 return refusal(api.key, context.version, request, NOT_FOR_TENANTS)
-        resources = resources_of(api, request) if api.key in _CHANGES else ()
+        prefix = "" if tenancy is None else tenancy.prefix
+        resources = resources_of(api, request, prefix) if api.key in _CHANGES else ()
         if node.services.authorizer.is_open:
             answer = await handler(node, request, context)
         else:

@@ -4,6 +4,7 @@ And operators, who write `acme/orders`."""
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,8 @@ async def test_problems_name_what_tenants_have_as_operators_write_it():
         assert body_of(answer)["problems"] == [problem | {"is_passing": False}]
 
 
-async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone():
+async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone(caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
     """By one right, which an operator gives them by name; also by a key with no more than that."""
     config: dict[str, Any] = {"authorizer": "acl", "super_users": "User:root"}
     async with served(listener=ACME, **config) as address:
@@ -300,6 +302,10 @@ async def test_people_who_administer_a_tenant_have_its_users_and_rules_alone():
         assert [one["entity"]["user"] for one in body_of(listed)["quotas"]] == ["acme/dora"]
         status, _ = await ask(address, "DELETE", "/v1/quotas?user=dora", *alice)
         assert (status, address.node.services.quotas.find()) == (200, [])
+        texts = [one.getMessage() for one in caplog.records if one.name == "headrace.audit"]
+        lines = [json.loads(text) for text in texts]
+        noted = [one["resources"] for one in lines if "Quota" in one.get("request", "")]
+        assert noted == [["acme/dora"], ["kafka-cluster"], ["acme/dora"]]
         assert address.node.access is not None
         patterns = {str(one.pattern) for one in address.node.access.find(AclFilter())}
         assert patterns == {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -360,7 +362,8 @@ def quota(user: str | None, value: float | None = 1_000.0, **more: str | None) -
     return {"entity": entity, "ops": [operation]}
 
 
-async def test_people_of_a_tenant_set_quotas_of_its_users_alone(monkeypatch):
+async def test_people_of_a_tenant_set_quotas_of_its_users_alone(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
     every = {"components": [], "strict": False}
     async with acme() as (rig, _):
         access, quotas = rig.node.access, rig.node.services.quotas
@@ -402,7 +405,11 @@ async def test_people_of_a_tenant_set_quotas_of_its_users_alone(monkeypatch):
         assert quotas.find() == before
         assert await seen() == set()
         made = (quota("alice"), quota("bob"), quota("carol"), quota("bob", client_id=None))
+        caplog.clear()
         assert await altered(*made) == [0] * 4
+        (line,) = (one for one in caplog.records if one.name == "headrace.audit")
+        named = [f"user=acme/{name}" for name in ("alice", "bob", "carol")]
+        assert json.loads(line.getMessage())["resources"] == [*named, "client-id=<default>"]
         users = {name for entity, _ in quotas.find() for kind, name in entity if kind == "user"}
         own = {f"{KEY}{name}" for name in ("alice", "bob", "carol")}
         assert users == own | {"bob", "carol", f"{BETA}alice", None, "dave"}
