@@ -41,6 +41,16 @@ def name_in(key: str) -> str:
     return key if found is None else key[found.end() :]
 
 
+def shown_name(key: str, tenant: str) -> str | None:
+    """The key of a name, or a principal, as clients of a tenant write it: without the tenant. None:
+    it is another tenant's."""
+    user = USER if key.startswith(USER) else ""
+    of = tenant_of(key[len(user) :])
+    if of == DEFAULT:
+        return key
+    return user + name_in(key[len(user) :]) if of == tenant else None
+
+
 def has_marks(name: str) -> bool:
     """Whether a name has one of the marks: within a tenant, it looks like the key of another."""
     return OPEN in name or CLOSE in name

@@ -12,6 +12,7 @@ from headrace.records.tenant_names import (
     key_of,
     name_in,
     prefix_of,
+    shown_name,
     sibling,
     tenant_of,
     written,
@@ -39,6 +40,16 @@ def test_two_tenants_or_names_have_two_keys(one: str, name: str, two: str, other
     assert not is_topic_name(key)
     assert (key == prefix_of(two) + other) == ((one, name) == (two, other))
     assert tenant_of(sibling(key, other)) == one
+
+
+@given(TENANTS, NAMES, TENANTS)
+def test_clients_write_a_name_without_their_tenant_and_none_of_another(tenant, name, other):
+    for user in ("", "User:"):
+        key = user + prefix_of(tenant) + name
+        assert shown_name(key, tenant) == user + name
+        assert other == tenant or shown_name(key, other) is None
+        if tenant_of(name.removeprefix("User:")) == DEFAULT:
+            assert shown_name(user + name, other) == user + name
 
 
 @given(TENANTS, NAMES)

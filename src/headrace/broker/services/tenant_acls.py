@@ -30,11 +30,10 @@ from headrace.broker.security.authorizer import CLUSTER_NAME, ResourceType
 from headrace.broker.security.principal import USER
 from headrace.broker.security.tenant_ownership import (
     OF_TENANTS,
-    tenant_of_user,
     within,
 )
 from headrace.errors import ClusterUnauthorized, HeadraceError, RequestInvalid, SecurityDisabled
-from headrace.records.tenant_names import DEFAULT, has_marks, prefix_of
+from headrace.records.tenant_names import DEFAULT, has_marks, prefix_of, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,14 +57,6 @@ def own_cluster(tenant: str) -> str:
     return prefix_of(tenant) + CLUSTER_NAME
 
 
-def shown_principal(principal: str, tenant: str) -> str | None:
-    """A principal as people of the tenant write it; None: it is another tenant's."""
-    of = tenant_of_user(principal)
-    if of == tenant:
-        return principal.replace(prefix_of(tenant), "", 1)
-    return principal if of == DEFAULT else None
-
-
 def shown_pattern(pattern: Pattern, tenant: str) -> Pattern | None:
     """A pattern as people of the tenant see it; None: they do not."""
     kind, name, pattern_type = pattern
@@ -85,7 +76,7 @@ def shown_pattern(pattern: Pattern, tenant: str) -> Pattern | None:
 def shown(acl: Acl, tenant: str) -> Acl | None:
     """A rule as people of the tenant see it; None: they do not."""
     pattern = shown_pattern(acl.pattern, tenant)
-    principal = shown_principal(acl.entry.principal, tenant)
+    principal = shown_name(acl.entry.principal, tenant)
     if pattern is None or principal is None:
         return None
     return Acl(pattern, acl.entry._replace(principal=principal))

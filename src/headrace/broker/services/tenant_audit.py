@@ -22,7 +22,7 @@ from headrace.broker.services.audit_lines import (
     AuditLines,
     LineCount,
 )
-from headrace.records.tenant_names import DEFAULT, USER, has_marks, prefix_of, tenant_of
+from headrace.records.tenant_names import DEFAULT, USER, has_marks, prefix_of, shown_name, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -173,10 +173,9 @@ def _is_of(tenant: str, name: str) -> bool:
 
 
 def _name(tenant: str, name: str) -> str | None:
-    """A name as clients of the tenant write it; None: it is another tenant's."""
-    user = USER if name.startswith(USER) else ""
-    shown = user + name[len(user) :].removeprefix(prefix_of(tenant))
-    return None if has_marks(shown) else shown[:NAME_LENGTH_MAX]
+    """A name as clients of the tenant write it; None: it is another tenant's, or may look so."""
+    shown = shown_name(name, tenant)
+    return None if shown is None or has_marks(shown) else shown[:NAME_LENGTH_MAX]
 
 
 def _text(tenant: str, named: Named) -> str | None:
