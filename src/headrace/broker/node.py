@@ -189,6 +189,9 @@ class Node:
             environment, config, randomness, own, limits_of, is_standalone=is_standalone
         )
         self.ownership = self.topics.ownership
+        if self.access is not None:
+            self.topics.readable.follow(self.access.sharing)
+            self.access.is_shared = self.topics.readable.is_shared
         self._coordinated = CoordinatedLogs(self.topics, self.ownership, clock)
         self.cluster = Cluster(config, self.topics, self.ownership, clock)
         self._check_group = None if self.access is None else self.tenant_rates.counts.check_group
@@ -342,11 +345,10 @@ class Node:
         if self.access is None:
             await refuse_tenants(self.metadata)
         followed = self.tasks, self.topics.damaged_facts
-        access = () if self.access is None else (self.access.facts, self.access.tenants.facts)
         changed_here = (
             self.quotas.facts,
             self.services.telemetry.subscriptions.facts,
-            *access,
+            *(() if self.access is None else self.access.followed),
             self.services.authentication.users.facts,
         )
         for prefix, apply, turns in (
@@ -400,7 +402,7 @@ class Node:
             self.randomness,
             self.tasks,
             config=config.group_config(),
-            topics=self.topics,
+            topics=self.topics.readable,
             consumers=group_dependencies(
                 config,
                 self.topics,

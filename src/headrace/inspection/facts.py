@@ -47,7 +47,14 @@ from headrace.metadata.issued_facts import ISSUED, IssuedFact
 from headrace.metadata.load_facts import LOADS, MOVES, LoadFact, MovesFact
 from headrace.metadata.quota_facts import QUOTAS, QuotaFact
 from headrace.metadata.sqlite_file import METADATA
-from headrace.metadata.tenant_facts import TENANT_TOPICS, TENANTS, TenantFact, TenantTopicsFact
+from headrace.metadata.tenant_facts import (
+    TENANT_TOPICS,
+    TENANTS,
+    TOPIC_SHARES,
+    TenantFact,
+    TenantTopicsFact,
+    TopicSharesFact,
+)
 from headrace.metadata.user_facts import SHARED_BY_BROKERS, USERS, BrokerSecretFact, UserFact
 
 if TYPE_CHECKING:
@@ -73,6 +80,7 @@ _DECODERS: Final[tuple[tuple[str, Callable[[bytes], Any]], ...]] = (
     (USERS, UserFact.decode),
     (TENANTS, TenantFact.decode),
     (TENANT_TOPICS, TenantTopicsFact.decode),
+    (TOPIC_SHARES, TopicSharesFact.decode),
     (SHARED_BY_BROKERS, BrokerSecretFact.decode),
     *((prefix, IssuedFact.decode) for prefix in ISSUED),
     (CLIENT_METRICS, SubscriptionFact.decode),

@@ -77,7 +77,8 @@ class Check:
 
     def topic_of(self, topic_id: UUID | None) -> str | None:
         """The name of the topic with an id; None if there is none."""
-        topic = None if topic_id is None else self.node.services.topics.find_by_id(topic_id)
+        readable = self.node.services.topics.readable
+        topic = None if topic_id is None else readable.find_by_id(topic_id)
         return None if topic is None else topic.name
 
     # --- lists -------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ async def metadata(check: Check, _access: Access) -> Answer:
         check.node.services.settings.current.auto_create_topics
         and request.allow_auto_topic_creation
     )
-    find = check.node.services.topics.find
+    find = check.node.services.topics.readable.find
 
     def refuse(item: Any) -> Unauthorized | None:
         is_id = item.topic_id is not None and not item.name
@@ -104,7 +104,7 @@ async def metadata(check: Check, _access: Access) -> Answer:
 async def describe_topic_partitions(check: Check, _access: Access) -> Answer:
     """DescribeTopicPartitions: without names, those that the client may see, so that neither a
     page nor its cursor shows another."""
-    topics = check.node.services.topics
+    topics = check.node.services.topics.readable
     if check.request.topics:
         check.keep("topics", lambda item: _refusal_of_topic(check, Operation.DESCRIBE, item.name))
         return await check.proceed()
@@ -135,7 +135,7 @@ async def delete_topics(check: Check, _access: Access) -> Answer:
             "topic_names", lambda name: _refusal_without_cluster(check, Operation.DELETE, name)
         )
         return await check.proceed()
-    find = check.node.services.topics.find
+    find = check.node.services.topics.readable.find
 
     def refuse(item: Any) -> Unauthorized | None:
         is_id = item.topic_id is not None and item.name is None
@@ -293,7 +293,7 @@ async def streams_heartbeat(check: Check, _access: Access) -> Answer:
             check.require(Operation.DESCRIBE, TOPIC, name)
         if not check.may_cluster(Operation.CREATE):
             for name in dict.fromkeys(internal):
-                if check.node.services.topics.find(name) is None:
+                if check.node.services.topics.readable.find(name) is None:
                     check.require(Operation.CREATE, TOPIC, name)
     return await check.proceed()
 

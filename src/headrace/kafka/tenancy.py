@@ -143,6 +143,7 @@ class Tenancy:
     def __init__(self, node: Node, session: ClientSession) -> None:
         self._authorizer = node.services.authorizer
         self._topics = node.services.topics
+        self._readable = self._topics.readable
         self._session = session
         self._view = view_of(node.services, session)
         self.prefix = self._view.prefix
@@ -193,7 +194,7 @@ class Tenancy:
                     self._replace_ids(inner)
 
     def _hidden(self, sent: UUID) -> UUID:
-        topic = self._topics.find_by_id(sent)
+        topic = self._readable.find_by_id(sent)
         if topic is None or not is_foreign(self._authorizer, self._session, topic.name):
             return sent
         unknown = self._topics.new_id()

@@ -46,7 +46,7 @@ class TopicRights:
         key to remember, if it may."""
         try:
             if is_id:
-                topics, topic_id = self._services.topics, UUID(bytes=topic_key)
+                topics, topic_id = self._services.topics.readable, UUID(bytes=topic_key)
                 name = topics.get_by_id(topic_id).name
                 if is_foreign(self._services.authorizer, session, name):
                     raise topic_id_unknown(topic_id)

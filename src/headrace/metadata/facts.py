@@ -14,6 +14,7 @@ Invariants: knows names and shapes, not their users. A fact is a value: read it,
     /acls/<type>,<pattern>,<name, hex> access control lists of a resource (`acl_facts`)
     /tenants/<name>                    TenantFact: the principals of a tenant (`tenant_facts`)
     /tenant-topics/<name>              TenantTopicsFact: orders changes of a tenant's topics
+    /topic-shares/<name>               TopicSharesFact: topics that a tenant shares and reads
     /client-metrics/<name, hex>        client metrics subscriptions (`client_metrics_facts`)
     /broker-configs/all, .../<id>      settings changed while brokers run (`config_facts`)
     /cluster/id                        ClusterFact

@@ -32,11 +32,11 @@ EMPTY_KEPT_S: Final = 600.0
 """Longer than a broker can be cut off and keep its session."""
 EMPTY_MAX: Final = 100_000
 """Empty facts of one kind: about 400 bytes of memory each."""
-DELETED_FACTS, CLOSED_TENANTS, TENANTS_CLUSTER_IDS = 1, 2, 3
+DELETED_FACTS, CLOSED_TENANTS, TENANTS_CLUSTER_IDS, SHARED_TOPICS = 1, 2, 3, 4
 """What brokers know by then: to follow a fact that was deleted and created again; tenants whose
-principals have what rules allow; that a tenant's clients see a cluster id of their own. Do not
-change: stored."""
-FACTS_VERSION: Final = TENANTS_CLUSTER_IDS
+principals have what rules allow; that a tenant's clients see a cluster id of their own; topics that
+tenants share. Do not change: stored."""
+FACTS_VERSION: Final = SHARED_TOPICS
 """Of this version's brokers."""
 
 

@@ -1,5 +1,5 @@
-"""Metadata of tenants: one fact for each, with its principals and limits, and one for changes of
-its topics.
+"""Metadata of tenants: one fact for each, with its principals and limits, one for changes of its
+topics, and one for topics that it shares with others or reads of others.
 
 Do not change: stored. Brokers of earlier versions ignore these keys and preserve them.
 """
@@ -7,13 +7,17 @@ Do not change: stored. Brokers of earlier versions ignore these keys and preserv
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.metadata.fact_json import FactReader
 from headrace.metadata.facts import StoredFact
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 TENANTS = "/tenants/"
 TENANT_TOPICS = "/tenant-topics/"
+TOPIC_SHARES = "/topic-shares/"
 ACTIVE, DELETED = "active", "deleted"
 """A tenant that was deleted keeps its fact, so that its version still orders changes."""
 
@@ -26,6 +30,11 @@ def tenant_key(tenant: str) -> str:
 def tenant_topics_key(tenant: str) -> str:
     """The key of the fact by which changes of a tenant's topics are ordered."""
     return TENANT_TOPICS + tenant
+
+
+def topic_shares_key(tenant: str) -> str:
+    """The key of the fact with the topics that a tenant shares and reads."""
+    return TOPIC_SHARES + tenant
 
 
 @dataclass(slots=True)
@@ -81,3 +90,63 @@ class TenantFact(StoredFact):
         when_full, access = reader.text_or_none("when_full"), reader.text_or_none("access")
         audit_topic = reader.text_or_none("audit_topic")
         return cls(state, principals, limits, when_full, access, audit_topic, reader.rest())
+
+
+@dataclass(slots=True)
+class SharedFact(StoredFact):
+    """A topic of the tenant that another one may read."""
+
+    topic: str
+    """Its name within the tenant."""
+    id: UUID
+    """A topic that is created later with this name is another one."""
+    reader: str
+    unknown: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True)
+class AcceptedFact(StoredFact):
+    """A topic of another tenant that the tenant reads by a name of its own."""
+
+    name: str
+    """Within the tenant."""
+    source: str
+    """The key of the topic."""
+    source_id: UUID
+    id: UUID
+    """By which the tenant's clients know the topic."""
+    unknown: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True)
+class TopicSharesFact(StoredFact):
+    """What a tenant shares, and what it reads of others."""
+
+    shared: list[SharedFact]
+    accepted: list[AcceptedFact]
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, value: bytes) -> TopicSharesFact:
+        """Decode stored bytes. Raises DataCorrupt, FormatUnsupported."""
+        reader = FactReader.parse("shared topics of a tenant", value)
+        shared = [
+            SharedFact(one.text("topic"), one.uuid("id"), one.text("reader"), one.rest())
+            for one in reader.objects("shared", "topic that is shared")
+        ]
+        accepted = [
+            AcceptedFact(
+                one.text("name"),
+                one.text("source"),
+                one.uuid("source_id"),
+                one.uuid("id"),
+                one.rest(),
+            )
+            for one in reader.objects("accepted", "topic of another tenant")
+        ]
+        return cls(shared, accepted, reader.rest())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is lost with the fact."""
+        return not self.shared and not self.accepted and not self.unknown

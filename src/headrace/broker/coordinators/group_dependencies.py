@@ -38,7 +38,7 @@ def group_dependencies(
 ) -> ConsumerGroupDependencies:
     """See the module."""
     return ConsumerGroupDependencies(
-        SubscribedTopics(topics, rack_of),
+        SubscribedTopics(topics.readable, rack_of),
         lambda group_id: consumer_group_settings(groups.overrides(group_id), config),
         is_share_group,
         StreamsGroupDependencies(

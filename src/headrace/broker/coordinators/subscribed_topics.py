@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
+    from headrace.broker.topics.shared_topics import ReadableTopics
     from headrace.broker.topics.topic import Topic
-    from headrace.broker.topics.topics import Topics
 
 
 class SubscribedTopics:
     """See the module."""
 
-    def __init__(self, topics: Topics, rack_of: Callable[[Topic, int], str | None]) -> None:
+    def __init__(self, topics: ReadableTopics, rack_of: Callable[[Topic, int], str | None]) -> None:
         """`rack_of(topic, partition)`: the rack of the broker that serves a partition."""
         self._topics = topics
         self._rack_of = rack_of
-        self._patterns = TopicPatterns(lambda: topics.by_name, lambda: topics.version)
+        self._patterns = TopicPatterns(topics.all_names, lambda: topics.version)
 
     @property
     def version(self) -> int:
@@ -36,14 +36,14 @@ class SubscribedTopics:
 
     def shape(self, name: str) -> TopicShape | None:
         """See TopicView."""
-        topic = self._topics.by_name.get(name)
+        topic = self._topics.find(name)
         if topic is None:
             return None
         return TopicShape(topic.id, len(topic.partitions), _Racks(topic, self._rack_of))
 
     def name_of(self, topic_id: UUID) -> str | None:
         """See TopicView."""
-        topic = self._topics.by_id.get(topic_id)
+        topic = self._topics.find_by_id(topic_id)
         return None if topic is None else topic.name
 
     def matching(self, pattern: str) -> Sequence[str]:

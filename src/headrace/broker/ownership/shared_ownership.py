@@ -125,7 +125,7 @@ class SharedOwnership:
 
     def leader(self, topic: Topic, partition: int) -> Leader:
         """See Ownership."""
-        key = (topic.id, partition)
+        key = (topic.home.id, partition)
         owner = self.view.owners.get(key)
         if owner is None:
             return Leader(NO_LEADER, -1)
@@ -138,12 +138,12 @@ class SharedOwnership:
 
     def led_for_s(self, topic: Topic, partition: int) -> float:
         """See Ownership."""
-        owner = self.view.owners.get((topic.id, partition))
+        owner = self.view.owners.get((topic.home.id, partition))
         return 0.0 if owner is None else asyncio.get_running_loop().time() - owner.since_s
 
     def is_mine(self, topic: Topic, partition: int) -> bool:
         """See Ownership."""
-        return (topic.id, partition) in self._mine
+        return (topic.home.id, partition) in self._mine
 
     def brokers(self) -> Sequence[BrokerFact]:
         """See Ownership."""
@@ -171,7 +171,7 @@ class SharedOwnership:
 
     async def wait_served(self, topic: Topic, numbers: Collection[int] | None = None) -> None:
         """See Ownership."""
-        await self._waiter.wait_served(topic, numbers)
+        await self._waiter.wait_served(topic.home, numbers)
 
     async def wait_ended(self, topic: Topic, timeout_s: float) -> bool:
         """See Ownership."""

@@ -41,6 +41,7 @@ from headrace.broker.security.tenant_ownership import (
 )
 from headrace.broker.security.tenant_shares import TenantShares, excess_of_removed
 from headrace.broker.security.tenants import Tenants
+from headrace.broker.security.topic_sharing import OF_SHARED, TopicSharing
 from headrace.errors import (
     HeadraceError,
     PolicyViolation,
@@ -125,6 +126,11 @@ class AccessControl:
         self.super_users = super_users
         self.tenants = tenants or Tenants(metadata, super_users)
         self.tenants.on_change(self._tenants_changed)
+        self.sharing = TopicSharing(metadata, self.tenants.exists)
+        self.tenants.on_change(self.sharing.tenants_changed)
+        self.sharing.on_change(self._tenants_changed)
+        self.is_shared: Callable[[str], bool] = lambda _key: False
+        """Whether a key is of a topic that another tenant shares, which nobody may change."""
         self.has_tenants = self.tenants.has_any
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()
@@ -133,6 +139,11 @@ class AccessControl:
         )
         self._changing = FairLock()
         self.version = 0
+
+    @property
+    def followed(self) -> Sequence[FollowedFacts]:
+        """What a broker follows."""
+        return self.facts, self.tenants.facts, self.sharing.facts
 
     # --- stored state ------------------------------------------------------------------------
 
@@ -324,6 +335,13 @@ class AccessControl:
         return bits
 
     def _bits(self, session: ClientSession, known: Principal, kind: ResourceType, name: str) -> int:
+        bits = self._bits_of_own(session, known, kind, name)
+        is_read_only = bits and kind == ResourceType.TOPIC and not known.is_broker
+        return bits & OF_SHARED if is_read_only and self.is_shared(name) else bits
+
+    def _bits_of_own(
+        self, session: ClientSession, known: Principal, kind: ResourceType, name: str
+    ) -> int:
         principal = str(known)
         if known.is_broker or principal in self.super_users:
             return ALL_OPERATIONS

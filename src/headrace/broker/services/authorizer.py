@@ -12,6 +12,7 @@ from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.security.topic_sharing import TopicSharing
 
 
 class Authorizer(Protocol):
@@ -23,6 +24,11 @@ class Authorizer(Protocol):
     """Whether every principal may do everything: nothing is asked then."""
     has_tenants: bool
     """Whether there are tenants besides the default one, or were."""
+
+    @property
+    def sharing(self) -> TopicSharing | None:
+        """What tenants share; None: there are no tenants."""
+        ...
 
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str
@@ -53,6 +59,7 @@ class AllowAll:
     version = 0
     is_open = True
     has_tenants = False
+    sharing = None
 
     def allows(
         self, session: ClientSession, operation: Operation, kind: ResourceType, name: str

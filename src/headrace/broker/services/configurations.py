@@ -121,7 +121,7 @@ class Configurations:
 
     def of_topic(self, name: str) -> list[Setting]:
         """All settings of a topic. Raises TopicUnknown."""
-        return self.of_overrides(self._topics.get(name).fact.configs)
+        return self.of_overrides(self._topics.readable.get(name).fact.configs)
 
     def of_overrides(self, overrides: Mapping[str, str]) -> list[Setting]:
         """All settings of a topic with these overrides."""

@@ -162,7 +162,7 @@ class GroupAdministration:
         accepted: dict[int, OffsetToCommit] = {}
         for place, offset in enumerate(command.offsets):
             try:
-                topic = self._topics.get(offset.topic)
+                topic = self._topics.readable.get(offset.topic)
                 topic.check_partition(offset.partition)
             except HeadraceError as error:
                 results[place] = PartitionResult(offset.topic, offset.partition, error)

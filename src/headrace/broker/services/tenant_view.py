@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.records.cluster_ids import tenants_cluster_id
-from headrace.records.tenant_names import CLOSE, OPEN, key_of, prefix_of, with_written_keys, written
+from headrace.records.tenant_names import (
+    CLOSE,
+    OPEN,
+    key_of,
+    prefix_of,
+    tenant_of,
+    with_written_keys,
+    written,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.security.sessions import ClientSession
+    from headrace.broker.security.topic_sharing import TopicSharing
     from headrace.broker.services.services import Services
 
 
@@ -23,6 +32,8 @@ class TenantView(NamedTuple):
     """See the module. Of the default tenant, names are keys."""
 
     prefix: str = ""
+    sharing: TopicSharing | None = None
+    """Of a tenant: by which it has names for topics of others."""
     is_operator: bool = False
     """Whether `acme/orders` is of the tenant acme, whatever it names: in a cluster with tenants,
     for clients that see the names of all of them."""
@@ -41,7 +52,10 @@ class TenantView(NamedTuple):
         """A text for people, which may name keys."""
         if self.is_operator:
             return with_written_keys(text)
-        return self.without_id(text.replace(self.prefix, "")) if self.prefix else text
+        if not self.prefix:
+            return text
+        text = self.without_id(text.replace(self.prefix, ""))
+        return text if self.sharing is None else self.sharing.shown(text, tenant_of(self.prefix))
 
     def without_id(self, text: str) -> str:
         """What may have the cluster's own id, with the one that the client sees."""
@@ -61,7 +75,9 @@ def view_of(services: Services, session: ClientSession) -> TenantView:
     authorizer = services.authorizer
     if not authorizer.has_tenants or not (tenant := authorizer.tenant(session)):
         return OF_ALL
-    return TenantView(prefix_of(tenant), hidden_id=services.cluster.hidden_id)
+    return TenantView(
+        prefix_of(tenant), hidden_id=services.cluster.hidden_id, sharing=authorizer.sharing
+    )
 
 
 def written_view_of(services: Services, session: ClientSession) -> TenantView:

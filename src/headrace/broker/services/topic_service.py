@@ -121,6 +121,8 @@ class TopicService:
         self._forget_progress = forget_progress
         self.disk = disk
         self.lookup: TopicLookup = topics
+        self.readable = topics.readable
+        """Those that clients may read, with topics that a tenant shares."""
         self.get = topics.get
         """The topic of a name. Raises TopicUnknown."""
         self.get_by_id = topics.get_by_id
@@ -144,7 +146,7 @@ class TopicService:
 
     async def look_up(self, name: str) -> None:
         """Get a topic that another broker may have created just now, and wait for its owners."""
-        if name in self._topics.by_name:
+        if self.readable.find(name) is not None:
             return
         with suppress(MetadataUnavailable):  # then it is answered from what is known here
             await self._topics.refresh(name)
@@ -158,8 +160,9 @@ class TopicService:
 
         Raises TopicIdUnknown, TopicUnknown.
         """
-        await self._topics.arrivals.wait(topic_id, NEW_TOPIC_WAIT_S)
-        topic = self.get_by_id(topic_id)
+        if self.readable.find_by_id(topic_id) is None:
+            await self._topics.arrivals.wait(topic_id, NEW_TOPIC_WAIT_S)
+        topic = self.readable.get_by_id(topic_id)
         for number in numbers:
             topic.check_partition(number)
         with suppress(TimeoutError):  # then the caller is told that they are not served here
@@ -173,7 +176,7 @@ class TopicService:
         Raises TopicUnknown, and what `create` raises.
         """
         try:
-            return self.get(name)
+            return self.readable.get(name)
         except TopicUnknown:
             if name in INTERNAL_TOPICS:
                 return await self.create_internal(name)
@@ -190,7 +193,15 @@ class TopicService:
 
         Raises TopicUnknown, NotOwner, and what prevents loading.
         """
-        partition = self.get(name).require_log(number)
+        return await self._loaded(self.get(name), number)
+
+    async def readable_log(self, name: str, number: int) -> PartitionLog:
+        """The same to be read only, also of a topic that a tenant shares."""
+        return await self._loaded(self.readable.get(name), number)
+
+    @staticmethod
+    async def _loaded(topic: Topic, number: int) -> PartitionLog:
+        partition = topic.require_log(number)
         await partition.wait_loaded()
         return partition
 

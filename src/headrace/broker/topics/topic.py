@@ -32,22 +32,38 @@ class ForeignPartition:
     @property
     def failure(self) -> NotOwner:
         """The error that refuses requests for it."""
+        return self.failure_of(self._topic_name)
+
+    def failure_of(self, topic_name: str) -> NotOwner:
+        """The same by the name that a reader has for the topic."""
         return NotOwner(
-            f"{self._topic_name}-{self._number} is not served by this broker: refresh the metadata"
+            f"{topic_name}-{self._number} is not served by this broker: refresh the metadata"
         )
 
 
 class Topic:
     """One topic and its partitions."""
 
-    __slots__ = ("fact", "partitions", "version")
+    __slots__ = ("_home", "fact", "partitions", "version")
 
     def __init__(
-        self, fact: TopicFact, version: int, partitions: list[PartitionLog | ForeignPartition]
+        self,
+        fact: TopicFact,
+        version: int,
+        partitions: list[PartitionLog | ForeignPartition],
+        home: Topic | None = None,
     ) -> None:
+        """`home`: see there."""
         self.fact = fact
         self.version = version
         self.partitions = partitions
+        self._home = home
+
+    @property
+    def home(self) -> Topic:
+        """The topic that has these partitions: another one if this is how a tenant sees a topic
+        that is shared with it (`shared_topics`)."""
+        return self._home or self
 
     @property
     def name(self) -> str:
@@ -82,7 +98,7 @@ class Topic:
             self.check_partition(number)  # raises the specific error
         partition = self.partitions[number]
         if isinstance(partition, ForeignPartition):
-            raise partition.failure
+            raise partition.failure_of(self.name)
         return partition
 
     def log(self, number: int) -> PartitionLog | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.topics.arrivals import TopicArrivals
 from headrace.broker.topics.deletion import Deletions
 from headrace.broker.topics.ownership import NOT_ASSIGNED, Ownership
+from headrace.broker.topics.shared_topics import ReadableTopics
 from headrace.broker.topics.tenant_room import TenantRoom
 from headrace.broker.topics.topic import ForeignPartition, Topic
 from headrace.broker.topics.topic_checks import TopicChecks
@@ -101,6 +102,7 @@ class Topics:
         self.arrivals = TopicArrivals(self.by_id)
         self.ids: dict[str, UUID] = {}
         self.version = 0
+        self.readable = ReadableTopics(self)
         self.damaged_facts: dict[str, str] = {}
         self._vanished: dict[str, UUID] = {}
         """Topics whose fact disappeared without a mark: deleted, or lost."""
@@ -171,6 +173,7 @@ class Topics:
             if not self._is_standalone:
                 partition.abandon(NotOwner(f"topic {topic.name!r} was deleted"))
         self.version += 1
+        self.readable.topics_changed(topic.name)
 
     def _extend(self, topic: Topic) -> None:
         """Create the partitions that the topic's fact has in addition."""
@@ -197,6 +200,7 @@ class Topics:
         self.ids[fact.name] = fact.id
         self.arrivals.came(fact.id)
         self.version += 1
+        self.readable.topics_changed(fact.name)
         self.ownership.topics_changed()
         return topic
 
@@ -275,6 +279,8 @@ class Topics:
             )
         async with self._changing:
             await self.refresh(name)  # the fact that remains of an earlier topic has a version
+            if self.readable.is_shared(name):
+                raise TopicExists(f"topic {name!r} already exists")
             self.checks.check_new(
                 name, partition_count, replication_factor, overrides, self.by_name
             )

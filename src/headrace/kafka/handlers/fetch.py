@@ -129,6 +129,7 @@ class FetchHandler:
         self._services = services
         config = services.settings.current
         self._topics = services.topics.lookup
+        self._readable = services.topics.readable
         self._tasks = tasks
         self._responses = responses
         self._bytes_max = config.fetch_bytes_max
@@ -236,9 +237,9 @@ class FetchHandler:
             self._found_version = self._topics.version
             self._found.clear()
         if version >= TOPIC_IDS:
-            topic = self._topics.get_by_id(UUID(bytes=name_or_id))
+            topic = self._readable.get_by_id(UUID(bytes=name_or_id))
         else:
-            topic = self._topics.get((prefix + name_or_id).decode(errors="replace"))
+            topic = self._readable.get((prefix + name_or_id).decode(errors="replace"))
         self._found.setdefault((prefix, version >= TOPIC_IDS), {})[name_or_id] = topic
         return topic
 

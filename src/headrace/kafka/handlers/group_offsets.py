@@ -37,7 +37,7 @@ def topic_name(node: Node, item: Any, *, has_ids: bool) -> str:
     topic_id: UUID | None = item.topic_id
     if topic_id is None:
         raise TopicIdUnknown("the topic id is zero: send a valid topic id")
-    return node.services.topics.get_by_id(topic_id).name
+    return node.services.topics.readable.get_by_id(topic_id).name
 
 
 def note_commit(
@@ -134,7 +134,7 @@ async def _fetch_offsets(
         by_topic.setdefault(offset.topic, []).append(offset)
     answers: list[dict[str, Any]] = []
     for name, offsets in by_topic.items():
-        known = node.services.topics.find(name)
+        known = node.services.topics.readable.find(name)
         if known is None and context.version >= TOPIC_IDS_SINCE:
             continue  # its topic was deleted, so it has no id to return
         answers.append(

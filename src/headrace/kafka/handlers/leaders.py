@@ -34,9 +34,9 @@ def leader_hint(
     topic_key, number = place
     try:
         topic = (
-            topics.get_by_id(UUID(bytes=topic_key))
+            topics.readable.get_by_id(UUID(bytes=topic_key))
             if is_id
-            else topics.get(topic_key.decode(errors="replace"))
+            else topics.readable.get(topic_key.decode(errors="replace"))
         )
         topic.check_partition(number)
     except HeadraceError:

@@ -184,7 +184,7 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
     asked = request.topics
     found: list[Topic | dict[str, Any]] = []
     if asked is None or (context.version == 0 and not asked):
-        found = [topics.get(name) for name in topics.names()]
+        found = [topics.readable.get(name) for name in topics.readable.names()]
         asked = ()
     # Each name once, as in Kafka: a name repeated a million times must not cause a million entries.
     for item in dict.fromkeys(asked):
@@ -193,9 +193,9 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
             if item.name is None or (topic_id is not None and not item.name):
                 if topic_id is None:
                     raise RequestInvalid("the request has a topic with neither a name nor an id")
-                found.append(topics.get_by_id(topic_id))
+                found.append(topics.readable.get_by_id(topic_id))
             else:
-                is_new = may_create and topics.find(item.name) is None
+                is_new = may_create and topics.readable.find(item.name) is None
                 found.append(await topics.get_or_create(item.name, may_create=may_create))
                 if is_new:
                     node.services.audit.changed(context.session, "Metadata", [item.name], 0)
@@ -238,7 +238,7 @@ async def describe_topic_partitions(
     node: Node, request: DescribeTopicPartitionsRequest, _context: Context
 ) -> Answer:
     """DescribeTopicPartitions (KIP-966): pages of at most `response_partition_limit`."""
-    topics = node.services.topics
+    topics = node.services.topics.readable
     names = sorted({item.name for item in request.topics}) or topics.names()
     cursor = request.cursor
     if cursor is not None:

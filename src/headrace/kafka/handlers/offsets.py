@@ -73,7 +73,8 @@ async def list_offsets(node: Node, request: Any, context: Context) -> Answer:
             found, epoch = TimedOffset(-1, -1), -1
             error: HeadraceError | None = None
             try:
-                partition = await node.services.topics.log(topic.name, item.partition_index)
+                name, number = topic.name, item.partition_index
+                partition = await node.services.topics.readable_log(name, number)
                 partition.check_leader_epoch(item.current_leader_epoch)
                 _check_timestamp(item.timestamp, context.version)
                 found = await _offset(partition, item.timestamp, isolation)
@@ -102,7 +103,7 @@ async def offset_for_leader_epoch(node: Node, request: Any, _context: Context) -
             epoch, end_offset = -1, -1
             error: HeadraceError | None = None
             try:
-                partition = await node.services.topics.log(topic.topic, item.partition)
+                partition = await node.services.topics.readable_log(topic.topic, item.partition)
                 partition.check_leader_epoch(item.current_leader_epoch)
                 epoch, end_offset = end_offset_of_epoch(partition, item.leader_epoch)
             except HeadraceError as refused:

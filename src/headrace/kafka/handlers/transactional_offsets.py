@@ -56,7 +56,8 @@ async def txn_offset_commit(
     for topic in request.topics:
         for item in topic.partitions:
             try:
-                known = node.services.topics.get(topic_name(node, topic, has_ids=has_ids))
+                name = topic_name(node, topic, has_ids=has_ids)
+                known = node.services.topics.readable.get(name)
                 known.check_partition(item.partition_index)
             except HeadraceError as error:
                 codes[key(topic), item.partition_index] = code_of(error)

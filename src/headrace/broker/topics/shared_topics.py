@@ -1,0 +1,149 @@
+"""The topics that clients may read: those that there are, and those that a tenant shares with them.
+
+A shared topic is one more topic in the reader's namespace, with a name and an id of its own, whose
+partitions are those of the owner's topic. So all that brokers keep of its readers, such as offsets,
+has the readers' names.
+
+Invariants: `Topics` does not know it, so whatever looks up topics there (writes, housekeeping,
+ownership) finds no shared one: what may read one asks here. A topic of the reader's own comes
+before a shared one of its name, at every broker, whichever was first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.topics.topic import Topic
+from headrace.errors import TopicUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from uuid import UUID
+
+    from headrace.broker.security.topic_sharing import TopicSharing
+    from headrace.broker.topics.topics import Topics
+
+
+class ReadableTopics:
+    """See the module. As of `Topics.version`, which counts changes of what is shared, too."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._sharing: TopicSharing | None = None
+        self._known: dict[str, Topic] = {}
+        """The shared topics that were found, by the reader's key."""
+
+    def follow(self, sharing: TopicSharing) -> None:
+        """From now on there are shared topics."""
+        self._sharing = sharing
+        sharing.on_change(self._changed)
+
+    def _changed(self) -> None:
+        self._known.clear()
+        self._topics.version += 1
+
+    @property
+    def version(self) -> int:
+        """Changes with the topics, their settings and owners: what was found before is found
+        again."""
+        return self._topics.version
+
+    def topics_changed(self, name: str) -> None:
+        """There is a topic of this name now, or it was deleted."""
+        if self._sharing is not None and self._sharing.is_accepted(name):
+            self._sharing.changed()
+
+    @property
+    def _has_any(self) -> bool:
+        return self._sharing is not None and self._sharing.has_any
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of a name, or None."""
+        topic = self._topics.by_name.get(name)
+        if topic is not None or self._sharing is None or not self._sharing.has_any:
+            return topic
+        return self._shared(name, self._sharing)
+
+    def _shared(self, key: str, sharing: TopicSharing) -> Topic | None:
+        accepted = sharing.accepted(key)
+        home = None if accepted is None else self._topics.by_id.get(accepted.source_id)
+        if accepted is None or home is None or home.name != accepted.source:
+            return None
+        known = self._known.get(key)
+        if known is None or known.home is not home or known.version != home.version:
+            fact = replace(home.fact, name=key, id=accepted.id)
+            known = self._known[key] = Topic(fact, home.version, home.partitions, home)
+        return known
+
+    def is_shared(self, name: str) -> bool:
+        """Whether the topic of this name is one that another tenant shares."""
+        topic = self.find(name) if self._has_any else None
+        return topic is not None and topic.home is not topic
+
+    def find_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of an id, or None."""
+        topic = self._topics.by_id.get(topic_id)
+        if topic is not None or self._sharing is None:
+            return topic
+        key = self._sharing.key_of(topic_id)
+        found = None if key is None else self.find(key)
+        return None if found is None or found.id != topic_id else found
+
+    def get(self, name: str) -> Topic:
+        """The topic. Raises TopicUnknown."""
+        topic = self.find(name)
+        return self._topics.get(name) if topic is None else topic
+
+    def get_by_id(self, topic_id: UUID) -> Topic:
+        """The topic. Raises TopicIdUnknown."""
+        topic = self.find_by_id(topic_id)
+        return self._topics.get_by_id(topic_id) if topic is None else topic
+
+    @property
+    def ids(self) -> Mapping[str, UUID]:
+        """The ids of topics, by name."""
+        return _Ids(self) if self._has_any else self._topics.ids
+
+    async def refresh(self, name: str) -> None:
+        """Apply what the store holds for one topic, and for what is shared by that name. Raises
+        MetadataUnavailable."""
+        await self._topics.refresh(name)
+        if self._sharing is not None and (source := await self._sharing.refresh(name)):
+            await self._topics.refresh(source)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self.all_names())
+
+    def all_names(self) -> Collection[str]:
+        """All names."""
+        by_name, sharing = self._topics.by_name, self._sharing
+        if sharing is None or not sharing.has_any:
+            return by_name
+        return dict.fromkeys([*by_name, *filter(self.is_shared, sharing.keys())])
+
+    def check(self, topic: Topic) -> None:
+        """Raise TopicUnknown if it is not shared with its reader any more."""
+        if topic.home is not topic and self.find_by_id(topic.id) is None:
+            raise TopicUnknown(f"topic {topic.name!r} does not exist")
+
+
+class _Ids(Mapping[str, "UUID"]):
+    """Looked up on demand."""
+
+    def __init__(self, topics: ReadableTopics) -> None:
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> UUID:
+        topic = self._topics.find(name)
+        if topic is None:
+            raise KeyError(name)
+        return topic.id
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics.all_names())
+
+    def __len__(self) -> int:
+        return len(self._topics.all_names())

@@ -1,0 +1,360 @@
+"""Topics that a tenant shares with another, which reads them by names of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from tests.kit.records import batch
+from tests.unit.kafka.access_rig import GROUP, TOPIC, NamedClient, codes_in, made, renamed
+from tests.unit.kafka.test_tenants import (
+    ALICE,
+    ALL,
+    CAROL,
+    COMMIT,
+    DAVE,
+    KEYS,
+    ROOT,
+    Tenant,
+    as_of_any,
+    fetch,
+    made_topics,
+    tenants,
+)
+
+from headrace.broker.services.topic_service import NewTopic
+from headrace.broker.services.topic_shares import TopicShares
+from headrace.errors import TopicExists, TopicUnknown
+from headrace.kafka import apis
+from headrace.metadata.tenant_facts import AcceptedFact
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.kit.broker import BrokerHarness
+
+SOURCE, NAME = "canary-orders", "partner-orders"
+KEY, OWN = "«acme»canary-orders", "«beta»partner-orders"
+OF_IDS = 13
+
+
+@asynccontextmanager
+async def shared() -> AsyncIterator[tuple[BrokerHarness, TopicShares]]:
+    """Acme shares its topic with beta, which has accepted it."""
+    async with tenants(ALICE, CAROL) as rig:
+        owner = NamedClient(rig, ALICE)
+        created = await owner.ask(apis.CREATE_TOPICS, 5, made_topics(SOURCE, "canary-other"))
+        assert codes_in(created) == {0}
+        assert codes_in(await owner.ask(apis.PRODUCE, 9, produced(SOURCE, b"of acme"))) == {0}
+        shares = TopicShares(rig.node.services)
+        await shares.share(KEY, "beta")
+        await shares.accept(OWN, KEY, is_operator=False)
+        yield rig, shares
+
+
+def produced(name: str, value: bytes) -> dict[str, Any]:
+    part = {"index": 0, "records": batch(value)}
+    topics = [{"name": name, "partition_data": [part]}]
+    return {"transactional_id": None, "acks": -1, "timeout_ms": 1_000, "topic_data": topics}
+
+
+def fetched(name: str, **more: Any) -> dict[str, Any]:
+    request = fetch(None, 12) | more
+    request["topics"][0]["topic"] = name
+    return request
+
+
+def metadata_of(*names: str) -> dict[str, Any]:
+    topics = [{"topic_id": None, "name": name} for name in names]
+    return {"topics": topics or None, "allow_auto_topic_creation": False} | dict.fromkeys(
+        ("include_cluster_authorized_operations", "include_topic_authorized_operations"), False
+    )
+
+
+def fetched_by_id(topic_id: Any) -> dict[str, Any]:
+    return fetch(SimpleNamespace(id=topic_id), OF_IDS)
+
+
+async def names_of(client: NamedClient) -> set[str]:
+    answer = await client.ask(apis.METADATA, 12, metadata_of())
+    return {topic.name for topic in answer.topics if not topic.error_code}
+
+
+async def test_a_reader_sees_and_reads_a_topic_by_a_name_of_its_own():
+    async with shared() as (rig, _):
+        carol = Tenant(rig, CAROL)
+        answer = await carol.ask(apis.METADATA, 12, metadata_of(NAME))
+        (topic,) = answer.topics
+        assert (topic.error_code, topic.name, len(topic.partitions)) == (0, NAME, 1)
+        assert topic.topic_id != rig.node.topics.get(KEY).id
+        read = await carol.ask(apis.FETCH, 12, fetched(NAME))
+        assert codes_in(read) == {0}
+        by_id = fetched_by_id(topic.topic_id)
+        read = await carol.ask(apis.FETCH, OF_IDS, by_id)
+        assert codes_in(read) == {0}
+        assert carol.received.count(b"of acme") == 2
+        assert b"canary" not in carol.received
+        assert not KEYS.search(repr(carol.answers()))
+        assert NAME in await names_of(carol)
+        for other in (Tenant(rig, ALICE), Tenant(rig, DAVE)):
+            assert NAME not in await names_of(other)
+            assert codes_in(await other.ask(apis.FETCH, OF_IDS, by_id)) == {0, 100}
+            assert b"of acme" not in other.received
+
+
+@pytest.mark.parametrize("who", [CAROL, ROOT], ids=str)
+async def test_nobody_changes_a_topic_by_the_name_of_a_reader(who):
+    async with shared() as (rig, _):
+        client = Tenant(rig, who)
+        name = NAME if who is CAROL else OWN
+        stored = await client.ask(apis.PRODUCE, 9, produced(name, b"mine"))
+        assert codes_in(stored) == {29}
+        created = await client.ask(apis.CREATE_TOPICS, 5, made_topics(name))
+        assert codes_in(created) == {0, 36} or codes_in(created) == {36}
+        deleted = await client.ask(
+            apis.DELETE_TOPICS, 5, {"topic_names": [name], "timeout_ms": 1_000}
+        )
+        assert codes_in(deleted) == {29}
+        topic = rig.node.topics.get(KEY)
+        assert topic.require_log(0).high_watermark == 1
+
+
+async def test_what_is_not_shared_is_answered_as_what_does_not_exist():
+    async with shared() as (_rig, shares):
+        errors: list[str] = []
+        for source in ("«acme»canary-other", "«acme»absent", "«nobody»canary-other", "absent"):
+            with pytest.raises(TopicUnknown) as refused:
+                await shares.accept("«beta»other", source, is_operator=False)
+            errors.append(str(refused.value).replace(source.split("»")[-1], "T"))
+        assert len({one.replace("nobody/", "").replace("acme/", "") for one in errors}) == 1
+        await shares.share("«acme»canary-other", "nobody")  # not said that it does not exist
+
+
+async def end_by_owner(rig: BrokerHarness, shares: TopicShares) -> None:
+    assert await shares.unshare(KEY, "beta")
+
+
+async def end_by_reader(rig: BrokerHarness, shares: TopicShares) -> None:
+    assert await shares.leave(OWN)
+
+
+async def end_by_deletion(rig: BrokerHarness, shares: TopicShares) -> None:
+    request = {"topic_names": [SOURCE], "timeout_ms": 1_000}
+    assert codes_in(await NamedClient(rig, ALICE).ask(apis.DELETE_TOPICS, 5, request)) == {0}
+
+
+async def end_by_another_topic(rig: BrokerHarness, shares: TopicShares) -> None:
+    await end_by_deletion(rig, shares)
+    client = NamedClient(rig, ALICE)
+    assert codes_in(await client.ask(apis.CREATE_TOPICS, 5, made_topics(SOURCE))) == {0}
+    assert codes_in(await client.ask(apis.PRODUCE, 9, produced(SOURCE, b"of later"))) == {0}
+
+
+ENDS = [end_by_owner, end_by_reader, end_by_deletion, end_by_another_topic]
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_it_is_absent_once_it_is_no_longer_shared(end):
+    """For open connections, and sessions of fetches."""
+    async with shared() as (rig, shares):
+        carol = Tenant(rig, CAROL)
+        (topic,) = (await carol.ask(apis.METADATA, 12, metadata_of(NAME))).topics
+        opened = await carol.ask(apis.FETCH, 12, fetched(NAME, session_epoch=0))
+        assert opened.session_id
+        by_id = fetched_by_id(topic.topic_id)
+        assert codes_in(await carol.ask(apis.FETCH, OF_IDS, by_id)) == {0}
+        await end(rig, shares)
+        carol.transport.out.clear()
+        carol.asked.clear()
+        more = fetched(NAME) | {"session_id": opened.session_id, "session_epoch": 1, "topics": []}
+        assert codes_in(await carol.ask(apis.FETCH, 12, more)) == {0, 3}
+        assert codes_in(await carol.ask(apis.FETCH, 12, fetched(NAME))) == {0, 3}
+        assert codes_in(await carol.ask(apis.FETCH, OF_IDS, by_id)) == {0, 100}
+        assert b"of acme" not in carol.received
+        assert b"of later" not in carol.received
+        assert NAME not in await names_of(carol)
+        created = await carol.ask(apis.CREATE_TOPICS, 5, made_topics(NAME))
+        assert codes_in(created) == {0}
+        assert codes_in(await carol.ask(apis.PRODUCE, 9, produced(NAME, b"mine"))) == {0}
+
+
+async def test_a_topic_of_its_own_comes_before_one_that_is_shared():
+    """Whichever was first, as brokers may store both at the same moment."""
+    async with shared() as (rig, shares):
+        carol = Tenant(rig, CAROL)
+        with pytest.raises(TopicExists):
+            await shares.accept("«beta»secret-topic", KEY, is_operator=False)
+        await shares.sharing.accept(
+            "«beta»secret-topic",
+            AcceptedFact(
+                "secret-topic", KEY, rig.node.topics.get(KEY).id, rig.node.services.topics.new_id()
+            ),
+        )
+        assert codes_in(await carol.ask(apis.PRODUCE, 9, produced("secret-topic", b"mine"))) == {0}
+        assert codes_in(await carol.ask(apis.FETCH, 12, fetched("secret-topic"))) == {0}
+        assert b"of acme" not in carol.received
+        request = {"topic_names": ["secret-topic"], "timeout_ms": 1_000}
+        assert codes_in(await carol.ask(apis.DELETE_TOPICS, 5, request)) == {0}
+        assert codes_in(await carol.ask(apis.PRODUCE, 9, produced("secret-topic", b"x"))) == {29}
+        assert codes_in(await carol.ask(apis.FETCH, 12, fetched("secret-topic"))) == {0}
+        assert b"of acme" in carol.received
+
+
+@pytest.mark.parametrize("tenant", ["gamma", "delta"])
+async def test_a_deleted_tenant_shares_and_reads_nothing(tenant):
+    async with tenants() as rig:
+        assert rig.node.access is not None
+        known, topics = rig.node.access.tenants, rig.node.services.topics
+        for name in ("gamma", "delta"):
+            await known.create(name, [f"User:{name}"])
+        await topics.create(NewTopic("«gamma»t", 1))
+        shares = TopicShares(rig.node.services)
+        await shares.share("«gamma»t", "delta")
+        await shares.accept("«delta»t", "«gamma»t", is_operator=False)
+        found = topics.readable.get("«delta»t")
+        version = topics.lookup.version
+        await known.delete(tenant, is_forced=True)
+        assert topics.readable.find("«delta»t") is None
+        assert topics.readable.find_by_id(found.id) is None
+        assert topics.lookup.version > version
+
+
+OF_CLIENTS = {apis.GET_TELEMETRY_SUBSCRIPTIONS, apis.PUSH_TELEMETRY}
+NAMING = [api for api in ALL if api.key not in OF_CLIENTS]
+
+
+@pytest.mark.parametrize("api", NAMING, ids=lambda api: api.name)
+async def test_what_is_shared_no_longer_is_answered_as_what_never_was(api):
+    """In every version, by name and by the id that its reader knew."""
+
+    async with tenants() as rig:
+        owner = NamedClient(rig, ALICE)
+        assert codes_in(await owner.ask(apis.CREATE_TOPICS, 5, made_topics(SOURCE))) == {0}
+        shares = TopicShares(rig.node.services)
+        topic = rig.node.topics.get(KEY)
+        for version in range(api.version_min, api.version_max + 1):
+            await shares.share(KEY, "beta")
+            own = f"«beta»{TOPIC}"
+            await shares.accept(own, KEY, is_operator=False)
+            shown = rig.node.topics.readable.get(own)
+            before = Tenant(rig, CAROL, "before")
+            while_shared = await before.ask(api.key, version, made(api, version, shown.id))
+            assert b"canary" not in before.received
+            assert not KEYS.search(repr(while_shared))
+            assert await shares.unshare(KEY, "beta")
+            client = Tenant(rig, CAROL)
+            answers = [
+                await client.ask(api.key, version, request)
+                for request in (
+                    made(api, version, shown.id),
+                    renamed(made(api, version, uuid4())),
+                )
+            ]
+            first, second = map(as_of_any, answers)
+            assert first == second, version
+            assert b"canary" not in client.received
+            for left in (own, "«beta»absent-topic"):  # of a request that creates topics
+                if rig.node.topics.by_name.get(left) is not None:
+                    await rig.node.services.topics.delete(left)
+        assert rig.node.topics.get(KEY) is topic
+        assert (topic.fact.configs, topic.fact.partition_count) == ({}, 1)
+        assert topic.require_log(0).high_watermark == 0
+
+
+async def test_a_fetch_that_waits_gets_nothing_of_what_is_written_later():
+    async with shared() as (rig, shares):
+        carol, alice = Tenant(rig, CAROL), NamedClient(rig, ALICE)
+        waits = fetched(NAME, max_wait_ms=60_000, min_bytes=1)
+        waits["topics"][0]["partitions"][0]["fetch_offset"] = 1
+        carol.send(apis.FETCH, 12, waits)
+        await asyncio.sleep(0)
+        assert not carol.received
+        assert await shares.unshare(KEY, "beta")
+        assert codes_in(await alice.ask(apis.PRODUCE, 9, produced(SOURCE, b"of later"))) == {0}
+        while not carol.answers():
+            await asyncio.sleep(0)
+        assert codes_in(carol.answers()[0]) == {0, 3}
+        assert b"of later" not in carol.received
+
+
+def committed(name: str) -> dict[str, Any]:
+    (topic,) = COMMIT["topics"]
+    return COMMIT | {"topics": [topic | {"name": name}]}
+
+
+async def test_offsets_of_a_readers_groups_are_kept_by_its_name():
+    async with shared() as (rig, shares):
+        carol, alice = Tenant(rig, CAROL), Tenant(rig, ALICE)
+        assert codes_in(await carol.ask(apis.OFFSET_COMMIT, 8, committed(NAME))) == {0}
+        asked = {"group_id": GROUP, "topics": None}
+        found = await carol.ask(apis.OFFSET_FETCH, 5, asked)
+        assert {one.name for one in found.topics} == {TOPIC, NAME}
+        seen = await alice.ask(apis.OFFSET_FETCH, 5, asked)
+        assert {one.name for one in seen.topics} == {TOPIC}
+        await shares.unshare(KEY, "beta")
+        assert codes_in(await carol.ask(apis.OFFSET_COMMIT, 8, committed(NAME))) == {3}
+        found = await carol.ask(apis.OFFSET_FETCH, 5, asked)
+        assert {one.name for one in found.topics} == {TOPIC}
+
+
+async def test_a_pattern_matches_names_of_shared_topics():
+    """Of a consumer group whose broker evaluates it; the reader's other names match as well."""
+    async with shared() as (rig, shares):
+        beat = {
+            "group_id": "watchers",
+            "member_id": str(uuid4()),
+            "member_epoch": 0,
+            "instance_id": None,
+            "rack_id": None,
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": [],
+            "subscribed_topic_regex": ".*er-.*|.*canary.*",
+            "server_assignor": None,
+            "topic_partitions": [],
+        }
+        carol = Tenant(rig, CAROL)
+        joined = await carol.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+        assert joined.error_code == 0, joined
+        shown = rig.node.topics.readable.get(OWN)
+        assert [one.topic_id for one in joined.assignment.topic_partitions] == [shown.id]
+        await shares.unshare(KEY, "beta")
+        again = beat | {
+            "member_epoch": joined.member_epoch,
+            "subscribed_topic_regex": None,
+            "subscribed_topic_names": None,
+            "rebalance_timeout_ms": -1,
+            "topic_partitions": [{"topic_id": shown.id, "partitions": [0]}],
+        }
+        later = await carol.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, again)
+        assert later.error_code == 0
+        assert list(later.assignment.topic_partitions) == []
+
+
+OF_READERS = {
+    *(apis.METADATA, apis.DESCRIBE_TOPIC_PARTITIONS, apis.LIST_OFFSETS, apis.FETCH),
+    *(apis.OFFSET_FOR_LEADER_EPOCH, apis.DESCRIBE_CONFIGS),
+}
+
+
+@pytest.mark.parametrize("key", sorted(OF_READERS), ids=lambda key: apis.APIS[key].name)
+async def test_a_reader_may_send_what_consumers_send(key):
+    async with shared() as (rig, _):
+        shown = rig.node.topics.readable.get(OWN)
+        api = apis.APIS[key]
+        for version in range(api.version_min, api.version_max + 1):
+            client = Tenant(rig, CAROL)
+            answer = await client.ask(key, version, _of_name(made(api, version, shown.id)))
+            assert codes_in(answer) <= {0}, (version, answer)
+            assert b"canary" not in client.received
+
+
+def _of_name(request: Any) -> Any:
+    if isinstance(request, dict):
+        return {field: _of_name(value) for field, value in request.items()}
+    if isinstance(request, list):
+        return [_of_name(item) for item in request]
+    return NAME if request == TOPIC else request
