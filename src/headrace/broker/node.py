@@ -535,7 +535,7 @@ def _services_of(node: Node, machine: Machine) -> Services:
     broker_id, cluster = node.config.broker_id, node.cluster
     calls = OwnerCalls(owners, cluster.brokers, broker_id)
     shared = node.metadata, node.clock, node.randomness
-    reads, sends = Reads(calls), RecordSends(topics, owners, node.appends)
+    reads, sends = Reads(calls, topics.readable.check), RecordSends(topics, owners, node.appends)
     share_groups = node.share_group_administration
     groups = GroupAdministration(topics, node.groups, share_groups, cluster)
     all_groups = GroupService(calls, topics, groups, share_groups, reads, cluster)

@@ -20,6 +20,7 @@ from headrace.cli.topic_copy import copy
 from headrace.cli.topic_hot_keys import hot_keys
 from headrace.cli.topic_ledgers import ledgers
 from headrace.cli.topic_names import is_internal, matching
+from headrace.cli.topic_shares import accept, leave, share, shares, unshare
 from headrace.cli.topic_trim import trim
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
 from headrace.records.tenant_names import key_of, written_topic
@@ -52,14 +53,14 @@ def topic() -> None:
       headrace topic ledgers orders --partition 0
       headrace topic hot-keys orders --partition 0
       headrace topic copy orders orders-test --from 1h
+      headrace topic share orders --with beta       # a tenant, which accepts it
+      headrace topic accept acme/orders --as partner-orders
       headrace topic delete orders --yes
     """
 
 
-topic.add_command(copy)
-topic.add_command(hot_keys)
-topic.add_command(ledgers)
-topic.add_command(trim)
+for command in (copy, hot_keys, ledgers, trim, share, unshare, accept, leave, shares):
+    topic.add_command(command)
 
 
 @topic.command()

@@ -92,6 +92,12 @@ ACCESS: Final[Mapping[str, Access]] = {
     "explainAcl": needs(cluster(DESCRIBE)).by("of_tenant"),
     "createAcl": needs(cluster(Operation.ALTER)).by("of_tenant"),
     "deleteAcl": needs(cluster(Operation.ALTER)).by("of_tenant"),
+    "listSharedTopics": needs(cluster(DESCRIBE)).by("of_tenant"),
+    "listAcceptedTopics": needs(cluster(DESCRIBE)).by("of_tenant"),
+    **{
+        name: needs(cluster(Operation.ALTER)).by("of_tenant")
+        for name in ("shareTopic", "unshareTopic", "acceptTopic", "leaveTopic")
+    },
     "listTenants": needs(cluster(DESCRIBE)),
     "getTenant": needs(cluster(DESCRIBE)),
     "createTenant": needs(cluster(Operation.ALTER)),

@@ -571,6 +571,23 @@ ANSWERS: Final[dict[str, Any]] = {
     "createUser": CHANGED_USER,
     "setPassword": CHANGED_USER,
     "deleteUser": {"user": "alice", "dry_run": False},
+    "listSharedTopics": {
+        "topics": [Part("SharedTopic", {"topic": "orders", "reader": "beta", "exists": True})],
+        "next_page_token?": TOKEN,
+    },
+    "shareTopic": {"topic": "orders", "reader": "beta", "dry_run": False},
+    "unshareTopic": {"topic": "orders", "reader": "beta", "existed": True, "dry_run": False},
+    "listAcceptedTopics": {
+        "topics": [
+            Part(
+                "AcceptedTopic",
+                {"name": "partner-orders", "source": "acme/orders", "is_shared": True},
+            )
+        ],
+        "next_page_token?": TOKEN,
+    },
+    "acceptTopic": {"name": "partner-orders", "source": "acme/orders", "dry_run": False},
+    "leaveTopic": {"name": "partner-orders", "existed": True, "dry_run": False},
     "listTenants": {"tenants": [TENANT], "next_page_token?": TOKEN},
     "getTenant": {
         **TENANT.shape,

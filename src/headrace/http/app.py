@@ -43,6 +43,7 @@ from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.sessions import SessionOperations
 from headrace.http.tenants import TenantOperations
+from headrace.http.topic_shares import TopicShareOperations
 from headrace.http.topics import TopicOperations
 from headrace.http.users import UserOperations
 from headrace.http.verdict import Verdict
@@ -136,6 +137,7 @@ class _Api:
             KeyOperations,
             AclOperations,
             TenantOperations,
+            TopicShareOperations,
             UserOperations,
             BrokerConfigOperations,
         )

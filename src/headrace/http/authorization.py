@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _NAMING: Final = (
-    *("name", "topic", "principal", "user", "client_id", "ip"),
+    *("name", "topic", "reader", "source", "principal", "user", "client_id", "ip"),
     *("principals", "add", "move", "remove"),
 )
 """Fields of bodies that name what changes of the cluster are about."""

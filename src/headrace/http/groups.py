@@ -187,7 +187,7 @@ class GroupOperations:
         return {"offsets": rows, **failed_brokers(failed)}
 
     async def _past(self, call: Call) -> Json:
-        topic = self._services.topics.get(call.path["topic"])
+        topic = self._services.topics.readable.get(call.path["topic"])
         at_ms = min(call.query.get("at_ms", INT64_MAX), self._services.clock.now_ms())
         asked = topic, at_ms, call.query.get("group", "")
         found, is_cut, failed = await self._services.past_offsets.of(*asked)
@@ -221,7 +221,7 @@ class GroupOperations:
                 starts.setdefault(one.topic, {})[one.partition] = Start(AT_NEXT, one.offset)
         now_ms = self._services.appends.clock.now_ms()
         for name, places in starts.items():
-            topic = self._services.topics.find(name)
+            topic = self._services.topics.readable.find(name)
             if topic is None:
                 continue
             pages = await self._services.reads.pages(topic, places, 1, READ_UNCOMMITTED)
@@ -254,7 +254,7 @@ class GroupOperations:
 
     async def _target(self, item: Json) -> int:
         """The offset that one item of the request means. Raises HeadraceError."""
-        topic = self._services.topics.get(item["topic"])
+        topic = self._services.topics.readable.get(item["topic"])
         number = int(item["partition"])
         topic.check_partition(number)
         if "offset" in item:

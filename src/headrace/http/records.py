@@ -134,7 +134,7 @@ class RecordOperations:
         if "offset" in query and "timestamp_ms" in query:
             raise Contradiction("give an offset or a time, not both")
         check_decode(self._services, call)
-        topic = self._services.topics.get(call.path["topic"])
+        topic = self._services.topics.readable.get(call.path["topic"])
         number = query.get("partition", 0)
         start = Start(AT_START)
         if "timestamp_ms" in query:
@@ -171,7 +171,7 @@ class RecordOperations:
     # --- follow ------------------------------------------------------------------------------
 
     async def _follow(self, call: Call) -> Response:
-        topic = self._services.topics.get(call.path["topic"])
+        topic = self._services.topics.readable.get(call.path["topic"])
         isolation = ISOLATION[call.query.get("isolation", "read_committed")]
         numbers = [call.query["partition"]] if "partition" in call.query else None
         # Before anything is waited for: requests come in bursts.

@@ -41,6 +41,10 @@ ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "listPastOffsets": ("query.group",),
     "startRedrive": ("body.group",),
     "takeBackDeadLetters": ("body.sent.to",),
+    "shareTopic": ("body.topic",),
+    "unshareTopic": ("path.topic",),
+    "acceptTopic": ("body.name",),
+    "leaveTopic": ("path.name",),
     "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
 }
 """Names for which an operation needs no rights of its own, or its handler asks for them."""
@@ -153,4 +157,5 @@ def _has_key(view: TenantView, body: bytes) -> bool:
         return _MAY_BE_KEY.search(text) is not None or json.dumps(OPEN)[1:-1] in text
     if view.hidden_id and view.hidden_id.encode() in body:
         return True
-    return view.prefix.encode() in body or json.dumps(view.prefix)[1:-1].encode() in body
+    texts = [view.prefix, *view.sources()]
+    return any(one.encode() in body or json.dumps(one)[1:-1].encode() in body for one in texts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenants import ACCESS, PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX, RULES
+from headrace.broker.services.topic_shares import TopicShares
 from headrace.coordination.quotas.tenant_limits import GROUPS, LIMITS, TOPICS, WHEN_FULL
 from headrace.errors import BrokerUnreachable, PolicyViolation, SecurityDisabled
 from headrace.http.operations import (
@@ -184,6 +185,7 @@ class TenantOperations:
                 " the rights of the default tenant; nothing was changed"
             )
         if not call.is_dry_run:
+            await TopicShares(self._services).sharing.forget(name)
             await tenants.delete(name, is_forced=is_forced)
         return {"tenant": name, **held, "dry_run": call.is_dry_run}
 

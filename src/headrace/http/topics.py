@@ -157,7 +157,8 @@ class TopicOperations:
 
     async def _list(self, call: Call) -> Json:
         prefix, internal = call.query.get("prefix", ""), call.query.get("internal", False)
-        topics = [self._services.topics.get(name) for name in self._services.topics.names()]
+        readable = self._services.topics.readable
+        topics = [readable.get(name) for name in readable.names()]
         found = [
             {
                 "name": topic.name,
@@ -202,7 +203,7 @@ class TopicOperations:
         )
 
     async def _get(self, call: Call) -> Json:
-        topic = self._services.topics.get(call.path["topic"])
+        topic = self._services.topics.readable.get(call.path["topic"])
         return {
             "name": topic.name,
             "id": str(topic.id),
@@ -230,7 +231,7 @@ class TopicOperations:
     async def _config(self, call: Call) -> Response:
         name = call.path["topic"]
         settings = self._services.configurations.of_topic(name)
-        version = version_of(self._services.topics.get(name).fact.configs)
+        version = version_of(self._services.topics.readable.get(name).fact.configs)
         return tagged({"topic": name, "settings": shown_settings(settings)}, version)
 
     async def _change_config(self, call: Call) -> Response:

@@ -31,6 +31,7 @@ from headrace.http.queues import Queues
 from headrace.http.quotas import QuotaOperations
 from headrace.http.records import RecordOperations
 from headrace.http.tenants import TenantOperations
+from headrace.http.topic_shares import TopicShareOperations
 from headrace.http.topics import TopicOperations
 from headrace.http.users import UserOperations
 from headrace.http.verdict import Verdict
@@ -51,6 +52,7 @@ PARTS = (
     DeadLetterOperations,
     AclOperations,
     TenantOperations,
+    TopicShareOperations,
     UserOperations,
     BrokerConfigOperations,
 )

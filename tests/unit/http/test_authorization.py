@@ -68,7 +68,7 @@ class NamedWeb(Web):
         path = operation.path.replace("{topic}", topic).replace("{group}", group)
         path = path.replace("{task}", "no-task").replace("{id}", "0" * 16)
         path = path.replace("{tenant}", "acme").replace("{user}", "nobody")
-        path = path.replace("{broker}", "0")
+        path = path.replace("{broker}", "0").replace("{name}", topic).replace("{reader}", "beta")
         path = path.replace("{partition}", "0").replace("{offset}", "0")
         query = QUERIES.get(name, {})
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())
@@ -610,6 +610,7 @@ NOTED = {
     *("createAcl", "deleteAcl", "createTenant", "changeTenant", "deleteTenant"),
     *("changeQuota", "deleteQuota", "changeBrokerConfig", "changeClusterConfig"),
     *("createUser", "setPassword", "deleteUser"),
+    *("shareTopic", "unshareTopic", "acceptTopic", "leaveTopic"),
 }
 """Those of keys, sessions and dead letters are noted by their handlers."""
 

@@ -120,6 +120,11 @@ class TopicSharing:
             text = text.replace(one.source, one.name)
         return text
 
+    def marks(self, tenant: str) -> set[str]:
+        """Of which each text has one in which there is a key of a topic that a tenant has
+        accepted."""
+        return {prefix_of(tenant_of(one.source)) or one.source for one in self.read(tenant)}
+
     def given(self, tenant: str) -> Sequence[SharedFact]:
         """What a tenant shares."""
         fact = self._facts.get(tenant)

@@ -77,7 +77,7 @@ class Lag(NamedTuple):
 def consumer_lags(groups: GroupCoordinator, topics: Topics) -> Iterator[Lag]:
     """Of the consumer groups whose coordinator and partition are loaded here."""
     for group_id, one in groups.loaded_offsets():
-        topic = topics.by_name.get(one.topic)
+        topic = topics.readable.find(one.topic)
         log = None if topic is None else topic.log(one.partition)
         if topic is None or log is None or not log.is_loaded:
             continue

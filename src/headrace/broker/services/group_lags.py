@@ -357,12 +357,12 @@ class GroupLags:
     def _offsets(self) -> tuple[dict[str, dict[Place, int]], str | None]:
         """(what consumer groups have committed in topics that exist, the group that may have more,
         if there are too many)."""
-        by_name = self._topics.by_name
+        find = self._topics.readable.find
         found: dict[str, dict[Place, int]] = defaultdict(dict)
         known, is_cut = first_of(
             (group_id, one)
             for group_id, one in self._groups.loaded_offsets()
-            if (topic := by_name.get(one.topic)) is not None and one.topic_id in {None, topic.id}
+            if (topic := find(one.topic)) is not None and one.topic_id in {None, topic.id}
         )
         for group_id, one in known:
             found[group_id][one.topic, one.partition] = one.offset
@@ -407,7 +407,7 @@ class GroupLags:
         ends, and the age at each offset."""
         found = []
         for name, asked in wanted.items():
-            topic = self._topics.by_name.get(name)
+            topic = self._topics.readable.find(name)
             if topic is None:
                 continue
             for number, *offsets in asked:

@@ -216,7 +216,7 @@ class GroupService:
                 by_topic.setdefault(one.topic, []).append(one.partition)
         lags: dict[Partition, tuple[int, int]] = {}
         for name, numbers in by_topic.items():
-            topic = self._topics.by_name.get(name)
+            topic = self._topics.readable.find(name)
             if topic is None:
                 continue
             known = [number for number in numbers if number < len(topic.partitions)]

@@ -26,7 +26,7 @@ from headrace.log.reading import check_offset
 from headrace.records.batch import read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.broker.services.owner_calls import OwnerCalls
     from headrace.broker.topics.topic import Topic
@@ -89,8 +89,10 @@ class Room(Protocol):
 class Reads:
     """See the module."""
 
-    def __init__(self, calls: OwnerCalls) -> None:
+    def __init__(self, calls: OwnerCalls, check: Callable[[Topic], None]) -> None:
+        """`check`: raises TopicUnknown if a topic is no longer shared with its reader."""
         self._calls = calls
+        self._check = check
         calls.offer("reads.page", self._page_here)
 
     async def read(
@@ -163,6 +165,7 @@ class Reads:
         places = {str(number): [*start] for number, start in starts.items()}
         asked = places, records_max, bytes_max, isolation
         answers = await self._calls.ask_partitions("reads.page", topic, asked, list(starts))
+        self._check(topic)
         return {
             number: one if isinstance(one, HeadraceError) else _checked(one)
             for number, one in answers.items()

@@ -23,6 +23,8 @@ from headrace.records.tenant_names import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.broker.security.sessions import ClientSession
     from headrace.broker.security.topic_sharing import TopicSharing
     from headrace.broker.services.services import Services
@@ -47,6 +49,10 @@ class TenantView(NamedTuple):
     def name(self, key: str) -> str:
         """A key as the client writes it."""
         return written(key) if self.is_operator else key.removeprefix(self.prefix)
+
+    def sources(self) -> Collection[str]:
+        """What else texts have in which there may be keys: of topics that others share."""
+        return () if self.sharing is None else self.sharing.marks(tenant_of(self.prefix))
 
     def text(self, text: str) -> str:
         """A text for people, which may name keys."""

@@ -148,7 +148,7 @@ class TopicFigures:
             for group, name, records in shares:
                 _add(totals[name].lags, group, records)
         for name, one in totals.items():
-            topic = self._topics.by_name.get(name)
+            topic = self._topics.readable.find(name)
             if topic is not None and len(one.partitions) < len(topic.partitions):
                 one.is_partial = True
             one.is_lag_partial = one.is_partial or is_cut
@@ -168,7 +168,8 @@ class TopicFigures:
         more of either] on this broker."""
         (names,) = checked(asked, list)
         topics = self._topics
-        wanted = {name: topic for name in names if (topic := topics.by_name.get(name)) is not None}
+        find = topics.readable.find
+        wanted = {name: topic for name in names if (topic := find(name)) is not None}
         partitions = [
             (name, number, log.log_start_offset, log.high_watermark, log.size_bytes)
             for name, topic in wanted.items()

@@ -1,0 +1,233 @@
+"""Topics that tenants share, over HTTP: by the people of both tenants, and by operators."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.http.test_authorization import guarded
+from tests.unit.http.test_tenant_names import TENANTS
+
+from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
+from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.metadata.followed_facts import CLOSED_TENANTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.unit.http.test_authorization import NamedWeb
+
+SOURCE, NAME = "canary-orders", "partner-orders"
+SHARED, ACCEPTED = "/v1/shared-topics", "/v1/accepted-topics"
+
+
+@asynccontextmanager
+async def administered(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NamedWeb]:
+    """Alice administers acme, which has a topic, and carol beta."""
+    async with guarded(monkeypatch, tenants=TENANTS) as web:
+        assert web.node.access is not None
+        rules = [
+            Acl(
+                Pattern(ResourceType.CLUSTER, f"«{tenant}»{CLUSTER_NAME}"),
+                Entry(f"User:{who}", "*", Operation.ALL, Permission.ALLOW),
+            )
+            for tenant, who in (("acme", "alice"), ("beta", "carol"))
+        ]
+        await web.node.access.create(rules)
+        await done(web, "alice", "POST", "/v1/topics", {"name": SOURCE})
+        records = {"records": [{"value": "of acme"}]}
+        await done(web, "alice", "POST", f"/v1/topics/{SOURCE}/records", records)
+        yield web
+
+
+async def done(web: NamedWeb, who: str, method: str, path: str, body: Any = None) -> Any:
+    web.principal = who
+    status, answer = await web.ask(method, path, body)
+    assert status < 300, answer
+    return answer
+
+
+async def refused(web: NamedWeb, who: str, method: str, path: str, body: Any = None) -> Any:
+    web.principal = who
+    status, answer = await web.ask(method, path, body)
+    assert status >= 400, answer
+    return status, answer
+
+
+async def share(web: NamedWeb) -> None:
+    await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "beta"})
+    await done(web, "carol", "POST", ACCEPTED, {"name": NAME, "source": f"acme/{SOURCE}"})
+
+
+async def test_the_people_of_two_tenants_share_a_topic(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        read = await done(web, "carol", "GET", f"/v1/topics/{NAME}/records")
+        assert [one["value"] for one in read["records"]] == ["of acme"]
+        described = await done(web, "carol", "GET", f"/v1/topics/{NAME}")
+        listed = await done(web, "carol", "GET", "/v1/topics?details=true")
+        assert [one["name"] for one in listed["topics"]] == [NAME]
+        settings = await done(web, "carol", "GET", f"/v1/topics/{NAME}/config")
+        assert "canary" not in json.dumps([read, described, listed, settings])
+        assert (await done(web, "alice", "GET", SHARED))["topics"] == [
+            {"topic": SOURCE, "reader": "beta", "exists": True}
+        ]
+        source = f"acme/{SOURCE}"
+        assert (await done(web, "carol", "GET", ACCEPTED))["topics"] == [
+            {"name": NAME, "source": source, "is_shared": True}
+        ]
+        for who, path in (("alice", ACCEPTED), ("carol", SHARED)):
+            assert (await done(web, who, "GET", path))["topics"] == []
+        root = await done(web, "root", "GET", ACCEPTED)
+        assert root["topics"] == [{"name": f"beta/{NAME}", "source": source, "is_shared": True}]
+        assert (await done(web, "root", "GET", SHARED))["topics"][0]["topic"] == source
+        alice = await done(web, "alice", "GET", "/v1/topics")
+        assert [one["name"] for one in alice["topics"]] == [SOURCE]
+
+
+@pytest.mark.parametrize("who", ["carol", "root"])
+async def test_nobody_changes_it_by_the_readers_name(who, monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        name = NAME if who == "carol" else f"«beta»{NAME}"
+        topic = f"/v1/topics/{name}"
+        for method, path, body in (
+            ("POST", f"{topic}/records", {"records": [{"value": "mine"}]}),
+            ("PATCH", topic, {"partitions": 2}),
+            ("PATCH", f"{topic}/config", {"set": {"retention.ms": "1"}}),
+            ("DELETE", topic, None),
+        ):
+            status, _ = await refused(web, who, method, path, body)
+            assert status == 403, (path, status)
+        own = NAME if who == "carol" else f"beta/{NAME}"
+        status, _ = await refused(web, who, "POST", "/v1/topics", {"name": own})
+        assert status == 409
+
+
+async def test_each_half_can_be_ended(monkeypatch):
+    async with administered(monkeypatch) as web:
+        for who, path in (
+            ("alice", f"{SHARED}/{SOURCE}/readers/beta"),
+            ("carol", f"{ACCEPTED}/{NAME}"),
+        ):
+            await share(web)
+            assert (await done(web, who, "DELETE", f"{path}?dry_run=true"))["existed"]
+            await done(web, "carol", "GET", f"/v1/topics/{NAME}")
+            assert (await done(web, who, "DELETE", path))["existed"]
+            assert not (await done(web, who, "DELETE", path))["existed"]
+            status, _ = await refused(web, "carol", "GET", f"/v1/topics/{NAME}/records")
+            assert status == 404
+            status, _ = await refused(web, "carol", "GET", f"/v1/topics/{NAME}/tail")
+            assert status == 404
+
+
+async def test_a_stream_ends_once_the_topic_is_shared_no_longer(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        web.principal = "carol"
+        following = asyncio.ensure_future(web.raw("GET", f"/v1/topics/{NAME}/tail", b""))
+        await asyncio.sleep(0.05)
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        records = {"records": [{"value": "of later"}]}
+        await done(web, "alice", "POST", f"/v1/topics/{SOURCE}/records", records)
+        status, data = await following
+        assert status == 200
+        assert b"event: problem" in data
+        assert b"canary" not in data
+        assert b"of later" not in data
+
+
+async def test_what_is_not_shared_is_refused_alike(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await done(web, "alice", "POST", "/v1/topics", {"name": "canary-other"})
+        answers = set()
+        for source in ("acme/canary-other", "acme/absent", "nobody/x", "gamma/canary-other"):
+            body = {"name": NAME, "source": source}
+            answer = str(await refused(web, "carol", "POST", ACCEPTED, body))
+            answers.add(answer.replace(source, ""))
+        assert len(answers) == 1
+        answer = await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "nobody"})
+        assert answer == {"topic": SOURCE, "reader": "nobody", "dry_run": False}
+
+
+async def test_only_who_administers_a_tenant_shares_and_accepts(monkeypatch):
+    async with administered(monkeypatch) as web:
+        assert web.node.access is not None
+        await web.node.access.tenants.create("gamma", ["User:gus"])
+        for who in ("gus", "somebody"):
+            for path, body in (
+                (SHARED, {"topic": SOURCE, "reader": "beta"}),
+                (ACCEPTED, {"name": NAME, "source": f"acme/{SOURCE}"}),
+            ):
+                assert (await refused(web, who, "POST", path, body))[0] == 403
+                assert (await refused(web, who, "GET", path))[0] == 403
+
+
+async def test_operators_do_both_halves(monkeypatch):
+    async with administered(monkeypatch) as web:
+        source = f"acme/{SOURCE}"
+        body = {"name": f"beta/{NAME}", "source": source}
+        assert (await refused(web, "root", "POST", ACCEPTED, body))[0] == 404
+        await done(web, "root", "POST", SHARED, {"topic": source, "reader": "beta"})
+        await done(web, "root", "POST", ACCEPTED, body)
+        await done(web, "carol", "GET", f"/v1/topics/{NAME}/records")
+        # A topic of the default tenant needs no other half, and only operators have it accepted.
+        body = {"name": f"beta/{NAME}-2", "source": "secret-topic"}
+        assert (await refused(web, "carol", "POST", ACCEPTED, body | {"name": "x"}))[0] == 404
+        await done(web, "root", "POST", ACCEPTED, body)
+        await done(web, "carol", "GET", f"/v1/topics/{NAME}-2/records")
+        body = {"name": "orders", "source": source}
+        assert (await refused(web, "root", "POST", ACCEPTED, body))[0] == 400
+        body = {"topic": "secret-topic", "reader": "beta"}
+        assert (await refused(web, "root", "POST", SHARED, body))[0] == 400
+
+
+async def test_errors_name_the_topic_as_its_reader_does(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        _, answer = await refused(web, "carol", "GET", f"/v1/topics/{NAME}/records?offset=99")
+        assert NAME in json.dumps(answer)
+        assert "canary" not in json.dumps(answer)
+
+
+async def test_nothing_is_shared_while_a_broker_would_not_know_it(monkeypatch):
+    async with administered(monkeypatch) as web:
+        known = web.node.services.cluster.all_know
+        monkeypatch.setattr(
+            type(web.node.services.cluster),
+            "all_know",
+            lambda self, version: version <= CLOSED_TENANTS and known(version),
+        )
+        body = {"topic": SOURCE, "reader": "beta"}
+        assert (await refused(web, "alice", "POST", SHARED, body))[0] == 403
+
+
+async def lines_of(web: NamedWeb, who: str, count: int) -> list[tuple[str, list[str]]]:
+    """(request, resources) of the first lines about shared topics in a tenant's audit log."""
+    while True:
+        web.principal = who
+        status, read = await web.ask("GET", "/v1/topics/audit/records")
+        lines = [json.loads(one["value"]) for one in read["records"]] if status == 200 else []
+        found = [(one["request"], one["resources"]) for one in lines if "Topic" in one["request"]]
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.01)
+
+
+async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):
+    async with administered(monkeypatch) as web:
+        for tenant in ("acme", "beta"):
+            await done(web, "root", "PATCH", f"/v1/tenants/{tenant}", {"audit_topic": "audit"})
+        await share(web)
+        await done(web, "root", "DELETE", f"{ACCEPTED}/«beta»{NAME}")
+        body = {"name": f"beta/{NAME}", "source": f"«acme»{SOURCE}"}
+        await done(web, "root", "POST", ACCEPTED, body)
+        found = {
+            who: await lines_of(web, who, count) for who, count in (("alice", 1), ("carol", 3))
+        }
+        assert alice == [("shareTopic", [SOURCE, "beta"])]
+        assert carol[0] == ("acceptTopic", [NAME, f"acme/{SOURCE}"])
+        assert "canary" not in str(carol[1:])
