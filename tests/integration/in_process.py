@@ -43,11 +43,11 @@ def hold_answers(node: Node) -> tuple[asyncio.Event, asyncio.Event]:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def loaded_late(name: str, number: int) -> PartitionLog:
-        partition = node.topics.get(name).require_log(number)
+        partition = node.topics.readable.get(name).require_log(number)
         asked.set()
         await answer.wait()
         await partition.wait_loaded()
         return partition
 
-    node.services.topics.log = loaded_late  # type: ignore[method-assign]
+    node.services.topics.readable_log = loaded_late  # type: ignore[method-assign]
     return asked, answer

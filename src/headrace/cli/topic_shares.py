@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
 
 
-def _with(what: str) -> Any:
-    return click.option("--with", "reader", required=True, type=OF_TENANT, help=what)
+_READER: Final = click.option(
+    "--with", "reader", required=True, type=OF_TENANT, help="The tenant, which may not exist yet."
+)
 
 
 def _done(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
@@ -33,7 +34,7 @@ def _done(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("topic", type=TOPIC_NAME)
-@_with("The tenant that may read it, whether it exists yet or not.")
+@_READER
 @_DRY_RUN
 @AS_JSON
 @HTTP
@@ -54,7 +55,7 @@ def share(session: CliSession, topic: str, reader: str, *, dry_run: bool, as_jso
 
 @click.command()
 @click.argument("topic", type=TOPIC_NAME)
-@_with("The tenant that may read it no longer.")
+@_READER
 @_DRY_RUN
 @AS_JSON
 @HTTP

@@ -134,7 +134,7 @@ class DiagnosisOperations:
         look.counts = counts
         look.in_flight_max = services.queues.terms(group_id).config.unfinished_max
         for name in topics:
-            positions = await services.queues.describe(services.topics.get(name), group_id)
+            positions = await services.queues.describe(services.topics.readable.get(name), group_id)
             for one in positions.values():
                 if one is not None and not isinstance(one, HeadraceError):
                     look.in_flight = max(look.in_flight, one.in_flight)

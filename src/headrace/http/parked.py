@@ -71,7 +71,7 @@ class ParkedOperations:
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> Json:
-        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
+        topic, group_id = self._services.topics.readable.get(call.path["topic"]), call.path["group"]
         after = key_before(call.query.get("page_token", ""))
         limit = call.query.get("limit", LIMIT_DEFAULT)
         first = after[:_DIGITS]
@@ -97,7 +97,7 @@ class ParkedOperations:
             yield await self._services.queues.list_parked(topic, group_id, numbers)
 
     async def _park(self, call: Call) -> Json:
-        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
+        topic, group_id = self._services.topics.readable.get(call.path["topic"]), call.path["group"]
         queues, keys = self._services.queues, _keys(call.body)
         answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
         found, failed = of_partitions(await queues.look_at_keys(topic, group_id, keys))
@@ -110,7 +110,7 @@ class ParkedOperations:
         return answer | failed
 
     async def _unpark(self, call: Call) -> Json:
-        topic, group_id = self._services.topics.get(call.path["topic"]), call.path["group"]
+        topic, group_id = self._services.topics.readable.get(call.path["topic"]), call.path["group"]
         queues, keys = self._services.queues, _keys(call.body)
         answer: Json = {"topic": topic.name, "group": group_id, "dry_run": call.is_dry_run}
         if call.is_dry_run:

@@ -192,4 +192,4 @@ class Queues:
 
     def _names(self, call: Call) -> tuple[Topic, str]:
         """Raises TopicUnknown."""
-        return self._services.topics.get(call.path["topic"]), call.path["group"]
+        return self._services.topics.readable.get(call.path["topic"]), call.path["group"]

@@ -142,15 +142,15 @@ class Caller:
 
     def known_topic(self, resource: Any) -> Topic | None:
         """The topic, if this broker knows it already. Raises Refused."""
-        return self.services.topics.find(self.topic_name(resource))
+        return self.services.topics.readable.find(self.topic_name(resource))
 
     async def topic(self, resource: Any) -> Topic:
         """The topic, which another broker may have created just now. Raises TopicUnknown."""
         name = self.topic_name(resource)
-        found = self.services.topics.find(name)
+        found = self.services.topics.readable.find(name)
         if found is None:
             await self.services.topics.look_up(name)
-            found = self.services.topics.find(name)
+            found = self.services.topics.readable.find(name)
         if found is None:
             raise TopicUnknown(
                 f"topic {name[:249]!r} does not exist: create it, with the type of its messages"

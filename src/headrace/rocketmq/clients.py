@@ -284,7 +284,7 @@ class Clients:
             client.renewing = frozenset(asked.receipts)
             client.is_renewed.clear()
             try:
-                topic = self._services.topics.get(name)
+                topic = self._services.topics.readable.get(name)
                 queues = self._services.queues
                 errors = await queues.settle(topic, group_id, asked, member_id)
             except HeadraceError as error:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.http.test_authorization import guarded
 from tests.unit.http.test_tenant_names import TENANTS
+from tests.waiting import until
 
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.coordination.shares.commands import DescribeCommand
 from headrace.metadata.followed_facts import CLOSED_TENANTS
 
 if TYPE_CHECKING:
@@ -225,9 +227,104 @@ async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):
         await done(web, "root", "DELETE", f"{ACCEPTED}/«beta»{NAME}")
         body = {"name": f"beta/{NAME}", "source": f"«acme»{SOURCE}"}
         await done(web, "root", "POST", ACCEPTED, body)
-        found = {
-            who: await lines_of(web, who, count) for who, count in (("alice", 1), ("carol", 3))
-        }
+        carol, alice = await lines_of(web, "carol", 3), await lines_of(web, "alice", 1)
         assert alice == [("shareTopic", [SOURCE, "beta"])]
         assert carol[0] == ("acceptTopic", [NAME, f"acme/{SOURCE}"])
         assert "canary" not in str(carol[1:])
+
+
+QUEUE = f"/v1/queues/{NAME}/workers"
+LETTERS = "letters"
+
+
+async def received(web: NamedWeb, who: str, path: str = QUEUE, **asked: Any) -> list[Any]:
+    answer = await done(web, who, "POST", f"{path}/receive", {"max": 10} | asked)
+    return list(answer["messages"])
+
+
+async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
+    """Under the same name, and neither sees the other's."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        for who in ("alice", "carol"):
+            await done(web, who, "PATCH", "/v1/groups/workers/config", config)
+        for who, path in (("alice", f"/v1/queues/{SOURCE}/workers"), ("carol", QUEUE)):
+            (message,) = await received(web, who, path)
+            assert message["value"] == "of acme"
+            settled = {"ack": [message["receipt"]]}
+            await done(web, who, "POST", f"{path}/settle", settled)
+            shown = await done(web, who, "GET", path)
+            assert [one["lag"] for one in shown["partitions"]] == [0]
+            assert await received(web, who, path) == []
+        for who, name in (("alice", SOURCE), ("carol", NAME)):
+            listed = await done(web, who, "GET", "/v1/topics?details=true")
+            assert [one["group"] for one in listed["topics"][0]["lags"]] == ["workers"]
+            lag = await done(web, who, "GET", "/v1/groups/workers/offsets")
+            assert [one["topic"] for one in lag["offsets"]] == [name]
+
+
+async def test_a_queue_is_received_no_more_once_it_is_shared_no_longer(monkeypatch):
+    """Neither by a receive that waits, nor is a delivery settled."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", config)
+        (message,) = await received(web, "carol")
+        web.principal = "carol"
+        waiting = asyncio.ensure_future(web.ask("POST", f"{QUEUE}/receive", {"wait_ms": 30_000}))
+        await asyncio.sleep(0.05)
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        records = {"records": [{"value": "of later"}]}
+        await done(web, "alice", "POST", f"/v1/topics/{SOURCE}/records", records)
+        status, answer = await waiting
+        assert status == 404, answer
+        assert "canary" not in json.dumps(answer)
+        status, _ = await refused(
+            web, "carol", "POST", f"{QUEUE}/settle", {"ack": [message["receipt"]]}
+        )
+        assert status == 404
+
+
+async def test_dead_letters_of_a_readers_group_are_its_own_and_name_its_topic(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": LETTERS,
+        }
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
+        (message,) = await received(web, "carol")
+        dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "no"}]}
+        await done(web, "carol", "POST", f"{QUEUE}/settle", dead)
+        path = f"/v1/dead-letters/{LETTERS}/letters"
+        while True:
+            web.principal = "carol"
+            status, found = await web.ask("GET", path)
+            if status == 200 and found["letters"]:
+                break
+            await asyncio.sleep(0.01)
+        assert f'"{NAME}"' in json.dumps(found)
+        assert "canary" not in json.dumps(found)
+        assert web.node.topics.get(f"«beta»{LETTERS}")
+
+
+async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "share.record.lock.duration.ms": "1000",
+            "share.delivery.count.limit": "2",
+            "errors.deadletterqueue.topic.name": LETTERS,
+        }
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
+        for _ in range(2):
+            (_message,) = await received(web, "carol", wait_ms=5_000)
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        shares, home = web.node.shares, web.node.topics.get(f"«acme»{SOURCE}")
+        await until(lambda: any(one.given_up for *_, one in shares.figures))
+        asked = DescribeCommand(["«beta»workers"])
+        while (await shares.ask(home, 0, asked)).groups[0].archiving_records:
+            await asyncio.sleep(0.01)
+        assert web.node.topics.by_name.get(f"«beta»{LETTERS}") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,9 @@ async def test_a_topic_of_its_own_comes_before_one_that_is_shared():
         carol = Tenant(rig, CAROL)
         with pytest.raises(TopicExists):
             await shares.accept("«beta»secret-topic", KEY, is_operator=False)
+        with pytest.raises(TopicExists):
+            await shares.accept("«beta»another-name", KEY, is_operator=False)
+        await shares.leave(OWN)
         await shares.sharing.accept(
             "«beta»secret-topic",
             AcceptedFact(
@@ -254,7 +258,11 @@ async def test_what_is_shared_no_longer_is_answered_as_what_never_was(api):
                     renamed(made(api, version, uuid4())),
                 )
             ]
-            first, second = map(as_of_any, answers)
+            first, second = (
+                # The member's assignment has changed by what was revoked.
+                re.sub(r"member_epoch=\d+", "member_epoch=N", as_of_any(one))
+                for one in answers
+            )
             assert first == second, version
             assert b"canary" not in client.received
             for left in (own, "«beta»absent-topic"):  # of a request that creates topics

@@ -79,7 +79,7 @@ class CompanionHost(Generic[Hosted]):
 
     def get(self, topic: Topic, number: int) -> Hosted | None:
         """The tenure of a partition, if it has one."""
-        return self.of(topic.id, number)
+        return self.of(topic.home.id, number)
 
     def of(self, topic_id: UUID, number: int) -> Hosted | None:
         """As `get`, by the topic's id."""
@@ -91,6 +91,7 @@ class CompanionHost(Generic[Hosted]):
         data = topic.require_log(number)
         if data.is_deleted:
             raise TopicUnknown(f"topic {topic.name!r} was deleted")
+        topic = topic.home  # readers of a shared topic are kept with it
         key = (topic.id, number)
         hosted = self._hosted.get(key)
         if hosted is not None and hosted.serves(data) and hosted.is_open:
@@ -134,7 +135,7 @@ class CompanionHost(Generic[Hosted]):
 
     def resign(self, topic: Topic, number: int) -> None:
         """This broker no longer serves the partition."""
-        hosted = self._hosted.pop((topic.id, number), None)
+        hosted = self._hosted.pop((topic.home.id, number), None)
         if hosted is not None:
             hosted.close(NotOwner(f"{topic.name}-{number} is served by another broker now"))
 

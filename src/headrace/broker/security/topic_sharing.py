@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.authorizer import Operation
-from headrace.errors import DataCorrupt, FormatUnsupported, PolicyViolation
+from headrace.errors import DataCorrupt, FormatUnsupported, PolicyViolation, TopicExists
 from headrace.metadata.decoding import decode_fact
 from headrace.metadata.followed_facts import FollowedFacts
 from headrace.metadata.tenant_facts import (
@@ -104,6 +104,12 @@ class TopicSharing:
     def key_of(self, topic_id: UUID) -> str | None:
         """The reader's key of the topic with an id that readers have."""
         return self._keys.get(topic_id)
+
+    def key_in(self, tenant: str, topic_id: UUID) -> str | None:
+        """The key by which a tenant has accepted a topic."""
+        names = (one.name for one in self.read(tenant) if one.source_id == topic_id)
+        name = next(names, None)
+        return None if name is None else prefix_of(tenant) + name
 
     def is_accepted(self, key: str) -> bool:
         """Whether a reader has such a name, shared or not."""
@@ -211,9 +217,16 @@ class TopicSharing:
         )
 
     async def accept(self, key: str, accepted: AcceptedFact) -> None:
-        """Have a key stand for a topic. Raises PolicyViolation, MetadataUnavailable."""
+        """Have a key stand for a topic. Raises TopicExists if another one does, PolicyViolation,
+        MetadataUnavailable."""
 
         def changed(before: TopicSharesFact) -> TopicSharesFact:
+            for one in before.accepted:  # a group's state is kept with the topic, for one name
+                if one.source_id == accepted.source_id and one.name != accepted.name:
+                    raise TopicExists(
+                        f"the tenant reads this topic by the name {one.name!r}: leave that first;"
+                        " nothing was changed"
+                    )
             others = [one for one in before.accepted if one.name != accepted.name]
             return replace(before, accepted=[*others, accepted])
 

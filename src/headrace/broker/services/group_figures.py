@@ -128,7 +128,7 @@ def share_group_figures(
     lag, ages = Figures("headrace_share_group_lag_records"), Ages(clock)
     in_flight: dict[tuple[str, ...], int] = {}
     oldest_s: dict[tuple[str, ...], float] = {}
-    for one in islice(share_lags(shares, topics.by_name.values(), ownership), LAGS_MAX):
+    for one in islice(share_lags(shares, topics.readable.all(), ownership), LAGS_MAX):
         lag.add([one.group, one.topic, str(one.partition)], one.records)
         queue = one.group, one.topic
         in_flight[queue] = in_flight.get(queue, 0) + one.acquired_records

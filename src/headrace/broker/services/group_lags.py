@@ -185,6 +185,7 @@ class GroupLags:
         """`shared`: the share groups of the cluster."""
         self._calls = calls
         self._topics = topics
+        self._readable = topics.readable
         self._groups = groups
         self._shares = shares
         self._shared = shared
@@ -283,7 +284,7 @@ class GroupLags:
         """The same of a share group, in all partitions of its topics."""
         answers = await self._calls.ask_brokers("groups.share_places", [group_id])
         rows, failed = split(answers)
-        topics = filter(None, map(self._topics.by_id.get, self._shared.share_topics(group_id)))
+        topics = filter(None, map(self._readable.find_by_id, self._shared.share_topics(group_id)))
         found = {
             (topic.name, number): KnownLag(topic.name, number)
             for topic in sorted(topics, key=lambda one: one.name)
@@ -295,7 +296,7 @@ class GroupLags:
 
     def _shared_partitions(self, group_id: str) -> int:
         """How many partitions a share group has; 0: it is a consumer group."""
-        topics = map(self._topics.by_id.get, self._shared.share_topics(group_id))
+        topics = map(self._readable.find_by_id, self._shared.share_topics(group_id))
         return sum(len(topic.partitions) for topic in topics if topic is not None)
 
     def _number(self) -> int:
@@ -307,7 +308,7 @@ class GroupLags:
 
     async def _places_here(self, asked: Any) -> Any:
         (group_id,) = checked(asked, str)
-        ages, served = Ages(self._clock), self._topics.by_name.values()
+        ages, served = Ages(self._clock), self._readable.all()
         lags, _is_cut = first_of(
             one
             for one in share_lags(self._shares, served, self._topics.ownership)
@@ -332,7 +333,7 @@ class GroupLags:
         """(of each group, what this broker answers for, whether there is more); without `ages`,
         theirs are UNKNOWN."""
         parts: dict[str, LagPart] = defaultdict(LagPart)
-        served = self._topics.by_name.values()
+        served = self._readable.all()
         shares, is_cut = first_of(share_lags(self._shares, served, self._topics.ownership))
         for lag in shares:
             age_ms = _age_ms(ages, lag.log, lag.offset) if lag.records else 0
@@ -357,7 +358,7 @@ class GroupLags:
     def _offsets(self) -> tuple[dict[str, dict[Place, int]], str | None]:
         """(what consumer groups have committed in topics that exist, the group that may have more,
         if there are too many)."""
-        find = self._topics.readable.find
+        find = self._readable.find
         found: dict[str, dict[Place, int]] = defaultdict(dict)
         known, is_cut = first_of(
             (group_id, one)
@@ -407,7 +408,7 @@ class GroupLags:
         ends, and the age at each offset."""
         found = []
         for name, asked in wanted.items():
-            topic = self._topics.readable.find(name)
+            topic = self._readable.find(name)
             if topic is None:
                 continue
             for number, *offsets in asked:

@@ -175,7 +175,7 @@ class GroupService:
         """By topic; without topics that were deleted."""
         found: dict[str, list[int]] = {}
         for topic_id, number in assigned:
-            topic = self._topics.by_id.get(topic_id)
+            topic = self._topics.readable.find_by_id(topic_id)
             if topic is not None:
                 found.setdefault(topic.name, []).append(number)
         return sorted(found.items())

@@ -287,6 +287,8 @@ def own_partition(topic: Topic, record: Record) -> int:
 def _check_public(topic: Topic) -> None:
     if topic.is_internal:
         raise PolicyViolation(f"{topic.name} is internal: only the broker writes to it")
+    if topic.home is not topic:
+        raise PolicyViolation(f"{topic.name} is another tenant's: only that tenant writes to it")
 
 
 def _alike(part: _Part) -> Iterator[_Part]:

@@ -82,7 +82,7 @@ class ShareGroupAdministration:
         peers: SharePeerCalls | None,
     ) -> None:
         """`peers`: None if this broker owns every partition."""
-        self._topics = topics
+        self._readable = topics.readable
         self._ownership = ownership
         self._groups = groups
         self._partitions = partitions
@@ -156,7 +156,7 @@ class ShareGroupAdministration:
         return found
 
     def _begun(self, group_id: str) -> list[tuple[str, int]]:
-        known = (self._topics.by_id.get(one) for one in self._known.share_topics(group_id))
+        known = (self._readable.find_by_id(one) for one in self._known.share_topics(group_id))
         topics = sorted((topic for topic in known if topic), key=lambda topic: topic.name)
         return [(topic.name, number) for topic in topics for number in range(len(topic.partitions))]
 
@@ -167,7 +167,7 @@ class ShareGroupAdministration:
         failed: dict[tuple[str, int], HeadraceError] = {}
         for name, number in partitions:
             try:
-                topic = self._topics.get(name)
+                topic = self._readable.get(name)
                 topic.check_partition(number)
                 keys[name, number] = (topic.id, number)
             except HeadraceError as error:
@@ -200,7 +200,7 @@ class ShareGroupAdministration:
     async def state_here(self, group_id: str, key: PartitionKey) -> ShareState:
         """The group's position in a partition of this broker. Raises TopicIdUnknown, NotOwner,
         StorageUnavailable, CoordinatorLoading."""
-        topic = self._topics.get_by_id(key[0])
+        topic = self._readable.get_by_id(key[0])
         log = topic.require_log(key[1])
         described = await self._partitions.describe(topic, key[1], [group_id])
         if not described:
@@ -246,7 +246,7 @@ class ShareGroupAdministration:
     async def move_here(self, group_id: str, key: PartitionKey, start: int) -> None:
         """Reset the group to `start` in a partition of this broker. Raises TopicIdUnknown,
         NotOwner, RequestInvalid, StorageUnavailable, CoordinatorLoading."""
-        await self._partitions.move_start(self._topics.get_by_id(key[0]), key[1], group_id, start)
+        await self._partitions.move_start(self._readable.get_by_id(key[0]), key[1], group_id, start)
 
     async def delete_positions(
         self, group_id: str, topics: Sequence[str]
@@ -260,7 +260,7 @@ class ShareGroupAdministration:
         with self._groups.kept_empty(group_id):
             for name in dict.fromkeys(topics):
                 try:
-                    await self._delete_in(group_id, [self._topics.get(name)])
+                    await self._delete_in(group_id, [self._readable.get(name)])
                     results[name] = None
                 except HeadraceError as error:
                     results[name] = error
@@ -277,7 +277,7 @@ class ShareGroupAdministration:
         if is_dry_run:
             return
         with self._groups.kept_empty(group_id):
-            known = [self._topics.by_id.get(one) for one in self._known.share_topics(group_id)]
+            known = [self._readable.find_by_id(one) for one in self._known.share_topics(group_id)]
             await self._delete_in(group_id, [topic for topic in known if topic is not None])
             self._groups.check_empty(group_id)  # this broker may have ceased to coordinate it
             await self._known.end(group_id)
@@ -297,7 +297,7 @@ class ShareGroupAdministration:
     async def forget_here(self, group_id: str, key: PartitionKey) -> None:
         """Delete the group in a partition of this broker. Raises TopicIdUnknown, NotOwner,
         StorageUnavailable, CoordinatorLoading."""
-        await self._partitions.remove_group(self._topics.get_by_id(key[0]), key[1], group_id)
+        await self._partitions.remove_group(self._readable.get_by_id(key[0]), key[1], group_id)
 
     # --- owners ------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class ShareGroupAdministration:
         answers: dict[PartitionKey, _T | HeadraceError] = {}
         elsewhere: dict[int, list[PartitionKey]] = {}
         for key in keys:
-            topic = self._topics.by_id.get(key[0])
+            topic = self._readable.find_by_id(key[0])
             if topic is None or self._ownership.is_mine(topic, key[1]):
                 try:
                     answers[key] = await here(key)

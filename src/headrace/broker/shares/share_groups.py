@@ -215,7 +215,7 @@ class ShareGroups:
     ) -> None:
         """The same, for these partitions."""
         for topic_id, number in partitions:
-            topic = self._topics.by_id.get(topic_id)
+            topic = self._topics.readable.find_by_id(topic_id)
             if topic is None or number >= len(topic.partitions):
                 continue
             try:
@@ -236,8 +236,8 @@ class _Shapes(dict[str, TopicShape]):
         self._topics = topics
 
     def __contains__(self, name: object) -> bool:
-        return name in self._topics.by_name
+        return isinstance(name, str) and self._topics.readable.find(name) is not None
 
     def __getitem__(self, name: str) -> TopicShape:
-        topic = self._topics.by_name[name]
+        topic = self._topics.readable.get(name)
         return TopicShape(topic.id, len(topic.partitions))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.companions.companion_host import CompanionHost
@@ -85,6 +84,7 @@ class SharePartitions:
         records that a group begins on a topic, before its first record is written, and returns how
         many partitions the topic had when it began; None if that is not known."""
         self.figures = QueueFigures(environment.clock)
+        self._readable = topics.readable
         self._begin = begin
         self._dead_letters = dead_letters
         self._environment = environment
@@ -110,7 +110,7 @@ class SharePartitions:
 
         Raises NotOwner, StorageUnavailable, CoordinatorLoading, CoordinatorUnavailable.
         """
-        self._check_kind(request.group_id, takes_lite=request.takes_lite)
+        self._check(topic, request.group_id, takes_lite=request.takes_lite)
         if request.takes_lite:
             received = await self.lite.receive(topic, number, request, self._held_batches)
         else:
@@ -153,7 +153,12 @@ class SharePartitions:
     def _is_lite(self, group_id: str) -> bool:
         return self._terms(group_id).config.is_lite
 
-    def _check_kind(self, group_id: str, *, takes_lite: bool) -> None:
+    def _check(self, topic: Topic, group_id: str, *, takes_lite: bool) -> None:
+        self._readable.check(topic)
+        if takes_lite and topic.home is not topic:
+            raise GroupKindMismatch(
+                f"topic {topic.name!r} is another tenant's, whose lite topics are not shared"
+            )
         is_lite = self._is_lite(group_id)
         if takes_lite and not is_lite:  # the client's broker knows the settings
             raise CoordinatorLoading(
@@ -166,7 +171,9 @@ class SharePartitions:
             )
 
     async def _opened(self, topic: Topic, number: int, group_id: str) -> Hosted:
-        """What serves a group on the partition. Raises GroupUnknown if it is not even there."""
+        """What serves a group on the partition. Raises GroupUnknown if it is not even there,
+        TopicUnknown if the topic is no longer shared with the group's tenant."""
+        self._readable.check(topic)
         if self._is_lite(group_id):
             return await self.lite.begun(topic, number, group_id)
         return await self._host.open(topic, number)
@@ -181,7 +188,7 @@ class SharePartitions:
         Raises GroupKindMismatch, NotOwner, StorageUnavailable, CoordinatorLoading,
         MetadataUnavailable.
         """
-        self._check_kind(group_id, takes_lite=takes_lite)
+        self._check(topic, group_id, takes_lite=takes_lite)
         if takes_lite:
             await self.lite.begin(topic, number, group_id)
             return False
@@ -204,8 +211,12 @@ class SharePartitions:
         lite = await self.lite.describe(topic, number, group_ids)
         hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
-            return lite
-        return [*lite, *(await hosted.ask(DescribeCommand(group_ids))).groups]
+            return self._own(topic, lite)
+        return self._own(topic, [*lite, *(await hosted.ask(DescribeCommand(group_ids))).groups])
+
+    def _own(self, topic: Topic, found: Sequence[ShareDescription]) -> Sequence[ShareDescription]:
+        """Without groups of tenants that know the topic by another name."""
+        return [one for one in found if self._readable.has_group(topic, one.group_id)]
 
     def describe_loaded(self, topic: Topic, number: int) -> Sequence[ShareDescription]:
         """As `describe`, of what is in memory."""
@@ -213,8 +224,8 @@ class SharePartitions:
         hosted = self._host.get(topic, number)
         machine = None if hosted is None else hosted.shard.machine
         if not isinstance(machine, ShareMachine):
-            return lite
-        return [*lite, *machine.describe(DescribeCommand()).groups]
+            return self._own(topic, lite)
+        return self._own(topic, [*lite, *machine.describe(DescribeCommand()).groups])
 
     async def states(
         self, topic: Topic, number: int, records: Sequence[Record]
@@ -317,11 +328,17 @@ class SharePartitions:
         letter: DeadLetter,
         report: Callable[[ShareCommand], None],
     ) -> None:
-        """Count records that are given up, and copy them if their group wants that."""
-        self.figures.note_given_up(topic.name, number, letter)
+        """Count records that are given up, and copy them if their group wants that, and may still
+        read them."""
+        seen = self._readable.seen_by(letter.group_id, topic) or topic
+        self.figures.note_given_up(seen.name, number, letter)
+
+        def target() -> str:
+            is_seen = self._readable.seen_by(letter.group_id, topic) is seen
+            return self._dead_letter_topic(letter.group_id) if is_seen else ""
+
         if letter.has_copy:
-            target = partial(self._dead_letter_topic, letter.group_id)
-            self._dead_letters.begin(LetterOrigin(topic, number, target), letter, report)
+            self._dead_letters.begin(LetterOrigin(seen, number, target), letter, report)
 
     def _make(self, topic: Topic, number: int, journal: PartitionLog) -> Hosted:
         environment = self._environment
@@ -330,11 +347,12 @@ class SharePartitions:
             effect: DeadLetter | LocksExpired | Filtered, report: Callable[[ShareCommand], None]
         ) -> None:
             group_id = effect.group_id
+            name = (self._readable.seen_by(group_id, topic) or topic).name
             if isinstance(effect, LocksExpired):
-                self.figures.of(group_id, topic.name).timed_out += effect.records
+                self.figures.of(group_id, name).timed_out += effect.records
                 return
             if isinstance(effect, Filtered):
-                self.figures.of(group_id, topic.name).filtered += effect.records
+                self.figures.of(group_id, name).filtered += effect.records
                 return
             self.give_up(topic, number, effect, report)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.topics.topic import Topic
 from headrace.errors import TopicUnknown
+from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -123,6 +124,29 @@ class ReadableTopics:
         if sharing is None or not sharing.has_any:
             return by_name
         return dict.fromkeys([*by_name, *filter(self.is_shared, sharing.keys())])
+
+    def all(self) -> list[Topic]:
+        """All of them."""
+        return [*self._topics.by_name.values(), *self._shared_topics()]
+
+    def _shared_topics(self) -> Iterator[Topic]:
+        for name in [] if self._sharing is None else [*self._sharing.keys()]:
+            topic = self.find(name)
+            if topic is not None and topic.home is not topic:
+                yield topic
+
+    def seen_by(self, group_id: str, home: Topic) -> Topic | None:
+        """A topic as the tenant of a group that consumes it sees it; None: it is no longer shared
+        with that tenant."""
+        tenant = tenant_of(group_id)
+        if tenant == tenant_of(home.name) or self._sharing is None:
+            return home
+        key = self._sharing.key_in(tenant, home.id)
+        return None if key is None else self.find(key)
+
+    def has_group(self, topic: Topic, group_id: str) -> bool:
+        """Whether a group that consumes a topic's partitions consumes them by the topic's name."""
+        return not self._has_any or tenant_of(group_id) == tenant_of(topic.name)
 
     def check(self, topic: Topic) -> None:
         """Raise TopicUnknown if it is not shared with its reader any more."""

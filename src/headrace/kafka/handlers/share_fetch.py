@@ -152,7 +152,7 @@ def _check_names(request: Any) -> None:
 
 
 def _partition(node: Node, key: PartitionKey) -> tuple[Topic, int]:
-    topic = node.services.topics.get_by_id(key[0])
+    topic = node.services.topics.readable.get_by_id(key[0])
     topic.check_partition(key[1])
     return topic, key[1]
 

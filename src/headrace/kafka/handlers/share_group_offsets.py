@@ -39,7 +39,7 @@ def _error(error: HeadraceError | None) -> dict[str, Any]:
 
 
 def _topic_id(node: Node, name: str) -> UUID | None:
-    topic = node.services.topics.find(name)
+    topic = node.services.topics.readable.find(name)
     return topic.id if topic else None
 
 

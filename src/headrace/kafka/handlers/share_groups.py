@@ -78,7 +78,7 @@ async def share_group_heartbeat(node: Node, request: Any, context: Context) -> A
 
 
 def _member(node: Node, member: ShareMember) -> dict[str, Any]:
-    find = node.services.topics.find_by_id
+    find = node.services.topics.readable.find_by_id
     return {
         "member_id": member.member_id,
         "rack_id": member.rack,
