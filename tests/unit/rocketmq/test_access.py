@@ -18,6 +18,7 @@ from headrace.broker.security.principal import Principal
 from headrace.broker.security.sessions import ClientSession
 from headrace.broker.services import client_quotas, fair_shares
 from headrace.broker.services.client_quotas import ThrottleFigures
+from headrace.broker.services.topic_shares import TopicShares
 from headrace.coordination.quotas.entities import PRODUCER
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
@@ -291,3 +292,50 @@ async def test_a_message_waits_for_its_tenants_share(monkeypatch):
         await until(lambda: rocket.messaging.in_progress.bytes == 0)
         assert share.held_bytes == share.waiting_count == 0
         assert rig.node.topics.get(f"«acme»{TOPIC}").partitions[0].high_watermark == 3
+
+
+async def share_a_topic(rocket: Rocket, name: str) -> TopicShares:
+    """Acme's topic, which beta has accepted by a name of its own."""
+    await rocket.create("«acme»canary-orders", "mixed")
+    shares = TopicShares(rocket.rig.node.services)
+    await shares.share("«acme»canary-orders", "beta")
+    await shares.accept(f"«beta»{name}", "«acme»canary-orders", is_operator=False)
+    return shares
+
+
+async def test_a_tenant_receives_a_topic_that_another_shares():
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket = Rocket(rig)
+        shares = await share_a_topic(rocket, TOPIC)
+        alice, bob = (ClientSession("ROCKETMQ", "10.0.0.7", Principal(n)) for n in ("alice", "bob"))
+        rocket.session = alice
+        await rocket.send("canary-orders", b"of acme")
+        rocket.session = bob
+        await rocket.set_group(f"«beta»{GROUP}", share_auto_offset_reset="earliest")
+        (message,) = await rocket.receive(TOPIC, GROUP, wait_ms=30_000)
+        assert (message.body, message.topic.name) == (b"of acme", TOPIC)
+        assert "canary" not in str(message)
+        answer = await rocket.ask("SendMessage", messages=[message])
+        assert answer.status.code == codes.FORBIDDEN
+        await shares.unshare("«acme»canary-orders", "beta")
+        rocket.session = alice
+        await rocket.send("canary-orders", b"of later")
+        rocket.session = bob
+        answers = await answer_of(rocket, "ReceiveMessage", "bob", TOPIC)
+        assert "TOPIC_NOT_FOUND" in answers
+
+
+@pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
+async def test_what_is_shared_no_longer_is_answered_as_what_never_was(rpc):
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket = Rocket(rig)
+        shares = await share_a_topic(rocket, TOPIC)
+        await rocket.set_group(f"«beta»{GROUP}", share_auto_offset_reset="earliest")
+        assert "canary" not in await answer_of(rocket, rpc, "bob", TOPIC)
+        await shares.unshare("«acme»canary-orders", "beta")
+        sees = await answer_of(rocket, rpc, "bob", TOPIC)
+        absent = await answer_of(rocket, rpc, "bob", "absent-topic")
+        assert sees.replace(TOPIC, "absent-topic") == absent
+        assert "canary" not in sees
+        topic = rig.node.topics.get("«acme»canary-orders")
+        assert topic.require_log(0).high_watermark == 0
