@@ -188,8 +188,8 @@ GUIDES = {
     ),
     "TENANTS": Guide(
         replaced={
-            "headrace topic describe": "headrace topic create «acme»orders;"
-            " headrace topic describe",
+            "headrace topic share acme/orders": "headrace topic create «acme»orders;"
+            " headrace topic share acme/orders",
             "--force": "--force --yes",
             "user add alice --tenant acme": "user add alice --tenant acme --generate",
             "headrace user add alice --tenant beta": "headrace tenant create beta;"
