@@ -97,7 +97,7 @@ _TOPIC, _GROUP = 2, 32
 """The types of resources whose settings a tenant may see. Do not change: on the wire."""
 _WITH_NAMES: Final = frozenset({DEAD_LETTER_TOPIC})
 """Settings whose values are names."""
-_TEXTS: Final = frozenset({"error_message", "status_detail"})
+_TEXTS: Final = frozenset({"error_message", "acknowledge_error_message", "status_detail"})
 """Fields of answers with texts for people, in which there may be keys."""
 _CLUSTER_ID: Final = "cluster_id"
 _KEYS: Final = frozenset(

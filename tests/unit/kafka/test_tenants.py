@@ -43,7 +43,8 @@ from headrace.broker.services.access_control import access_of
 from headrace.errors import RequestInvalid, StorageUnavailable
 from headrace.kafka import apis
 from headrace.kafka.error_codes import REBOOTSTRAP_REQUIRED
-from headrace.kafka.tenancy import NAMES, tenancy_of
+from headrace.kafka.tenancy import _TEXTS, NAMES, tenancy_of
+from headrace.kafka.wire.definitions import RESPONSE, load
 from headrace.metadata.followed_facts import TENANTS_CLUSTER_IDS
 from headrace.metadata.memory import MemoryMetadataStore
 from headrace.records.cluster_ids import tenants_cluster_id
@@ -314,6 +315,17 @@ async def test_a_text_for_people_has_the_id_that_its_client_sees(who, tenant):
         found = tenancy.leave({"error_message": f"{own}/ledgers/0", "metadata": own})
         shown = tenants_cluster_id(own, tenant)
         assert found == {"error_message": f"{shown}/ledgers/0", "metadata": own}
+
+
+@pytest.mark.parametrize(
+    "api", [api for api in OF_TENANTS if api.key in NAMES], ids=lambda api: api.name
+)
+def test_texts_for_people_in_answers_are_translated(api):
+    for version in range(api.version_min, api.version_max + 1):
+        definition = load(api.key, version, RESPONSE)
+        fields = [one for struct in definition.structs.values() for one in struct]
+        texts = {one.name for one in fields if one.kind == "string" and "message" in one.name}
+        assert texts <= _TEXTS, version
 
 
 def produce(topic: Any, value: bytes, version: int) -> dict[str, Any]:
