@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _NAMING: Final = (
-    *("name", "topic", "reader", "source", "principal", "user", "client_id", "ip"),
+    *("name", "topic", "reader", "principal", "user", "client_id", "ip"),
     *("principals", "add", "move", "remove"),
 )
 """Fields of bodies that name what changes of the cluster are about."""
@@ -163,7 +163,7 @@ class Rights:
         needed = self._access.noted
         if needed:
             given = {"path": path, "body": body}
-            names = dict.fromkeys(
+            names: dict[str | tuple[str, ...], None] = dict.fromkeys(
                 name
                 for need in needed
                 for name in (_names(given, need.of) if need.of else _named(path, body))
@@ -173,11 +173,15 @@ class Rights:
             note(self._session, self._request, [*names], int(failed))
 
 
-def _named(path: Json, body: Json) -> list[str]:
-    """What a change of the cluster is about: a tenant and its principals, a rule, a quota."""
+def _named(path: Json, body: Json) -> list[str | tuple[str, ...]]:
+    """What a change of the cluster is about: a tenant and its principals, a rule, a quota; another
+    tenant's topic in parts, as it is no key here."""
     values = [*(path or {}).values(), *((body or {}).get(name) for name in _NAMING)]
     each = (one for value in values for one in (value if isinstance(value, list) else [value]))
-    return [one for one in each if isinstance(one, str)] or [CLUSTER_NAME]
+    found: list[str | tuple[str, ...]] = [one for one in each if isinstance(one, str)] or [
+        CLUSTER_NAME
+    ]
+    return found + [one.partition("/") for one in [(body or {}).get("source")] if one is not None]
 
 
 def _names(given: Json, of: str) -> list[str]:

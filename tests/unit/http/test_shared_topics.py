@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,18 @@ async def test_nobody_changes_it_by_the_readers_name(who, monkeypatch):
         own = NAME if who == "carol" else f"beta/{NAME}"
         status, _ = await refused(web, who, "POST", "/v1/topics", {"name": own})
         assert status == 409
+
+
+async def test_explanations_say_that_nobody_changes_it(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        for operation, is_allowed in (("READ", True), ("WRITE", False), ("ALTER", False)):
+            for who in ("carol", "root"):
+                asked = {"principal": f"User:{who}", "resource": "topic", "operation": operation}
+                body = asked | {"name": f"beta/{NAME}"}
+                found = await done(web, "root", "POST", "/v1/acl-explanations", body)
+                assert found["allowed"] == is_allowed
+                assert found["code"] == "shared_topic" or is_allowed
 
 
 async def test_each_half_can_be_ended(monkeypatch):
@@ -217,6 +230,19 @@ async def lines_of(web: NamedWeb, who: str, count: int) -> list[tuple[str, list[
         if len(found) >= count:
             return found
         await asyncio.sleep(0.01)
+
+
+async def test_the_operators_audit_log_names_both(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "headrace.audit")
+    async with administered(monkeypatch) as web:
+        await share(web)
+    lines = [json.loads(one.getMessage()) for one in caplog.records if "Topic" in one.getMessage()]
+    assert [
+        one["resources"] for one in lines if one["request"] in {"shareTopic", "acceptTopic"}
+    ] == [
+        [f"acme/{SOURCE}", "beta"],
+        [f"beta/{NAME}", f"acme/{SOURCE}"],
+    ]
 
 
 async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):

@@ -184,13 +184,17 @@ class AccessControl:
 
     def explain(self, asked: Question) -> Explanation:
         """Why an operation is allowed or not."""
-        return explain(
+        found = explain(
             self._index,
             asked,
             self.super_users,
             self.tenants,
             is_open_without_acl=self._is_open_without_acl,
         )
+        is_change = asked.kind == ResourceType.TOPIC and not OF_SHARED >> asked.operation & 1
+        if found.is_allowed and is_change and self.is_shared(asked.name):
+            return found._replace(is_allowed=False, code="shared_topic", values={})
+        return found
 
     async def create(
         self, acls: Sequence[Acl], *, is_dry_run: bool = False

@@ -31,6 +31,7 @@ export const problems = {
 export const reasons = {
   "super_user": "{principal} 列在 super.users 中",
   "damaged_tenants": "{principal} 属于两个租户，或某个租户存储的主体已损坏",
+  "shared_topic": "该主题属于另一个租户，任何人都不能以此名称更改它",
   "other_tenant": "{principal} 属于租户 {tenant}，而该资源不属于它",
   "no_tenant": "{principal} 不属于任何租户，而该资源属于某个租户",
   "all_tenants": "{name} 保存所有租户的内容",
