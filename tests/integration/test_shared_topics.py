@@ -1,0 +1,188 @@
+"""A topic that one tenant shares with another, read by clients of the other one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.integration.broker import Broker
+from tests.integration.clients import admin, create_topic
+from tests.integration.java import session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOURCE, NAME = "canary-orders", "partner-orders"
+PARTITIONS, COUNT, TIMEOUT_S = 3, 30, 60
+FOLLOWED_S = 1.5
+"""After this every broker has followed a change."""
+LISTENERS = "ACME", "BETA"
+OPTIONS = (
+    *("--authorizer", "acl", "--tenants", "acme=User:acme;beta=User:beta"),
+    *("--listener-security-protocol-map", "ACME:PLAINTEXT,BETA:PLAINTEXT"),
+    *("--listener-setting", "listener.name.acme.headrace.tenant=acme"),
+    *("--listener-setting", "listener.name.beta.headrace.tenant=beta"),
+)
+
+
+class Shared:
+    """A broker with a listener for each of two tenants, and an operator over HTTP."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = Broker(folder, *OPTIONS, "--super-users", "User:ANONYMOUS")
+        self._start()
+        rule = {"principal": "User:ANONYMOUS", "operation": "ALL", "resource": "cluster"}
+        self.ask("POST", "acls", rule | {"name": "kafka-cluster", "permission": "allow"})
+        # From now on who is not logged in is of the listener's tenant.
+        self.broker.stop()
+        self.broker.options = (*OPTIONS, "--super-users", "User:root")
+        self._start()
+        ready = json.loads((folder / "ready.json").read_text())
+        self.acme, self.beta = (ready["listeners"][one] for one in LISTENERS)
+
+    def _start(self) -> None:
+        self.broker.kafka = ",".join(f"{one}://127.0.0.1:0" for one in LISTENERS)
+        self.broker.start()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            f"http://{self.broker.http}/v1/{path}", json.dumps(body).encode(), method=method
+        )
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+
+    def share(self) -> None:
+        self.ask("POST", "shared-topics", {"topic": f"acme/{SOURCE}", "reader": "beta"})
+        accepted = {"name": f"beta/{NAME}", "source": f"acme/{SOURCE}"}
+        self.ask("POST", "accepted-topics", accepted)
+
+    def unshare(self) -> None:
+        assert self.ask("DELETE", f"shared-topics/acme%2F{SOURCE}/readers/beta")["existed"]
+
+    def produce(self, first: int, count: int) -> None:
+        producer = Producer({"bootstrap.servers": self.acme, "log_level": 0})
+        for number in range(first, first + count):
+            producer.produce(SOURCE, str(number).encode(), key=str(number).encode())
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[Shared]:
+    found = Shared(tmp_path_factory.mktemp("shared"))
+    create_topic(found.acme, SOURCE, PARTITIONS)
+    found.produce(0, COUNT)
+    yield found
+    found.broker.stop()
+
+
+@pytest.fixture
+def shared(place: Shared) -> Shared:
+    place.share()
+    return place
+
+
+def consumer(place: Shared, group: str, **more: str) -> Consumer:
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
+    settings |= {name.replace("_", "."): value for name, value in more.items()}
+    settings |= {"topic.metadata.refresh.interval.ms": "1000"}
+    return Consumer({"bootstrap.servers": place.beta, "log_level": 0, **settings})
+
+
+def read(reader: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(found) < count and time.monotonic() < deadline:
+        message = reader.poll(0.2)
+        if message is not None and not message.error():
+            assert message.topic() == NAME
+            found.append(int(message.value()))
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("wanted", [NAME, "^partner-.*"])
+def test_consumers_read_it_by_the_readers_name(shared, protocol, wanted):
+    topics = admin(shared.beta).list_topics(timeout=TIMEOUT_S).topics
+    assert NAME in topics
+    assert SOURCE not in topics
+    group = f"{protocol}-{len(wanted)}"
+    reader = consumer(shared, group, group_protocol=protocol)
+    reader.subscribe([wanted])
+    assert sorted(read(reader, COUNT)) == [*range(COUNT)]
+    reader.commit(asynchronous=False)
+    reader.close()
+    again = consumer(shared, group)
+    places = [TopicPartition(NAME, number) for number in range(PARTITIONS)]
+    assert sum(one.offset for one in again.committed(places, TIMEOUT_S)) == COUNT
+    again.close()
+
+
+@pytest.mark.java
+def test_javas_consumer_reads_what_a_pattern_matches(shared):
+    asked = ["--include", "partner.*", "--group", "java", "--from-beginning"]
+    assert {*range(COUNT)} <= read_by("ConsoleConsumer", shared, asked)
+
+
+@pytest.mark.java
+def test_javas_share_consumer_reads_what_comes(shared):
+    has_ended = threading.Event()
+
+    def produce() -> None:
+        while not has_ended.is_set():
+            shared.produce(100, 1)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        found = read_by("ConsoleShareConsumer", shared, ["--topic", NAME, "--group", "shares"])
+    finally:
+        has_ended.set()
+        thread.join()
+    assert 100 in found
+
+
+def read_by(tool: str, place: Shared, asked: list[str]) -> set[int]:
+    limits = ["--max-messages", str(COUNT), "--timeout-ms", "90000"]
+    main = f"org.apache.kafka.tools.consumer.{tool}"
+    out = session().run(main, "--bootstrap-server", place.beta, *asked, *limits)
+    return {int(line) for line in out.split() if line.isdigit()}
+
+
+@pytest.mark.parametrize(("protocol", "first"), [("classic", 1_000), ("consumer", 3_000)])
+def test_nothing_is_read_once_it_is_shared_no_longer(shared, protocol, first):
+    """While it is written and read."""
+    reader = consumer(shared, f"revoked-{protocol}", group_protocol=protocol)
+    reader.subscribe([NAME])
+    found, has_ended = [read(reader, COUNT)], threading.Event()
+
+    def follow() -> None:
+        while not has_ended.is_set():
+            message = reader.poll(0.1)
+            if message is not None and not message.error():
+                found.append([int(message.value())])
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        shared.produce(first, 100)
+        shared.unshare()
+        time.sleep(FOLLOWED_S)
+        before = len(found)
+        shared.produce(first + 1_000, 100)
+        time.sleep(FOLLOWED_S)
+        assert len(found) == before
+        assert NAME not in admin(shared.beta).list_topics(timeout=TIMEOUT_S).topics
+    finally:
+        has_ended.set()
+        thread.join()
+        reader.close()
+    numbers = {number for part in found for number in part}
+    assert numbers >= {*range(COUNT)}
+    assert not numbers & {*range(first + 1_000, first + 1_100)}
