@@ -15,6 +15,7 @@ from tests.integration.broker import Broker
 from headrace.cli.main import cli
 from headrace.dev_cluster.ports import free_ports
 from headrace.pipeline.demo.clients import create_topic
+from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.certificate import verify
 from headrace.pipeline.jobs.delivery_proof import (
@@ -31,6 +32,7 @@ from headrace.pipeline.jobs.windows import (
     read_window,
     resolve_window,
 )
+from headrace.pipeline.journal_source import JournalReader, parse_journal
 from headrace.records.cluster_ids import tenants_cluster_id
 from headrace.records.tenant_names import OPEN
 
@@ -473,6 +475,9 @@ def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, ware
         wanted = DeliveryConfig(
             of_team, "orders", table=mine.table, is_numbered=False, cluster_id=shown
         )
+        raw = {"bootstrap.servers": team, "subscribe": "orders", "http": broker.http}
+        with pytest.raises(OptionInvalid, match="for one of another tenant"):
+            JournalReader(parse_journal(raw)).partitions()
         again = prove_delivery(wanted, spark=spark)
         assert (again["cluster_id"], again["verdict"]) == (shown, "proven")
         assert again["topic_id"] == found["topic_id"]

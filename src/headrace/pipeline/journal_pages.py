@@ -98,9 +98,9 @@ class WebConnection:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def check_cluster(self, cluster_id: str) -> None:
-        """Raise OptionInvalid if the broker is of another cluster. Raises BrokerUnavailable,
-        ReadRefused."""
+    def check_cluster(self, cluster_id: str) -> str:
+        """The cluster's id as the broker shows it. Raises OptionInvalid if it is another cluster's,
+        BrokerUnavailable, ReadRefused."""
         there = self.cluster_id()
         if not are_of_one_cluster(there, cluster_id):
             raise OptionInvalid(
@@ -109,6 +109,7 @@ class WebConnection:
                 " to a broker of the same cluster.",
                 option="http",
             )
+        return there
 
     def objects(self, topic: str, partition: int, offset: int) -> Any:
         """The ledgers of a partition in object storage, from an offset on, as far as one answer

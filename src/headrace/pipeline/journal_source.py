@@ -106,7 +106,16 @@ class JournalReader(DataSourceReader):
         cluster = ClusterClient(self.options.client)
         found = cluster.subscription_of(self.options.topics, None)
         with self.options.web.opened() as web:
-            web.check_cluster(cluster.cluster_id())
+            here = cluster.cluster_id()
+            there = web.check_cluster(here)
+        if there != here:
+            raise OptionInvalid(
+                f"The broker at {self.options.web.address} takes the client for one of another"
+                " tenant than the brokers at bootstrap.servers do: a topic of the same name is"
+                " another one there. Nothing was read. Set the option http to a listener where the"
+                " client logs in as the same user.",
+                option="http",
+            )
         journals = [_Journal(topic, number) for topic, number, _ in walk(found.partitions)]
         return [*journals, _Committed()]
 
