@@ -313,6 +313,35 @@ def test_a_job_that_may_not_keep_its_progress_ends_with_the_reason():
     assert marks.read() == state
 
 
+@pytest.mark.usefixtures("served")
+def test_a_tenants_job_without_a_right_says_how_operators_write_the_command():
+    """A client does not know of which tenant it is."""
+    run("tenant", "create", "closed", "--principal", "User:closed", "--access", "rules")
+    add_user("closed")
+    run("topic", "create", "closed/worked")
+    producer = Producer({"bootstrap.servers": ADDRESSES[0]})
+    producer.produce("«closed»worked", b"v", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    options = SourceOptions(client=settings_of("closed"))
+
+    def read() -> int:
+        batches = read_range(OffsetRange("worked", 0, 0, 1), options)
+        return sum(batch.num_rows for batch in batches)
+
+    with pytest.raises(ReadRefused, match="operators write TENANT/NAME") as refused:
+        read()
+    command = named_in(str(refused.value)).replace("--topic worked", "--topic closed/worked")
+    assert "--topic closed/worked" in command
+    run(*shlex.split(command))
+
+    def is_read() -> bool:
+        with suppress(ReadRefused):
+            return read() == 1
+        return False
+
+    wait_until(is_read, TIMEOUT_S)
+
+
 def named_in(text: str) -> str:
     """The command that an error names."""
     found = re.search(r"headrace (acl add [^.;)]*)", text)

@@ -11,7 +11,6 @@ import socket
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.security.plain import PLAIN
@@ -31,7 +30,7 @@ from headrace.cli.failures import (
 )
 from headrace.errors import AuthenticationFailed, RequestInvalid
 from headrace.kafka.client.blocking import BlockingConnection
-from headrace.runtime.access import access_of
+from headrace.runtime.access import access_of, command_to_allow
 from headrace.runtime.scram import HASHES
 
 if TYPE_CHECKING:
@@ -239,9 +238,9 @@ class CliSession:
         """The error for a group that does not exist, or that the user may not describe."""
         failed = no_group(name, known)
         if user := self.client_config.get("sasl.username"):
+            command = command_to_allow(self.client_config, "describe", "group", name)
             failed.next_step += (
-                f". If {user} may not see it, an administrator can allow it: headrace acl add"
-                f" --principal {quote(f'User:{user}')} --operation describe --group {quote(name)}"
+                f". If {user} may not see it, an administrator can allow it: {command}"
             )
         return failed
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import DeliveryFailed, ReadRefused, RecordRefused
+from headrace.runtime.access import command_to_allow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,11 +22,8 @@ def allowing(
     client: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
 ) -> str:
     """The next step for a client with these settings that lacks a right: who is to run what."""
-    user = quote(f"User:{client.get('sasl.username', 'NAME')}")
-    return (
-        f"An administrator can allow it: headrace acl add --principal {user} --operation"
-        f" {operation} --{kind} {quote(name)}{' --prefix' * is_prefix}"
-    )
+    command = command_to_allow(client, operation, kind, name, is_prefix=is_prefix)
+    return f"An administrator can allow it: {command}"
 
 
 def read_refused(client: Mapping[str, str], topic: str, partition: int, reason: str) -> ReadRefused:

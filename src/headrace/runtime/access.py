@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import RequestInvalid
@@ -45,6 +46,19 @@ class Access:
 
 OPEN: Final = Access()
 """To listeners without any security."""
+
+
+def command_to_allow(
+    settings: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
+) -> str:
+    """What gives a client with these settings a right that it lacks. A client does not know of
+    which tenant it is, and operators write what a tenant has in another way."""
+    principal = quote(f"User:{settings.get(USER, 'NAME')}")
+    return (
+        f"headrace acl add --principal {principal} --operation {operation} --{kind} {quote(name)}"
+        f"{' --prefix' * is_prefix}; operators write TENANT/NAME for what a tenant has, its own"
+        " users included"
+    )
 
 
 def access_of(settings: Mapping[str, str]) -> Access:
