@@ -768,8 +768,10 @@ def grpc_pulls(served: Served, seconds: float) -> None:
     rocketmq_calls(served, seconds, "PullMessage", [request])
 
 
-def unread_receives(served: Served, seconds: float) -> None:
-    """8 MiB in messages of 100 KB a call, received over gRPC by ever new groups and not read."""
+def unread_calls(
+    served: Served, seconds: float, rpc: str, request: Callable[[int], Any], per_s: int
+) -> None:
+    """Calls for 8 MiB in messages of 100 KB each, 20 on a connection, which are not read."""
     create(served, [TOPIC])
     with served.connect() as one:
         for _ in range(100):
@@ -778,19 +780,36 @@ def unread_receives(served: Served, seconds: float) -> None:
     opened: list[GrpcCalls] = []
     end_s, count = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
-        body = wire.request_of("ReceiveMessage")(
-            group={"name": f"g-{count}"}, message_queue=place(TOPIC), batch_size=1_000,
-            filter_expression={"type": 1, "expression": "*"}, invisible_duration={"seconds": 600},
-        ).SerializeToString()  # fmt: skip
+        body = request(count).SerializeToString()
         if count % 20 == 0:
-            opened.append(GrpcCalls(served.rocketmq, "ReceiveMessage", lambda: b""))
+            opened.append(GrpcCalls(served.rocketmq, rpc, lambda: b""))
         with contextlib.suppress(OSError):
-            opened[-1].socket.sendall(call_of(2 * (count % 20) + 1, "ReceiveMessage", body))
+            opened[-1].socket.sendall(call_of(2 * (count % 20) + 1, rpc, body))
         count += 1
-        time.sleep(0.02)
+        time.sleep(1 / per_s)
     print(f"  {count} calls")
     for calls in opened:
         calls.socket.close()
+
+
+def unread_receives(served: Served, seconds: float) -> None:
+    """8 MiB in messages of 100 KB a call, received over gRPC by ever new groups and not read."""
+    unread_calls(
+        *(served, seconds, "ReceiveMessage"),
+        lambda count: wire.request_of("ReceiveMessage")(
+            group={"name": f"g-{count}"}, message_queue=place(TOPIC), batch_size=1_000,
+            filter_expression={"type": 1, "expression": "*"}, invisible_duration={"seconds": 600},
+        ),
+        per_s=50,
+    )  # fmt: skip
+
+
+def unread_pulls(served: Served, seconds: float) -> None:
+    """The same, pulled."""
+    asked = wire.request_of("PullMessage")(
+        group={"name": "g"}, message_queue=place(TOPIC), batch_size=1_000
+    )
+    unread_calls(served, seconds, "PullMessage", lambda _count: asked, per_s=100)
 
 
 def grpc_receives(served: Served, seconds: float) -> None:
@@ -1168,10 +1187,10 @@ FLOODS: Final[Sequence[Callable[[Served, float], None]]] = (
     producers, large_messages, consumers, connections, long_polls, metadata_unread, descriptions,
     behind_a_join, waiting_members, large_members, share_members, many_groups, long_ids,
     open_transactions, producer_ids, failing_logins, web_unread, web_reads, web_polls, web_heads,
-    web_bodies, half_open, grpc_heads, grpc_unread, unread_receives, grpc_pulls, grpc_receives,
-    grpc_filters, grpc_routes, grpc_sends, grpc_acks, grpc_lite, lite_subscriptions, grpc_settings,
-    grpc_small, share_sessions, pushed_metrics, searches, far_delays, delayed_alike,
-    delayed_batches, parked_keys,
+    web_bodies, half_open, grpc_heads, grpc_unread, unread_receives, unread_pulls, grpc_pulls,
+    grpc_receives, grpc_filters, grpc_routes, grpc_sends, grpc_acks, grpc_lite,
+    lite_subscriptions, grpc_settings, grpc_small, share_sessions, pushed_metrics, searches,
+    far_delays, delayed_alike, delayed_batches, parked_keys,
 )  # fmt: skip
 
 

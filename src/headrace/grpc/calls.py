@@ -45,6 +45,10 @@ class CallConnection(Protocol):
         """Count bytes of incomplete messages, or fewer; returns whether they may be kept."""
         ...
 
+    def kept(self, size: int) -> None:
+        """A call keeps so much more, or less, until the client has read."""
+        ...
+
     def flush(self) -> None:
         """Pass what is to be sent to the socket."""
         ...
@@ -209,6 +213,7 @@ class ServerCall:
     def keep(self, size: int) -> None:
         """See Call."""
         self._stream.call_bytes += size
+        self.connection.kept(size)
 
     async def drained(self, unsent_bytes_max: int | None = None) -> None:
         """See Call."""

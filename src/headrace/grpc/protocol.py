@@ -76,6 +76,10 @@ if TYPE_CHECKING:
             """Count responses that are not read; may abort the connection that owes most."""
             ...
 
+        def kept(self, size: int) -> None:
+            """Calls keep so much more (`Call.keep`)."""
+            ...
+
         def wake_by(self, deadline: float) -> None:
             """Have `sweep` called by then."""
             ...
@@ -102,8 +106,8 @@ class GrpcProtocol:
     __slots__ = (
         "_close_at_s", "_heard_s", "_http2", "_is_draining", "_is_heard", "_is_lingering",
         "_is_probed", "_is_receiving", "_loop", "_next_deadline", "_opened_s", "_refuse_at_s",
-        "_server", "_transport", "_tunnel", "_turns", "call_bytes", "held_bytes", "is_secure",
-        "is_slow", "is_write_paused", "limits", "outflow", "owed_bytes", "peer", "run_slowly",
+        "_server", "_transport", "_tunnel", "_turns", "held_bytes", "is_secure", "is_slow",
+        "is_write_paused", "kept", "limits", "outflow", "owed_bytes", "peer", "run_slowly",
         "session",
     )  # fmt: skip
 
@@ -112,6 +116,7 @@ class GrpcProtocol:
         self._loop = loop
         self.limits = server.limits
         self.run_slowly = partial(server.run_slowly, self)
+        self.kept = server.kept
         self._http2 = Http2Connection(self, server.limits, loop.time)
         self.outflow = self._http2.outflow
         self._transport: asyncio.Transport | None = None
@@ -121,8 +126,6 @@ class GrpcProtocol:
         self.session: object | None = None
         self.held_bytes = 0
         """Incomplete messages of its calls."""
-        self.call_bytes = 0
-        """Its calls and what they keep, at the last sweep."""
         self.owed_bytes = 0
         """Responses that the socket, or the client's windows, have not taken."""
         self.is_write_paused = False
@@ -364,6 +367,11 @@ class GrpcProtocol:
         self._server.owe(change)
 
     @property
+    def call_bytes(self) -> int:
+        """What calls take: see Stream."""
+        return sum(stream.call_bytes for stream in self._http2.streams.values())
+
+    @property
     def unsent_bytes(self) -> int:
         """What the client has not read of its responses."""
         buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -460,7 +468,6 @@ class GrpcProtocol:
         if self._http2.is_closing:
             self.flush()  # the client may have reset its last calls
         self._probe(now_s)
-        self.call_bytes = sum(stream.call_bytes for stream in self._http2.streams.values())
         if self._http2.streams:
             silent_s = now_s - self._heard_s
             self._next_deadline = _end_overdue(self._http2, silent_s, now_s, limits)

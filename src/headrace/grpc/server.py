@@ -7,6 +7,7 @@ what the services do.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.grpc.limits import Limits
@@ -29,6 +30,8 @@ DEFAULTS: Final = Limits()
 SWEEP_S: Final = 1.0
 """Between looks at every connection, for what has no deadline of its own."""
 SWEEP_S_MIN: Final = 0.01
+KEPT_PARTS: Final = 8
+"""Calls are looked at when they have kept such a part of what all may, too."""
 BACKLOG: Final = 1024
 
 
@@ -64,6 +67,8 @@ class GrpcServer:
         """Compressed messages that are in the thread, or wait for it, by connection."""
         self.owed_bytes = 0
         """Responses that no client has read yet, of all connections that wait for theirs."""
+        self._kept_bytes = 0
+        """What calls have kept since all were looked at."""
         self._is_trim_due = False
         """Whether much memory is freed once no client owes anything."""
         self._tls = None if tls is None else ContextOfListener(tls)
@@ -147,7 +152,7 @@ class GrpcServer:
         if size <= 0:
             return True
         if self.held_bytes > self.limits.listener_partial_bytes_max:
-            most = max(self._connections, key=lambda one: one.held_bytes)
+            most = self._most(lambda one: one.held_bytes)[0]
             most.end_for_memory()
             if most is connection:
                 return False
@@ -178,7 +183,7 @@ class GrpcServer:
         """See Server."""
         self.owed_bytes += change
         if change > 0 and self.owed_bytes > self.limits.listener_unsent_bytes_max:
-            most = max(self._connections, key=lambda one: one.owed_bytes)
+            most = self._most(lambda one: one.owed_bytes)[0]
             most.abort("does not read its responses: listener_unsent_bytes_max")
             self._is_trim_due = True
 
@@ -191,12 +196,28 @@ class GrpcServer:
         self._sweep_at_s = deadline
         self._sweep = self._loop.call_at(deadline, self._sweep_all)
 
+    def kept(self, size: int) -> None:
+        """See Server."""
+        self._kept_bytes += max(size, 0)
+        if self._kept_bytes > self.limits.listener_calls_bytes_max // KEPT_PARTS:
+            self._end_largest()
+
+    def _most(self, size_of: Callable[[GrpcProtocol], int]) -> list[GrpcProtocol]:
+        """The connections, the largest of the address that has most first: whoever divides what it
+        has among many does not have others closed."""
+        sizes = {one: size_of(one) for one in self._connections}
+        of_address: Counter[Hashable] = Counter()
+        for one, size in sizes.items():
+            of_address[self.address(one)] += size
+        return sorted(sizes, key=lambda one: (-of_address[self.address(one)], -sizes[one]))
+
     def _end_largest(self) -> None:
         """End the connections with the largest calls while all together have too much."""
+        self._kept_bytes = 0
         excess = sum(one.call_bytes for one in self._connections)
         excess -= self.limits.listener_calls_bytes_max
         if excess > 0:
-            for one in sorted(self._connections, key=lambda one: -one.call_bytes):
+            for one in self._most(lambda one: one.call_bytes):
                 if excess > 0:
                     excess -= one.call_bytes
                     one.end_for_memory()

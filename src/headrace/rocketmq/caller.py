@@ -95,6 +95,11 @@ class Caller:
                 " may serve them by now: try again"
             )
 
+    def drop_request(self) -> None:
+        """What its request was is not kept any more, however long the client waits or reads."""
+        if self.held is not None:
+            self.held.release()
+
     @property
     def key(self) -> tuple[str, str]:
         """What identifies the client."""

@@ -154,7 +154,7 @@ class Messaging:
             call.on_end(partial(self._note, rpc, call, self._services.appends.clock.now_ns()))
         try:
             field_count = _field_count(body, rpc.fields_max)
-            held = self.in_progress.begin(call.session, len(body))
+            held = self.in_progress.begin(call, len(body))
         except ProtobufInvalid:
             _finish_invalid(rpc, call)
             return

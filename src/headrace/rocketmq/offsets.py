@@ -8,6 +8,7 @@ none of these calls.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.authorizer import ResourceType
@@ -20,7 +21,7 @@ from headrace.log.visibility import READ_COMMITTED
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.codes import Refused, set_status
 from headrace.rocketmq.names import resource_of
-from headrace.rocketmq.receiving import MESSAGES_MAX, READ, poll_s, selection_of
+from headrace.rocketmq.receiving import MESSAGES_MAX, READ, poll_s, selection_of, send_as_read
 from headrace.rocketmq.shown_messages import attempt, response
 from headrace.runtime.loop_turns import paced_alike
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.services.reads import PartitionRead
     from headrace.broker.services.services import Services
     from headrace.broker.topics.topic import Topic
+    from headrace.grpc.service import Call
     from headrace.rocketmq.caller import Caller
     from headrace.runtime.tasks import Tasks
 
@@ -58,10 +60,12 @@ class Offsets:
         read = self._services.reads.read
         named = resource_of(request.message_queue.topic).SerializeToString()
         del request  # may be large, and this may wait for long
-        reading = read(topic, number, start, count, READ_COMMITTED, wait_s)
-        found = await self._unless_gone(caller, reading)
+        caller.drop_request()
+        asked = topic, number, start, count, READ_COMMITTED, wait_s
+        found = await self._unless_gone(caller, _kept(caller.call, partial(read, *asked)))
         if found is None:
             return
+        kept_bytes = _bytes_of(found)
         records = await matching(found.records, filters) if filters else found.records
         caller.check_term()
         caller.require_still(
@@ -73,13 +77,12 @@ class Offsets:
         if not records:
             status.status.code = codes.MESSAGE_NOT_FOUND
         send(status.SerializeToString())
-        sent = 0
-        for record in records:
-            data = response(record, named, topic.id, number, attempt(1))
-            sent += len(data)
-            send(data)
-            await caller.call.drained()
-        send(response_of(next_offset=found.next_offset).SerializeToString())
+        messages = [response(one, named, topic.id, number, attempt(1)) for one in records]
+        next_offset = found.next_offset
+        del found, records
+        caller.call.keep(-kept_bytes)
+        sent = await send_as_read(caller.call, messages)
+        send(response_of(next_offset=next_offset).SerializeToString())
         caller.call.finish()
         if quotas.is_active:
             quotas.take(caller.session, CONSUMER, sent)
@@ -152,3 +155,14 @@ async def _or_error(
         return await reading
     except HeadraceError as error:
         return error
+
+
+async def _kept(call: Call, read: Callable[[], Awaitable[PartitionRead]]) -> PartitionRead:
+    """What is read, which counts from then on: the pull may wait long for its turn."""
+    found = await read()
+    call.keep(_bytes_of(found))
+    return found
+
+
+def _bytes_of(found: PartitionRead) -> int:
+    return sum(len(one.value or b"") for one in found.records)

@@ -103,6 +103,7 @@ class Receiving:
             asked.takes_lite, asked.owner = True, lite_client(caller.key)
         is_renewed = request.auto_renew
         del request  # may be large, and this may wait for long
+        caller.drop_request()
         accepted = ACCEPTED[self._services.topics.message_type(topic)]
         # In order, a message waits for earlier ones of its key, regardless of priority.
         is_ranked = wire.PRIORITY in accepted and not asked.takes_followers
@@ -238,19 +239,29 @@ async def _deliver(
         status.status.code = codes.MESSAGE_NOT_FOUND
         status.status.message = "there are no messages for the group now"
     call.send(status.SerializeToString())
-    sent = 0
-    call.keep(sum(len(data) for _receipt, data, _priority in receiving.messages))
-    for _receipt, data, _priority in receiving.messages:
-        sent += len(data)
-        call.send(data)
-        call.keep(-len(data))
-        await call.drained()
+    messages = [data for _receipt, data, _priority in receiving.messages]
+    receiving.messages.clear()
+    sent = await send_as_read(call, messages)
     ended = response_of()
     wire.set_ms(ended.delivery_timestamp, receiving.asked_at_ms)
     call.send(ended.SerializeToString())
     await call.drained(0)
     call.finish()
     return sent
+
+
+async def send_as_read(call: Call, messages: list[bytes]) -> int:
+    """Send messages as fast as the client reads them, keeping only those that wait; returns their
+    bytes."""
+    call.keep(size := sum(map(len, messages)))
+    messages.reverse()
+    while messages:
+        data = messages.pop()
+        call.send(data)
+        call.keep(-len(data))
+        del data
+        await call.drained()
+    return size
 
 
 def selection_of(expression: Any) -> Selection | None:

@@ -100,7 +100,7 @@ class Telemetry:
         """One command of a client: settings wait, encoded, for their turn."""
         try:
             is_settings = any(number == SETTINGS for number, *_ in islice(fields(body), FIELDS_MAX))
-            held = self._in_progress.begin(stream.call.session, len(body)) if is_settings else None
+            held = self._in_progress.begin(stream.call, len(body)) if is_settings else None
         except ProtobufInvalid:
             stream.refuse()
             return

@@ -172,11 +172,15 @@ def served(limits=DEFAULTS, methods=(), **options) -> Iterator[Served]:
 class RawClient:
     """A client that sends frames of its own making over a socket."""
 
-    def __init__(self, address, *, begins: bool = True, buffer_bytes: int = 0) -> None:
+    def __init__(
+        self, address, *, begins: bool = True, buffer_bytes: int = 0, source: str = ""
+    ) -> None:
         self.socket = socket.socket()
         if buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         self.socket.settimeout(20)
+        if source:
+            self.socket.bind((source, 0))
         self.socket.connect(address)
         self._received = b""
         if begins:

@@ -437,6 +437,27 @@ def test_the_connection_with_the_largest_calls_is_closed_when_all_take_too_much(
         assert one.server.connection_count <= 2
 
 
+@pytest.mark.parametrize("path", ["/t/never", "/t/keeps"])
+def test_many_connections_of_an_address_have_no_other_closed_that_has_more_calls(path):
+    """Nor is there a second in which calls keep as much as they can."""
+    keeps = Method("/t/keeps", lambda call, body: call.keep(int(body)))
+    limits = Limits(listener_calls_bytes_max=2_000_000)
+    with contextlib.ExitStack() as opened, served(limits, [keeps]) as one:
+        busy = opened.enter_context(RawClient(one.address, source="127.0.0.2"))
+        for number in range(4):
+            busy.call(2 * number + 1, "/t/keeps", b"200000")
+        busy.call(9, "/t/echo", b"")
+        assert busy.status(9) == OK
+        greedy = [opened.enter_context(RawClient(one.address)) for _ in range(40)]
+        for client in greedy:
+            more = {f"x{field}": f"{field}" for field in range(200)}
+            with contextlib.suppress(OSError):
+                client.call(1, path, b"100000", **more)
+        wait_until(lambda: one.server.connection_count < 41)
+        busy.call(11, "/t/echo", b"served")
+        assert busy.status(11) == OK
+
+
 def test_responses_that_calls_keep_until_the_client_reads_count_as_calls_do():
     keeps = Method("/t/keeps", lambda call, body: call.keep(int(body)))
     limits = Limits(listener_calls_bytes_max=400_000)

@@ -148,7 +148,7 @@ def test_what_waits_for_its_turn_does_not_grow_when_responses_are_read() -> None
     async def scenario() -> None:
         listener, transport = Listener(), Transport()
         server: Any = SimpleNamespace(limits=Limits(), arrivals=listener.arrivals)
-        server.run_slowly = server.owe = server.closed = lambda *_: None
+        server.run_slowly = server.kept = server.owe = server.closed = lambda *_: None
         server.address, server.opened = lambda _one: OTHER, lambda _one: True
         protocol = GrpcProtocol(server, asyncio.get_running_loop())
         protocol.connection_made(transport)

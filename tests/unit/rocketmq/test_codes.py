@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.rocketmq.rocketmq_rig import on_rocketmq, receive_request
+from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_request
 from tests.waiting import until
 
 from headrace import errors
@@ -18,7 +18,7 @@ from headrace.records.batch import iterate_headers
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.bodies import BODY_BYTES_MAX, Bodies
 from headrace.rocketmq.codes import Refused, code_of
-from headrace.rocketmq.in_progress import InProgress
+from headrace.rocketmq.in_progress import Held, InProgress
 from headrace.rocketmq.receiving import poll_s
 
 GROUP = "workers"
@@ -250,7 +250,7 @@ async def test_bodies_that_grow_are_decompressed_beside_the_loop_and_count_as_wh
     refused = [codes.TOO_MANY_REQUESTS] * 2  # 64 MiB, and the requests themselves
     assert [one.status.code for one in found] == [codes.OK] * 3 + refused
     assert not progress.bytes
-    assert not progress.bytes_by_connection
+    assert not progress.by_connection
     (got,) = await rocket.receive("large", GROUP, batch_size=1)
     assert got.body == bytes(4 * 1024 * 1024)
 
@@ -326,19 +326,25 @@ def test_bodies_are_decompressed_at_once_only_if_that_is_quick():
 
 def test_requests_in_progress_of_all_connections_are_bounded():
     progress, size = InProgress(), 60 * 1024 * 1024
-    held = [progress.begin(connection, size) for connection in range(4)]
+
+    def begin(number: int) -> Held:
+        call = TestCall("/t", "client")  # on a connection of its own
+        call.peer = f"10.0.0.{number}"
+        return progress.begin(call, size)
+
+    held = [begin(number) for number in range(4)]
     with pytest.raises(Refused, match="of all clients"):
-        progress.begin("another", size)
+        begin(4)
     with pytest.raises(Refused, match="on this connection"):
         held[0].add(5 * 1024 * 1024)
     held[0].release()
     held[0].release()
-    held.append(progress.begin("another", size))
+    held.append(begin(4))
     assert progress.bytes == 4 * size
     for one in held:
         one.release()
     assert not progress.bytes
-    assert not progress.bytes_by_connection
+    assert not progress.by_connection
 
 
 @on_rocketmq
@@ -387,7 +393,7 @@ async def test_a_call_whose_response_cannot_be_made_is_answered_and_no_longer_co
         await asyncio.wait_for(call.over.wait(), 5)
     found = [wire.response_of("SendMessage").FromString(call.sent[0]) for call in calls]
     assert [one.status.code for one in found] == [codes.OK, codes.INTERNAL_SERVER_ERROR]
-    assert not rocket.messaging.in_progress.bytes_by_connection
+    assert not rocket.messaging.in_progress.by_connection
 
 
 @on_rocketmq

@@ -12,7 +12,12 @@ from hashlib import md5
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.rocketmq.rocketmq_rig import TestCall, on_rocketmq, receive_request
+from tests.unit.rocketmq.rocketmq_rig import (
+    TestCall,
+    on_rocketmq,
+    receive_request,
+)
+from tests.waiting import until
 
 from headrace.broker.security.principal import ANONYMOUS
 from headrace.broker.security.sessions import ClientSession
@@ -25,8 +30,9 @@ from headrace.metadata.endpoints import ROCKETMQ, Endpoint
 from headrace.records.attributes import HALF, MESSAGE_ID
 from headrace.records.codec import Record
 from headrace.records.partitioner import partition_of_key
-from headrace.rocketmq import clients, codes, wire
+from headrace.rocketmq import clients, codes, in_progress, wire
 from headrace.rocketmq.caller import Caller
+from headrace.rocketmq.codes import Refused
 from headrace.rocketmq.handles import Transaction
 
 GROUP = "workers"
@@ -573,6 +579,65 @@ async def test_messages_are_sent_as_fast_as_the_client_reads(rocket):
 
 
 @on_rocketmq
+async def test_what_a_pull_has_read_counts_until_the_client_has_read_it(rocket):
+    """Of 1,000 unread pulls each had 8 MiB."""
+    await rocket.create("jobs")
+    for _ in range(5):
+        await rocket.send("jobs", bytes(1_000))
+    where = {"group": {"name": "pullers"}, "message_queue": {"topic": {"name": "jobs"}, "id": 0}}
+    request = wire.request_of("PullMessage")(**where, batch_size=10)
+    call = rocket.begin("PullMessage", request, is_reading=False)
+    await until(lambda: len(call.sent) == 2)
+    assert 4_000 < call.kept_bytes < 6_000
+    assert not rocket.messaging.in_progress.bytes, "the request is not kept"
+    call.reading.set()
+    await asyncio.wait_for(call.over.wait(), 10)
+    assert len(call.sent) == 7
+    assert not call.kept_bytes
+
+
+@on_rocketmq
+async def test_requests_that_wait_for_messages_take_no_room_of_others(rocket):
+    """They may be as large as one may be, and wait for as long as their client wants."""
+    await rocket.create("jobs")
+    pull = wire.request_of("PullMessage")(
+        group={"name": "pullers"}, message_queue={"topic": {"name": "jobs"}}, batch_size=10
+    )
+    wire.set_ms(pull.long_polling_timeout, 30_000)
+    receive = receive_request("jobs", GROUP, wait_ms=30_000)
+    calls = [rocket.begin("ReceiveMessage", receive), rocket.begin("PullMessage", pull)]
+    assert rocket.messaging.in_progress.bytes
+    await until(lambda: not rocket.messaging.in_progress.bytes)
+    assert not any(call.is_finished for call in calls)
+    for call in calls:
+        call.cancel()
+
+
+def test_requests_in_progress_of_an_address_leave_room_for_others(monkeypatch):
+    """Whatever number of connections it has, also without a login."""
+    monkeypatch.setattr(in_progress, "ALL_BYTES_MAX", 3_000)
+    monkeypatch.setattr(in_progress, "CONNECTION_BYTES_MAX", 1_500)
+    held, taken = in_progress.InProgress(), []
+
+    def begin(peer: str, size: int) -> None:
+        call = TestCall("/t", "client")  # on a connection of its own
+        call.peer = peer
+        taken.append(held.begin(call, size))
+
+    for _ in range(7):
+        begin("10.0.0.1", 300)
+    with pytest.raises(Refused, match="of this address"):
+        begin("10.0.0.1", 300)
+    assert held.bytes == 2_100
+    with pytest.raises(Refused, match="on this connection"):
+        begin("10.0.0.2", 1_501)
+    begin("10.0.0.2", 300)
+    for one in taken:
+        one.release()
+    assert held.by_address == held.by_connection == {}
+
+
+@on_rocketmq
 async def test_pull_consumers_read_by_offset(rocket):
     await rocket.create("jobs")
     for number in range(3):
@@ -785,7 +850,7 @@ async def test_acknowledgements_that_arrive_together_are_one_command_with_result
     assert len(commands[0]) == 1, "four neighbours are one range"
     assert len(commands) == 2
     assert await rocket.acknowledge("jobs", GROUP, got[4]) == [codes.OK], "twice was not done"
-    assert not rocket.messaging.in_progress.bytes_by_connection
+    assert not rocket.messaging.in_progress.by_connection
 
 
 @on_rocketmq
@@ -851,7 +916,7 @@ async def test_sends_that_arrive_together_have_results_of_their_own_once_they_ar
     assert found.pop(2).status.code == codes.ILLEGAL_MESSAGE_TAG
     assert [one.status.code for one in found] == [codes.OK] * 4
     assert [one.entries[0].offset for one in found] == [0, 1, 2, 3]
-    assert not rocket.messaging.in_progress.bytes_by_connection
+    assert not rocket.messaging.in_progress.by_connection
 
 
 @on_rocketmq

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from headrace.broker.security.principal import Principal
 from headrace.errors import Retriable, StorageUnavailable
@@ -70,7 +70,7 @@ class Held:
         self.by_user.update(other.by_user)
 
 
-def add_count(counts: Counter[str], key: str, amount: int) -> None:
+def add_count(counts: Counter[Any], key: object, amount: int) -> None:
     """Count so many more; what there is none of is not in `counts`."""
     counts[key] += amount
     if not counts[key]:
