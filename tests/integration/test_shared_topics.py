@@ -60,7 +60,7 @@ class Shared:
 
     def share(self) -> None:
         self.ask("POST", "shared-topics", {"topic": f"acme/{SOURCE}", "reader": "beta"})
-        accepted = {"name": f"beta/{NAME}", "source": f"acme/{SOURCE}"}
+        accepted = {"topic": f"beta/{NAME}", "source": f"acme/{SOURCE}"}
         self.ask("POST", "accepted-topics", accepted)
 
     def unshare(self) -> None:

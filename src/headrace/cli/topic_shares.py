@@ -85,7 +85,7 @@ def accept(session: CliSession, source: str, name: str, *, dry_run: bool, as_jso
       headrace topic accept acme/orders --as beta/partner-orders    # as an operator
       headrace topic leave partner-orders
     """
-    body = {"name": name, "source": source}
+    body = {"topic": name, "source": source}
     answer = Web(session).ask("POST", path_of("accepted-topics", dry_run=dry_run), body)
     text = f"accepted: {written_topic(source)} as {written_topic(name)}"
     _done(answer, text, as_json=as_json)
@@ -127,7 +127,7 @@ def shares(session: CliSession, *, as_json: bool) -> None:
     ]
     print_table(["shared topic", "with", ""], rows, empty="no topic is shared")
     rows = [
-        [written_topic(one["name"]), one["source"], "" if one["is_shared"] else "not shared"]
+        [written_topic(one["topic"]), one["source"], "" if one["is_shared"] else "not shared"]
         for one in found["accepted"]
     ]
     print_table(["accepted as", "topic", ""], rows, empty="no topic of another tenant is accepted")

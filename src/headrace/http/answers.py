@@ -581,13 +581,13 @@ ANSWERS: Final[dict[str, Any]] = {
         "topics": [
             Part(
                 "AcceptedTopic",
-                {"name": "partner-orders", "source": "acme/orders", "is_shared": True},
+                {"topic": "partner-orders", "source": "acme/orders", "is_shared": True},
             )
         ],
         "next_page_token?": TOKEN,
     },
-    "acceptTopic": {"name": "partner-orders", "source": "acme/orders", "dry_run": False},
-    "leaveTopic": {"name": "partner-orders", "existed": True, "dry_run": False},
+    "acceptTopic": {"topic": "partner-orders", "source": "acme/orders", "dry_run": False},
+    "leaveTopic": {"topic": "partner-orders", "existed": True, "dry_run": False},
     "listTenants": {"tenants": [TENANT], "next_page_token?": TOKEN},
     "getTenant": {
         **TENANT.shape,

@@ -43,8 +43,8 @@ ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "takeBackDeadLetters": ("body.sent.to",),
     "shareTopic": ("body.topic",),
     "unshareTopic": ("path.topic",),
-    "acceptTopic": ("body.name",),
-    "leaveTopic": ("path.name",),
+    "acceptTopic": ("body.topic",),
+    "leaveTopic": ("path.topic",),
     "changeGroupConfig": (f"body.set.{DEAD_LETTER_TOPIC}",),
 }
 """Names for which an operation needs no rights of its own, or its handler asks for them."""

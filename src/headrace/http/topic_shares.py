@@ -37,7 +37,7 @@ class TopicShareOperations:
     def __init__(self, services: Services) -> None:
         self._services = services
         one = {"topic": TOPIC, "reader": _READER, "dry_run": DRY_RUN}
-        named: dict[str, Schema] = {"name": TOPIC, "dry_run": DRY_RUN}
+        named: dict[str, Schema] = {"topic": TOPIC, "dry_run": DRY_RUN}
         self.operations = [
             Operation("GET", _SHARED, "listSharedTopics", "List topics that tenants may read.",
                       self._list_shared, PAGE),
@@ -52,8 +52,8 @@ class TopicShareOperations:
             Operation("POST", _ACCEPTED, "acceptTopic",
                       "Give a topic that another tenant shares a name of the reader's.",
                       self._accept, {"dry_run": DRY_RUN},
-                      fields(("name", "source"), name=TOPIC, source=_SOURCE)),
-            Operation("DELETE", f"{_ACCEPTED}/{{name}}", "leaveTopic",
+                      fields(("topic", "source"), topic=TOPIC, source=_SOURCE)),
+            Operation("DELETE", f"{_ACCEPTED}/{{topic}}", "leaveTopic",
                       "Have a name stand for no topic of another tenant.", self._leave, named),
         ]  # fmt: skip
 
@@ -86,21 +86,21 @@ class TopicShareOperations:
 
     async def _list_accepted(self, call: Call) -> Json:
         found = [
-            {"name": name, "source": source, "is_shared": is_shared}
-            for name, source, is_shared in TopicShares(self._services).accepted(self._of(call))
+            {"topic": topic, "source": source, "is_shared": is_shared}
+            for topic, source, is_shared in TopicShares(self._services).accepted(self._of(call))
         ]
-        return page(found, "name", call, "topics")
+        return page(found, "topic", call, "topics")
 
     async def _accept(self, call: Call) -> Json:
-        name, source = call.body["name"], key_of(call.body["source"])
+        topic, source = call.body["topic"], key_of(call.body["source"])
         call.body["source"] = written(source)  # in the audit log, it is no key of its owner's
         is_operator = self._of(call) is None
         await TopicShares(self._services).accept(
-            name, source, is_operator=is_operator, is_dry_run=call.is_dry_run
+            topic, source, is_operator=is_operator, is_dry_run=call.is_dry_run
         )
-        return {"name": name, "source": written(source), "dry_run": call.is_dry_run}
+        return {"topic": topic, "source": written(source), "dry_run": call.is_dry_run}
 
     async def _leave(self, call: Call) -> Json:
-        name = call.path["name"]
-        existed = await TopicShares(self._services).leave(name, is_dry_run=call.is_dry_run)
-        return {"name": name, "existed": existed, "dry_run": call.is_dry_run}
+        topic = call.path["topic"]
+        existed = await TopicShares(self._services).leave(topic, is_dry_run=call.is_dry_run)
+        return {"topic": topic, "existed": existed, "dry_run": call.is_dry_run}

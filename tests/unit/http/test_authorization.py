@@ -68,7 +68,7 @@ class NamedWeb(Web):
         path = operation.path.replace("{topic}", topic).replace("{group}", group)
         path = path.replace("{task}", "no-task").replace("{id}", "0" * 16)
         path = path.replace("{tenant}", "acme").replace("{user}", "nobody")
-        path = path.replace("{broker}", "0").replace("{name}", topic).replace("{reader}", "beta")
+        path = path.replace("{broker}", "0").replace("{reader}", "beta")
         path = path.replace("{partition}", "0").replace("{offset}", "0")
         query = QUERIES.get(name, {})
         path += "?" + "&".join(f"{key}={value}" for key, value in query.items())

@@ -348,7 +348,7 @@ async def test_nothing_is_served_beyond_loopback() -> None:
         web = Web(rig, is_local=False)
         for operation in web.operations:
             names = {"topic": "t", "group": "g", "task": "x", "tenant": "a", "id": "0" * 16}
-            names |= {"user": "u", "broker": "0", "name": "t", "reader": "a"}
+            names |= {"user": "u", "broker": "0", "reader": "a"}
             path = operation.path.format(**names, partition=0, offset=0)
             status, problem = await web.ask(operation.method, path)
             assert status == 403

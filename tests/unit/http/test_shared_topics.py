@@ -62,7 +62,7 @@ async def refused(web: NamedWeb, who: str, method: str, path: str, body: Any = N
 
 async def share(web: NamedWeb) -> None:
     await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "beta"})
-    await done(web, "carol", "POST", ACCEPTED, {"name": NAME, "source": f"acme/{SOURCE}"})
+    await done(web, "carol", "POST", ACCEPTED, {"topic": NAME, "source": f"acme/{SOURCE}"})
 
 
 async def test_the_people_of_two_tenants_share_a_topic(monkeypatch):
@@ -80,12 +80,12 @@ async def test_the_people_of_two_tenants_share_a_topic(monkeypatch):
         ]
         source = f"acme/{SOURCE}"
         assert (await done(web, "carol", "GET", ACCEPTED))["topics"] == [
-            {"name": NAME, "source": source, "is_shared": True}
+            {"topic": NAME, "source": source, "is_shared": True}
         ]
         for who, path in (("alice", ACCEPTED), ("carol", SHARED)):
             assert (await done(web, who, "GET", path))["topics"] == []
         root = await done(web, "root", "GET", ACCEPTED)
-        assert root["topics"] == [{"name": f"beta/{NAME}", "source": source, "is_shared": True}]
+        assert root["topics"] == [{"topic": f"beta/{NAME}", "source": source, "is_shared": True}]
         assert (await done(web, "root", "GET", SHARED))["topics"][0]["topic"] == source
         alice = await done(web, "alice", "GET", "/v1/topics")
         assert [one["name"] for one in alice["topics"]] == [SOURCE]
@@ -160,7 +160,7 @@ async def test_what_is_not_shared_is_refused_alike(monkeypatch):
         await done(web, "alice", "POST", "/v1/topics", {"name": "canary-other"})
         answers = set()
         for source in ("acme/canary-other", "acme/absent", "nobody/x", "gamma/canary-other"):
-            body = {"name": NAME, "source": source}
+            body = {"topic": NAME, "source": source}
             answer = str(await refused(web, "carol", "POST", ACCEPTED, body))
             answers.add(answer.replace(source, ""))
         assert len(answers) == 1
@@ -175,7 +175,7 @@ async def test_only_who_administers_a_tenant_shares_and_accepts(monkeypatch):
         for who in ("gus", "somebody"):
             for path, body in (
                 (SHARED, {"topic": SOURCE, "reader": "beta"}),
-                (ACCEPTED, {"name": NAME, "source": f"acme/{SOURCE}"}),
+                (ACCEPTED, {"topic": NAME, "source": f"acme/{SOURCE}"}),
             ):
                 assert (await refused(web, who, "POST", path, body))[0] == 403
                 assert (await refused(web, who, "GET", path))[0] == 403
@@ -184,17 +184,17 @@ async def test_only_who_administers_a_tenant_shares_and_accepts(monkeypatch):
 async def test_operators_do_both_halves(monkeypatch):
     async with administered(monkeypatch) as web:
         source = f"acme/{SOURCE}"
-        body = {"name": f"beta/{NAME}", "source": source}
+        body = {"topic": f"beta/{NAME}", "source": source}
         assert (await refused(web, "root", "POST", ACCEPTED, body))[0] == 404
         await done(web, "root", "POST", SHARED, {"topic": source, "reader": "beta"})
         await done(web, "root", "POST", ACCEPTED, body)
         await done(web, "carol", "GET", f"/v1/topics/{NAME}/records")
         # A topic of the default tenant needs no other half, and only operators have it accepted.
-        body = {"name": f"beta/{NAME}-2", "source": "secret-topic"}
-        assert (await refused(web, "carol", "POST", ACCEPTED, body | {"name": "x"}))[0] == 404
+        body = {"topic": f"beta/{NAME}-2", "source": "secret-topic"}
+        assert (await refused(web, "carol", "POST", ACCEPTED, body | {"topic": "x"}))[0] == 404
         await done(web, "root", "POST", ACCEPTED, body)
         await done(web, "carol", "GET", f"/v1/topics/{NAME}-2/records")
-        body = {"name": "orders", "source": source}
+        body = {"topic": "orders", "source": source}
         assert (await refused(web, "root", "POST", ACCEPTED, body))[0] == 400
         body = {"topic": "secret-topic", "reader": "beta"}
         assert (await refused(web, "root", "POST", SHARED, body))[0] == 400
@@ -251,7 +251,7 @@ async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):
             await done(web, "root", "PATCH", f"/v1/tenants/{tenant}", {"audit_topic": "audit"})
         await share(web)
         await done(web, "root", "DELETE", f"{ACCEPTED}/«beta»{NAME}")
-        body = {"name": f"beta/{NAME}", "source": f"«acme»{SOURCE}"}
+        body = {"topic": f"beta/{NAME}", "source": f"«acme»{SOURCE}"}
         await done(web, "root", "POST", ACCEPTED, body)
         carol, alice = await lines_of(web, "carol", 3), await lines_of(web, "alice", 1)
         assert alice == [("shareTopic", [SOURCE, "beta"])]
