@@ -11,7 +11,15 @@ from uuid import uuid4
 
 import pytest
 from tests.kit.records import batch
-from tests.unit.kafka.access_rig import GROUP, TOPIC, NamedClient, codes_in, made, renamed
+from tests.unit.kafka.access_rig import (
+    GROUP,
+    TOPIC,
+    TRANSACTION,
+    NamedClient,
+    codes_in,
+    made,
+    renamed,
+)
 from tests.unit.kafka.test_tenants import (
     ALICE,
     ALL,
@@ -340,6 +348,64 @@ async def test_a_pattern_matches_names_of_shared_topics():
         later = await carol.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, again)
         assert later.error_code == 0
         assert list(later.assignment.topic_partitions) == []
+
+
+async def test_a_transaction_commits_offsets_of_it_and_writes_none_of_its_records():
+    async with shared() as (rig, _):
+        carol = Tenant(rig, CAROL)
+        init = {"transactional_id": TRANSACTION, "transaction_timeout_ms": 60_000}
+        begun = await carol.ask(
+            apis.INIT_PRODUCER_ID, 4, init | {"producer_id": -1, "producer_epoch": -1}
+        )
+        who = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+        parts = [{"name": NAME, "partitions": [0]}]
+        added = {"v3_and_below_transactional_id": TRANSACTION, "v3_and_below_topics": parts}
+        added |= {f"v3_and_below_{name}": value for name, value in who.items()}
+        assert codes_in(await carol.ask(apis.ADD_PARTITIONS_TO_TXN, 3, added)) == {29}
+        named = {"transactional_id": TRANSACTION, **who}
+        group = {"group_id": "in-transactions"}
+        assert codes_in(await carol.ask(apis.ADD_OFFSETS_TO_TXN, 3, named | group)) == {0}
+        offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
+        topics = [{"name": NAME, "partitions": [offset | {"committed_metadata": ""}]}]
+        of_member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+        committed = named | group | of_member | {"topics": topics}
+        assert codes_in(await carol.ask(apis.TXN_OFFSET_COMMIT, 3, committed)) == {0}
+        ended = await carol.ask(apis.END_TXN, 3, named | {"committed": True})
+        assert codes_in(ended) == {0}
+        while True:
+            found = await carol.ask(apis.OFFSET_FETCH, 5, group | {"topics": None})
+            if [one.partitions[0].committed_offset for one in found.topics] == [1]:
+                break
+            await asyncio.sleep(0.01)  # its marker is being written
+
+
+@pytest.mark.parametrize("source", [NAME, "absent-topic"])
+async def test_a_streams_group_has_it_as_a_source(source):
+    async with shared() as (rig, _):
+        lists = ("source_topic_regex", "state_changelog_topics", "repartition_sink_topics")
+        lists += ("repartition_source_topics", "copartition_groups")
+        part = {"subtopology_id": "0", **{one: [] for one in lists}, "source_topics": [source]}
+        tasks = ("active_tasks", "standby_tasks", "warmup_tasks", "client_tags")
+        beat = {
+            "group_id": "app",
+            "member_id": str(uuid4()),
+            "member_epoch": 0,
+            "endpoint_information_epoch": 0,
+            "instance_id": None,
+            "rack_id": None,
+            "rebalance_timeout_ms": 60_000,
+            "process_id": "p",
+            "user_endpoint": None,
+            "topology": {"epoch": 1, "subtopologies": [part]},
+            "shutdown_application": False,
+            **{one: [] for one in tasks},
+            "task_offsets": None,
+            "task_end_offsets": None,
+        }
+        joined = await Tenant(rig, CAROL).ask(apis.STREAMS_GROUP_HEARTBEAT, 0, beat)
+        assert joined.error_code == 0
+        # Sources that are missing are named here.
+        assert bool(joined.status) == (source != NAME), joined
 
 
 OF_READERS = {
