@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import pytest
@@ -60,7 +61,8 @@ def tenants(tmp_path_factory):
     )
     broker.kafka = ",".join(f"{one.upper()}://127.0.0.1:0" for one in names)
     broker.start()
-    yield [Place(one) for one in broker.kafka.split(",")]
+    ready = json.loads((broker.log_path.parent / "ready.json").read_text())
+    yield [Place(ready["listeners"][one.upper()]) for one in names]
     broker.stop()
 
 
