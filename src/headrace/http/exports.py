@@ -74,7 +74,7 @@ class ExportOperations:
         ]  # fmt: skip
 
     async def _export(self, call: Call) -> Response:
-        topic, query = self._services.topics.get(call.path["topic"]), call.query
+        topic, query = self._services.topics.readable.get(call.path["topic"]), call.query
         condition, place = asked_condition(query), asked_start(topic.name, query)
         number, form = query.get("partition"), query.get("format", "ndjson")
         released = self._take_place(call.holder)

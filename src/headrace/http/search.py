@@ -108,7 +108,7 @@ class SearchOperations:
 
     async def _find(self, call: Call) -> Json:
         check_decode(self._services, call)
-        topic, query = self._services.topics.get(call.path["topic"]), call.query
+        topic, query = self._services.topics.readable.get(call.path["topic"]), call.query
         condition, start = asked_condition(query), asked_start(topic.name, query)
         bounds = SearchBounds(query.get("limit", LIMIT_DEFAULT), query.get("time_ms", TIME_MS))
         page = await self._search.page(
@@ -129,7 +129,7 @@ class SearchOperations:
         return answer
 
     async def _begin(self, call: Call) -> BackgroundTask:
-        topic, body = self._services.topics.get(call.body["topic"]), call.body
+        topic, body = self._services.topics.readable.get(call.body["topic"]), call.body
         condition = parse_condition(body, body.get("headers", ()))
         number, begun = body.get("partition"), parse_place(body.get("page_token", ""))
         if number is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.http.test_authorization import guarded
+from tests.unit.http.test_authorization import NAMED, guarded
 from tests.unit.http.test_tenant_names import TENANTS
 from tests.waiting import until
 
@@ -354,3 +355,67 @@ async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monke
         while (await shares.ask(home, 0, asked)).groups[0].archiving_records:
             await asyncio.sleep(0.01)
         assert web.node.topics.by_name.get(f"«beta»{LETTERS}") is None
+
+
+async def test_a_reader_searches_what_is_in_the_log_and_nothing_else(monkeypatch):
+    """Neither what the owner has not delivered yet, nor what its groups did."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        later = {"value": "later", "headers": [["headrace-delay", "3600000"]]}
+        mixed = {"set": {"headrace.message.type": "mixed"}}
+        await done(web, "alice", "PATCH", f"/v1/topics/{SOURCE}/config", mixed)
+        path = f"/v1/topics/{SOURCE}/records"
+        sent = await done(web, "alice", "POST", path, {"records": [later]})
+        assert sent["results"][0]["ok"], sent
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        for who, queue in (("alice", f"/v1/queues/{SOURCE}/owners"), ("carol", QUEUE)):
+            group = queue.rpartition("/")[2]
+            await done(web, who, "PATCH", f"/v1/groups/{group}/config", config)
+            await received(web, who, queue)
+        owned = await done(web, "alice", "GET", f"/v1/topics/{SOURCE}/messages")
+        assert [one["value"] for one in owned["messages"]] == ["of acme", "later"]
+        found = await done(web, "carol", "GET", f"/v1/topics/{NAME}/messages")
+        assert [one["value"] for one in found["messages"]] == ["of acme"]
+        assert "canary" not in json.dumps(found)
+        for answer, group in ((owned, "owners"), (found, "workers")):
+            assert [one["group"] for one in answer["messages"][0]["groups"]] == [group]
+        web.principal = "carol"
+        _, exported = await web.raw("GET", f"/v1/topics/{NAME}/export", b"")
+        assert b"of acme" in exported
+        assert b"canary" not in exported
+        assert b"later" not in exported
+        task = await done(web, "carol", "POST", "/v1/searches", {"topic": NAME})
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        while True:
+            state = await done(web, "carol", "GET", f"/v1/searches/{task['id']}")
+            if state["state"] != "running":
+                break
+            await asyncio.sleep(0.01)
+        for path in ("messages", "export"):
+            status, _ = await refused(web, "carol", "GET", f"/v1/topics/{NAME}/{path}")
+            assert status == 404
+
+
+OTHERS = {
+    *("followEvents", "followTopic"),  # without an end
+    *("createKey", "createAcl", "listAcceptedTopics"),  # the same for both, but what they list
+}
+WALKED = [name for name in NAMED if name not in OTHERS]
+
+
+@pytest.mark.parametrize("name", WALKED)
+async def test_each_operation_answers_what_is_shared_no_longer_as_what_never_was(name, monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        web.principal = "carol"
+        assert "canary" not in str(await web.call(name, topic=NAME, group="g"))
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        web.principal = "carol"
+        sees = await web.call(name, topic=NAME, group="g")
+        absent = await web.call(name, topic="absent", group="absent-g")
+        shown = re.sub(r"[0-9a-f-]{12,}|\d{6,}", "N", str(sees)).replace(NAME, "absent")
+        shown = shown.replace("'g'", "'absent-g'")
+        assert shown == re.sub(r"[0-9a-f-]{12,}|\d{6,}", "N", str(absent))
+        log = web.node.topics.get(f"«acme»{SOURCE}")
+        assert log.require_log(0).high_watermark == 1
+        assert log.fact.configs == {}

@@ -176,13 +176,16 @@ class Search:
         Raises NotOwner if another broker serves it, DataCorrupt, StorageUnavailable.
         """
         topic.check_partition(number)
+        self._topics.readable.check(topic)
         if number not in self.served(topic):
             raise NotOwner(
                 f"{topic.name}-{number} is served by another broker: send the request to "
                 "that broker"
             )
-        rank, kinds = (1, range(1)) if origin else (0, range(len(PLACES)))
-        places = [SearchPosition(rank, topic.name, number, kind) for kind in kinds]
+        places = [
+            SearchPosition(int(bool(origin)), topic.name, number, kind)
+            for kind in (range(1) if origin else _kinds(topic))
+        ]
         return await self._page(places, condition, start, bounds, origin)
 
     async def _page(
@@ -231,11 +234,10 @@ class Search:
         return {(one.name, number) for one in self.topics(topic) for number in self.served(one)}
 
     def _places(self, topic: Topic) -> list[SearchPosition]:
-        kinds = range(len(PLACES))
         places = [
             SearchPosition(0, topic.name, number, kind)
             for number in self.served(topic)
-            for kind in kinds
+            for kind in _kinds(topic)
         ]
         for dead in self.topics(topic)[1:]:
             places += [SearchPosition(1, dead.name, number, 0) for number in self.served(dead)]
@@ -243,7 +245,7 @@ class Search:
 
     async def _search(self, run: _Run, place: SearchPosition, origin: str) -> SearchPosition | None:
         """Search one place; returns where to continue in it, None if it is done."""
-        topic = self._topics.by_name.get(place.topic)
+        topic = self._topics.readable.find(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
             return None  # deleted meanwhile
         if PLACES[place.kind] == LOG:
@@ -359,11 +361,16 @@ class Search:
             if one.state == LOG:
                 wanted.setdefault((one.topic, one.partition), []).append(index)
         for (name, number), indexes in wanted.items():
-            topic = self._topics.get(name)
+            topic = self._topics.readable.get(name)
             records = [page.found[index].record for index in indexes]
             states = await self._shares.states(topic, number, records)
             for index, groups in zip(indexes, states, strict=True):
                 page.found[index] = page.found[index]._replace(groups=groups)
+
+
+def _kinds(topic: Topic) -> range:
+    """Which of PLACES are searched. What is not in its log yet is not shared with other tenants."""
+    return range(len(PLACES) if topic.home is topic else 1)
 
 
 class _Within(NamedTuple):

@@ -236,10 +236,12 @@ class SharePartitions:
         """
         lite = await self.lite.states(topic, number, records)
         hosted = await self._host.open_if_begun(topic, number)
-        if hosted is None:
-            return lite
-        plain = (await hosted.ask(StatesCommand([one.offset for one in records]))).states
-        return [one + others for one, others in zip(lite, plain, strict=True)]
+        found = lite
+        if hosted is not None:
+            plain = (await hosted.ask(StatesCommand([one.offset for one in records]))).states
+            found = [one + others for one, others in zip(lite, plain, strict=True)]
+        has_group = self._readable.has_group
+        return [[one for one in of if has_group(topic, one.group_id)] for of in found]
 
     async def ask(self, topic: Topic, number: int, command: Command[Answer]) -> Answer:
         """The reply to a command on groups that have begun. Raises RecordStateInvalid,
