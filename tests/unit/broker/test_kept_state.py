@@ -17,8 +17,10 @@ from headrace.broker.broker_config import BrokerConfig
 from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.kept_state import SLICE, Kept
 from headrace.broker.coordinators.transaction_coordinator import IDLE_MS_MIN
+from headrace.broker.security import tenant_shares
 from headrace.broker.security.principal import BROKER, Principal
 from headrace.broker.security.tenant_shares import NOBODY
+from headrace.broker.shares import lite_partitions, share_partitions
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -557,7 +559,7 @@ async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
 
         async def begin(group_id: str, user: str | Principal, topic_id: UUID = first) -> bool:
             asker = SimpleNamespace(path=(None, user))
-            monkeypatch.setattr(groups_configured, "paced_here", lambda: asker)
+            monkeypatch.setattr(tenant_shares, "paced_here", lambda: asker)
             try:
                 await node.group_configs.begin(group_id, topic_id)
             except PolicyViolation as error:
@@ -575,6 +577,35 @@ async def test_share_groups_that_begin_are_bounded_and_users_leave_room(
         broker_itself = Principal("2", BROKER)  # it asks for clients of any user
         found = [await begin(f"forwarded{number}", broker_itself) for number in range(20)]
         assert found == [True] * 18 + [False] * 2
+
+
+@pytest.mark.parametrize("kind", [share_partitions, lite_partitions])
+async def test_users_leave_room_for_the_groups_of_others_on_a_partition(monkeypatch, kind):
+    monkeypatch.setattr(kind, "GROUPS_MAX", 90)
+    async with broker() as rig:
+        node = rig.node
+        is_lite = kind is lite_partitions
+        configs = {"headrace.lite.topics.max": "10"} if is_lite else {}
+        await node.topics.create("t", 1, configs=configs)
+        topic = node.topics.get("t")
+        of_partition = node.shares.lite if is_lite else node.shares
+
+        async def begin(user: str, number: int) -> bool:
+            asker = SimpleNamespace(path=(None, user))
+            monkeypatch.setattr(tenant_shares, "paced_here", lambda: asker)
+            try:
+                await of_partition.begin(topic, 0, f"{user}-{number}")
+            except GroupFull as error:
+                return "user" not in str(error)
+            return True
+
+        found = [await begin(NOISY, number) for number in range(90)]
+        assert found == [True] * 61 + [False] * 29
+        assert await begin(NOISY, 0), "what is there goes on"
+        assert await begin(QUIET, 0)
+        for number in range(20):
+            await of_partition.remove_group(topic, 0, f"{NOISY}-{number}")
+        assert await begin(NOISY, 99)
 
 
 async def test_share_groups_that_begin_at_other_brokers_count():

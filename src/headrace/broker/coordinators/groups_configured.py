@@ -25,7 +25,7 @@ from headrace.broker.coordinators.group_config import (
     share_config,
 )
 from headrace.broker.coordinators.kept_state import Kept
-from headrace.broker.security.tenant_shares import user_in
+from headrace.broker.security.tenant_shares import user_here
 from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.errors import (
     ConfigInvalid,
@@ -42,7 +42,6 @@ from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import name_in, tenant_of
 from headrace.runtime.fair_locks import FairLock
-from headrace.runtime.loop_turns import USER, paced_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Mapping
@@ -284,10 +283,8 @@ class ConfiguredGroups:
         if not is_new or self._begun is None:
             yield
             return
-        paced = paced_here()
-        user = user_in(None if paced is None else paced.path[USER])
         with self._begun.making(group_id):
-            if excess := await self._begun.take(group_id, user):
+            if excess := await self._begun.take(group_id, user_here()):
                 raise PolicyViolation(
                     f"{excess} (headrace.groups.max): nothing was changed; delete share groups, or"
                     " raise the setting"

@@ -18,6 +18,7 @@ from headrace.broker.security.principal import Principal
 from headrace.errors import Retriable, StorageUnavailable
 from headrace.metadata.followed_facts import EMPTY_KEPT_S, EMPTY_MAX
 from headrace.records.tenant_names import DEFAULT
+from headrace.runtime.loop_turns import USER, paced_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -37,6 +38,12 @@ def user_in(part: object) -> str:
     broker asks for clients of any user."""
     is_broker = isinstance(part, Principal) and part.is_broker
     return NOBODY if part is None or is_broker else str(part)
+
+
+def user_here() -> str:
+    """For whom the request that runs counts."""
+    paced = paced_here()
+    return user_in(None if paced is None else paced.path[USER])
 
 
 class Holder(NamedTuple):

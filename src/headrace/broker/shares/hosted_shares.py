@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
+from headrace.broker.security.tenant_shares import NOBODY, Held, Holder, TenantShares, user_here
 from headrace.coordination.shares.commands import AnyShareReply, ShareCommand
 from headrace.coordination.shares.lite_commands import AnyLiteReply, LiteCommand
 from headrace.coordination.shares.lite_records import LiteRecord
 from headrace.coordination.shares.share_machine import ShareRecord
-from headrace.errors import NotCoordinator, NotOwner
+from headrace.errors import GroupFull, NotCoordinator, NotOwner
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from headrace.broker.shares.lite_waits import LiteWaits
     from headrace.broker.shares.share_reads import BatchesRead
     from headrace.coordination.kit.machine import Answer, Command
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 READ_BYTES_MIN: Final = 16 * 1024
 RECORD_BYTES_GUESS: Final = 256
+REMOVED_MAX: Final = 100
+"""Groups that are gone, and of which it is still known who made them."""
 WAKE_NEVER: Final = -1
 LITE: Final = 2
 """In place of an isolation level of a pause: of a receive of lite topics. `readable_end` is the
@@ -51,6 +56,7 @@ class Hosted:
     """The machine of one partition, for one tenure."""
 
     __slots__ = (
+        "_makers",
         "data",
         "journal",
         "lite",
@@ -74,6 +80,8 @@ class Hosted:
         """Average size per record in the batches read last."""
         self.settled = 0
         self.waiters = Waiters()
+        self._makers: dict[str, str] = {}
+        """Who began which group on the partition in this tenure."""
         self.lite = lite
         """Whom the arrival of records wakes, where they are looked up by lite topics."""
 
@@ -105,6 +113,23 @@ class Hosted:
         if reply.error is not None:
             raise reply.error
         return reply
+
+    def begin_group(self, group_id: str, groups: Collection[str], most: int) -> None:
+        """A group that is not among `groups`, those of the partition, is about to begin on it: it
+        counts for the user whose request this is. Raises GroupFull if that has its share of so many
+        as there may be."""
+        user, makers = user_here(), self._makers
+        if len(makers) > 2 * len(groups) + REMOVED_MAX:
+            self._makers = makers = {one: makers[one] for one in groups if one in makers}
+        if 3 * len(groups) >= 2 * most:  # else no user can have so much
+            held = Held()
+            for one in groups:
+                held.add(Holder(user=makers.get(one, NOBODY)))
+            shares = TenantShares("groups of messages", most, "the partition")
+            if excess := shares.excess_of(Holder(user=user), held):
+                raise GroupFull(f"{excess}: delete some")
+        if user:
+            makers[group_id] = user
 
     def wake(self) -> None:
         """Records may be available again, or the next ones of their keys."""

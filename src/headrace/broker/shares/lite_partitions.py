@@ -31,7 +31,7 @@ from headrace.coordination.shares.lite_commands import (
     LiteStatesCommand,
     OpenLiteCommand,
 )
-from headrace.coordination.shares.lite_machine import LiteMachine
+from headrace.coordination.shares.lite_machine import GROUPS_MAX, LiteMachine
 from headrace.errors import GroupUnknown, HeadraceError, LiteTopicsFull
 from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
@@ -117,8 +117,12 @@ class LitePartitions:
         expiration_ms = lite_expiration_ms(topic.fact.configs)
         command = OpenLiteCommand(group_id, self._terms(group_id).config, expiration_ms, begins)
         machine = hosted.shard.machine
-        if not isinstance(machine, LiteMachine) or not machine.is_open(command):
-            await hosted.ask(command)
+        if isinstance(machine, LiteMachine):
+            if machine.is_open(command):
+                return
+            if begins and group_id not in machine.groups:
+                hosted.begin_group(group_id, machine.groups.keys(), GROUPS_MAX)
+        await hosted.ask(command)
 
     async def receive(
         self, topic: Topic, number: int, request: ReceiveRequest, held_batches: HeldBatches

@@ -39,7 +39,7 @@ from headrace.coordination.shares.commands import (
     ShareTickCommand,
     StatesCommand,
 )
-from headrace.coordination.shares.share_machine import ShareMachine
+from headrace.coordination.shares.share_machine import GROUPS_MAX, ShareMachine
 from headrace.errors import (
     CoordinatorLoading,
     GroupKindMismatch,
@@ -392,6 +392,8 @@ class SharePartitions:
         is_added = partitions_then is not None and number >= partitions_then
         reset = "earliest" if is_added else terms.offset_reset
         start_offset = await self._first_offset(hosted.data, reset)
+        if is_new and isinstance(machine, ShareMachine):
+            hosted.begin_group(group_id, machine.groups.keys(), GROUPS_MAX)
         await hosted.ask(OpenShareGroupCommand(group_id, start_offset, config))
         return is_new and start_offset > hosted.data.log_start_offset
 
