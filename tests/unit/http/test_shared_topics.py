@@ -291,6 +291,25 @@ async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
             assert [one["topic"] for one in lag["offsets"]] == [name]
 
 
+async def test_the_owner_is_shown_no_group_of_a_reader(monkeypatch):
+    """Neither in the journal that its partition has for both, nor in the trace of a message."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", config)
+        await done(web, "alice", "PATCH", "/v1/groups/own/config", config)
+        for who, path in (("carol", QUEUE), ("alice", f"/v1/queues/{SOURCE}/own")):
+            (message,) = await received(web, who, path)
+            await done(web, who, "POST", f"{path}/settle", {"ack": [message["receipt"]]})
+        topic = f"/v1/topics/{SOURCE}"
+        for who in ("alice", "root"):
+            of = topic if who == "alice" else f"/v1/topics/«acme»{SOURCE}"
+            for path in (f"{of}/journal/0", f"{of}/trace?partition=0&offset=0", f"{of}/messages"):
+                answer = json.dumps(await done(web, who, "GET", path))
+                assert "own" in answer, (path, answer)
+                assert "workers" not in answer, (path, answer)
+
+
 async def test_a_queue_is_received_no_more_once_it_is_shared_no_longer(monkeypatch):
     """Neither by a receive that waits, nor is a delivery settled."""
     async with administered(monkeypatch) as web:

@@ -211,6 +211,8 @@ class Tracer:
             offsets = [found.record.offset for found in some]
             history = await read_history(journal, offsets, deadline_s)
             for one in history.outcomes:
+                if not self._topics.readable.has_group(topic, one.group_id):
+                    continue
                 reported.add((one.offset, one.group_id))
                 details: dict[str, Any] = {"group": one.group_id}
                 if one.deliveries:

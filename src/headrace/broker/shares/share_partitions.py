@@ -268,7 +268,8 @@ class SharePartitions:
         return None if hosted is None else hosted.journal
 
     async def numbered_groups(self, topic: Topic, number: int) -> dict[int, str]:
-        """The groups that have begun on the partition, by their number in its journal.
+        """The groups that have begun on the partition, without those of tenants that know the topic
+        by another name, by their number in its journal.
 
         Raises as `journal`, and CoordinatorLoading.
         """
@@ -278,7 +279,9 @@ class SharePartitions:
         await hosted.ask(DescribeCommand([]))  # once its machine is loaded
         machine = hosted.shard.machine
         assert isinstance(machine, ShareMachine)
-        return {group.number: group_id for group_id, group in machine.groups.items()}
+        has_group = self._readable.has_group
+        groups = machine.groups.items()
+        return {one.number: group_id for group_id, one in groups if has_group(topic, group_id)}
 
     async def move_start(self, topic: Topic, number: int, group_id: str, offset: int) -> None:
         """Reset the group to `offset`; in-flight state is dropped. Raises GroupKindMismatch."""
