@@ -6,11 +6,10 @@ Invariants: knows sizes alone. What a request holds is given back once, however 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.client_addresses import client_address
-from headrace.broker.security.tenant_shares import USER_FACTOR, add_count
+from headrace.broker.security.tenant_shares import USER_FACTOR
 from headrace.broker.services.fair_shares import FREE
 from headrace.rocketmq.codes import TOO_MANY_REQUESTS, Refused
 
@@ -27,8 +26,8 @@ class InProgress:
     """See the module."""
 
     def __init__(self) -> None:
-        self.by_connection: Counter[Connection] = Counter()
-        self.by_address: Counter[str] = Counter()
+        self.by_connection: dict[Connection, int] = {}
+        self.by_address: dict[str, int] = {}
         self.bytes = 0
 
     def begin(self, call: Call, size: int) -> Held:
@@ -37,31 +36,35 @@ class InProgress:
         held.add(size)
         return held
 
-    def check(self, of_connection: int, of_address: int, size: int) -> None:
-        """Raise Refused if `size` more is too much. An address has at most USER_FACTOR times what
-        is left for others: whose calls these are is not known yet."""
-        if of_connection + size > CONNECTION_BYTES_MAX:
-            raise _refused("on this connection", CONNECTION_BYTES_MAX)
-        left = ALL_BYTES_MAX - self.bytes
-        if size > left:
-            raise _refused("of all clients", ALL_BYTES_MAX)
-        if of_address + size > USER_FACTOR * left:
-            raise _refused("of this address", of_address)
-
     def add(self, call: Call, address: str, size: int) -> None:
-        """There is so much more, or less. Raises Refused, and adds nothing, if it is too much."""
-        connection = call.connection
+        """There is so much more, or less. Raises Refused, and adds nothing, if it is too much. An
+        address has at most USER_FACTOR times what is left for others: whose calls these are is not
+        known yet."""
+        connection, by_connection, by_address = call.connection, self.by_connection, self.by_address
+        of_connection = by_connection.get(connection, 0) + size
+        of_address = by_address.get(address, 0) + size
         if size > 0:
-            self.check(self.by_connection[connection], self.by_address[address], size)
+            left = ALL_BYTES_MAX - self.bytes
+            if of_connection > CONNECTION_BYTES_MAX:
+                raise _refused("on this connection", of_connection)
+            if size > left or of_address > USER_FACTOR * left:
+                is_of_all = size > left
+                whose = "of all clients" if is_of_all else "of this address"
+                raise _refused(whose, self.bytes + size if is_of_all else of_address)
         self.bytes += size
-        add_count(self.by_connection, connection, size)
-        add_count(self.by_address, address, size)
+        by_connection[connection] = of_connection
+        by_address[address] = of_address
+        if not of_connection:
+            del by_connection[connection]
+        if not of_address:
+            del by_address[address]
 
 
 def _refused(whose: str, count: int) -> Refused:
     return Refused(
         TOO_MANY_REQUESTS,
-        f"requests in progress {whose} have {count} bytes, decompressed: wait for their answers",
+        f"requests in progress {whose} would have {count} bytes, decompressed: wait for their"
+        " answers",
     )
 
 
