@@ -111,7 +111,7 @@ class LiteConsumers:
 
     def check_topic(self, topic: Topic) -> None:
         """Raises Refused unless the topic is one of lite topics."""
-        if self._services.topics.message_type(topic) != LITE:
+        if topic.home is not topic or self._services.topics.message_type(topic) != LITE:
             raise Refused(
                 codes.ILLEGAL_TOPIC,
                 f"{topic.name} has no lite topics: use a topic with headrace.message.type=lite",

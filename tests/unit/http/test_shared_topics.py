@@ -14,6 +14,7 @@ from tests.unit.http.test_authorization import NAMED, guarded
 from tests.unit.http.test_tenant_names import TENANTS
 from tests.waiting import until
 
+from headrace.broker.security import topic_sharing
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.coordination.shares.commands import DescribeCommand
@@ -121,6 +122,48 @@ async def test_explanations_say_that_nobody_changes_it(monkeypatch):
                 found = await done(web, "root", "POST", "/v1/acl-explanations", body)
                 assert found["allowed"] == is_allowed
                 assert found["code"] == "shared_topic" or is_allowed
+
+
+async def test_rules_about_the_readers_name_allow_what_a_tenant_with_rules_may(monkeypatch):
+    async with administered(monkeypatch) as web:
+        assert web.node.access is not None
+        await share(web)
+        path = f"/v1/topics/{NAME}/records"
+        await done(web, "root", "PATCH", "/v1/tenants/beta", {"access": "rules"})
+        assert (await refused(web, "carol", "GET", path))[0] == 403
+        for operation in ("READ", "WRITE"):
+            rule = {"principal": "User:carol", "operation": operation, "permission": "allow"}
+            body = rule | {"resource": "topic", "name": f"beta/{NAME}"}
+            await done(web, "root", "POST", "/v1/acls", body)
+        await done(web, "carol", "GET", path)
+        records = {"records": [{"value": "mine"}]}
+        assert (await refused(web, "carol", "POST", path, records))[0] == 403
+
+
+async def test_a_tenant_that_is_created_again_has_none_of_what_it_shared(monkeypatch):
+    async with administered(monkeypatch) as web:
+        assert web.node.access is not None
+        await done(web, "root", "POST", "/v1/tenants", {"name": "gamma"})
+        await done(web, "root", "POST", "/v1/topics", {"name": "gamma/t"})
+        body = {"topic": "gamma/t", "reader": "beta"}
+        await done(web, "root", "POST", SHARED, body)
+        await done(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+        await done(web, "root", "POST", "/v1/tenants", {"name": "gamma"})
+        assert (await done(web, "root", "GET", SHARED))["topics"] == []
+        accepted = {"topic": "beta/t", "source": "gamma/t"}
+        assert (await refused(web, "root", "POST", ACCEPTED, accepted))[0] == 404
+
+
+async def test_what_a_tenant_shares_and_reads_is_bounded(monkeypatch):
+    monkeypatch.setattr(topic_sharing, "SHARES_MAX", 2)
+    async with administered(monkeypatch) as web:
+        for number, status in enumerate((200, 200, 403)):
+            await done(web, "alice", "POST", "/v1/topics", {"name": f"t{number}"})
+            web.principal = "alice"
+            body = {"topic": f"t{number}", "reader": "beta"}
+            assert (await web.ask("POST", SHARED, body))[0] == status
+        await done(web, "alice", "DELETE", f"{SHARED}/t0/readers/beta")
+        await done(web, "alice", "POST", SHARED, {"topic": "t2", "reader": "beta"})
 
 
 async def test_each_half_can_be_ended(monkeypatch):

@@ -20,6 +20,8 @@ from headrace.broker.services import client_quotas, fair_shares
 from headrace.broker.services.client_quotas import ThrottleFigures
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.coordination.quotas.entities import PRODUCER
+from headrace.errors import GroupKindMismatch
+from headrace.metadata.facts import CompanionKind
 from headrace.rocketmq import codes, wire
 from headrace.rocketmq.access import ACCESS
 from headrace.rocketmq.messaging import STORED
@@ -339,3 +341,21 @@ async def test_what_is_shared_no_longer_is_answered_as_what_never_was(rpc):
         assert "canary" not in sees
         topic = rig.node.topics.get("«acme»canary-orders")
         assert topic.require_log(0).high_watermark == 0
+
+
+async def test_lite_topics_of_another_tenant_are_not_shared():
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket = Rocket(rig)
+        await rocket.create("«acme»parent", "lite")
+        shares = TopicShares(rig.node.services)
+        await shares.share("«acme»parent", "beta")
+        await shares.accept(f"«beta»{TOPIC}", "«acme»parent", is_operator=False)
+        shown = rig.node.topics.readable.get(f"«beta»{TOPIC}")
+        home = rig.node.topics.get("«acme»parent")
+        where = {"topic": {"name": TOPIC}, "group": {"name": GROUP}, "lite_topic_set": ["one"]}
+        rocket.session = ClientSession("ROCKETMQ", "10.0.0.7", Principal("bob"))
+        answer = await rocket.ask("SyncLiteSubscription", action=0, **where)
+        assert answer.status.code == codes.ILLEGAL_TOPIC
+        with pytest.raises(GroupKindMismatch):
+            await rig.node.shares.lite.begin(shown, 0, f"«beta»{GROUP}")
+        assert not home.require_log(0).has_companion(CompanionKind.LITE)

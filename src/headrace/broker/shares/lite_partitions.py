@@ -32,7 +32,7 @@ from headrace.coordination.shares.lite_commands import (
     OpenLiteCommand,
 )
 from headrace.coordination.shares.lite_machine import GROUPS_MAX, LiteMachine
-from headrace.errors import GroupUnknown, HeadraceError, LiteTopicsFull
+from headrace.errors import GroupKindMismatch, GroupUnknown, HeadraceError, LiteTopicsFull
 from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.facts import CompanionKind
 from headrace.records.attributes import LITE_TOPIC, find_header
@@ -93,8 +93,10 @@ class LitePartitions:
     async def begin(self, topic: Topic, number: int, group_id: str) -> Hosted:
         """The partition, on which the group has begun, with its current settings.
 
-        Raises ConfigInvalid, NotOwner, StorageUnavailable, CoordinatorLoading, MetadataUnavailable.
+        Raises GroupKindMismatch, ConfigInvalid, NotOwner, StorageUnavailable, CoordinatorLoading,
+        MetadataUnavailable.
         """
+        _check_own(topic)
         if self._terms(group_id).dead_letter_topic == topic.name:
             raise own_dead_letter_topic(group_id, topic.name)
         await self._begin(group_id, topic.id, len(topic.partitions))
@@ -105,6 +107,7 @@ class LitePartitions:
 
     async def begun(self, topic: Topic, number: int, group_id: str) -> Hosted:
         """The same, if the group has begun there. Raises GroupUnknown, and as `begin`."""
+        _check_own(topic)
         hosted = await self._host.open_if_begun(topic, number)
         if hosted is None:
             raise GroupUnknown(f"no group consumes lite topics of {topic.name}-{number}")
@@ -301,3 +304,12 @@ def _describe(hosted: Hosted, group_ids: Sequence[str] | None) -> list[ShareDesc
             counts = left.acquired, finished, left.archiving, left.retried
             found.append(ShareDescription(group_id, left.first, group.known_end, *counts))
     return found
+
+
+def _check_own(topic: Topic) -> None:
+    """Raise GroupKindMismatch for a topic that another tenant shares: its lite topics are not."""
+    if topic.home is not topic:
+        raise GroupKindMismatch(
+            f"topic {topic.name!r} is another tenant's, whose lite topics are not shared: use a"
+            " group that consumes whole topics"
+        )

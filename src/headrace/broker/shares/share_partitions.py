@@ -155,10 +155,6 @@ class SharePartitions:
 
     def _check(self, topic: Topic, group_id: str, *, takes_lite: bool) -> None:
         self._readable.check(topic)
-        if takes_lite and topic.home is not topic:
-            raise GroupKindMismatch(
-                f"topic {topic.name!r} is another tenant's, whose lite topics are not shared"
-            )
         is_lite = self._is_lite(group_id)
         if takes_lite and not is_lite:  # the client's broker knows the settings
             raise CoordinatorLoading(
