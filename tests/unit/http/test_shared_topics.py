@@ -419,6 +419,29 @@ async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monke
         assert web.node.topics.by_name.get(f"«beta»{LETTERS}") is None
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_group_of_operators_receives_a_tenants_topic(is_shared, monkeypatch):
+    """By the name of its owner, with dead letters, whether it is shared or not."""
+    async with administered(monkeypatch) as web:
+        if is_shared:
+            await share(web)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": LETTERS,
+        }
+        await done(web, "root", "PATCH", "/v1/groups/ops/config", {"set": settings})
+        queue = f"/v1/queues/«acme»{SOURCE}/ops"
+        (message,) = await received(web, "root", queue)
+        shown = await done(web, "root", "GET", f"/v1/topics/«acme»{SOURCE}/messages")
+        assert [one["group"] for one in shown["messages"][0]["groups"]] == ["ops"]
+        dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "no"}]}
+        await done(web, "root", "POST", f"{queue}/settle", dead)
+        await until(lambda: LETTERS in web.node.topics.by_name)
+        path = f"/v1/dead-letters/{LETTERS}/letters"
+        while not (await done(web, "root", "GET", path))["letters"]:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_reader_searches_what_is_in_the_log_and_nothing_else(monkeypatch):
     """Neither what the owner has not delivered yet, nor what its groups did."""
     async with administered(monkeypatch) as web:

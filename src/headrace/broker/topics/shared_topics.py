@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.topics.topic import Topic
 from headrace.errors import TopicUnknown
-from headrace.records.tenant_names import tenant_of
+from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -139,14 +139,16 @@ class ReadableTopics:
         """A topic as the tenant of a group that consumes it sees it; None: it is no longer shared
         with that tenant."""
         tenant = tenant_of(group_id)
-        if tenant == tenant_of(home.name) or self._sharing is None:
+        if self._sharing is None or self.has_group(home, group_id):
             return home
         key = self._sharing.key_in(tenant, home.id)
         return None if key is None else self.find(key)
 
     def has_group(self, topic: Topic, group_id: str) -> bool:
-        """Whether a group that consumes a topic's partitions consumes them by the topic's name."""
-        return not self._has_any or tenant_of(group_id) == tenant_of(topic.name)
+        """Whether a group that consumes a topic's partitions consumes them by the topic's name. The
+        operators' groups, of no tenant, do so by the name of its owner."""
+        tenant = tenant_of(group_id)
+        return tenant == tenant_of(topic.name) or (tenant == DEFAULT and topic.home is topic)
 
     def check(self, topic: Topic) -> None:
         """Raise TopicUnknown if it is not shared with its reader any more."""
