@@ -442,6 +442,32 @@ async def test_a_group_of_operators_receives_a_tenants_topic(is_shared, monkeypa
             await asyncio.sleep(0.01)
 
 
+async def test_what_the_owner_takes_back_tells_it_of_no_reader(monkeypatch):
+    """Whether it was delivered to a reader's group or not; if not, it is delivered no more."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        await done(web, "alice", "POST", "/v1/topics", {"name": LETTERS})
+        path = f"/v1/topics/{LETTERS}/records"
+        await done(web, "alice", "POST", path, {"records": [{"value": "dead"}]})
+        headers = [["headrace-redrives", "1"], ["headrace-redriven-from", f"{LETTERS}-0:0"]]
+        records = [{"value": "dead", "headers": headers}] * 2
+        path = f"/v1/topics/{SOURCE}/records"
+        await done(web, "alice", "POST", path, {"records": records})
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        for who, queue in (("carol", QUEUE), ("alice", f"/v1/queues/{SOURCE}/own")):
+            group = queue.rpartition("/")[2]
+            await done(web, who, "PATCH", f"/v1/groups/{group}/config", config)
+            # Carol's group has the first record that was sent back, too.
+            await received(web, who, queue, max=2 if who == "carol" else 1)
+        path = f"/v1/dead-letters/{LETTERS}/take-back"
+        for offset in (1, 2):
+            asked = {"letter": "0:0", "to": f"{SOURCE}-0:{offset}"}
+            (found,) = (await done(web, "alice", "POST", path, {"sent": [asked]}))["results"]
+            assert found["taken_back"], found
+            assert found["groups"] == ["own"]
+        assert await received(web, "carol") == []
+
+
 async def test_a_reader_searches_what_is_in_the_log_and_nothing_else(monkeypatch):
     """Neither what the owner has not delivered yet, nor what its groups did."""
     async with administered(monkeypatch) as web:

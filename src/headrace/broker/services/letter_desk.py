@@ -5,7 +5,8 @@ Invariants: a letter is never changed: an edit is a copy of it in the same parti
 is finished in every group without a delivery, and its letter is appended again, once, however often
 the call is repeated. Nothing is taken back that a consumer is known to have seen or will see: a
 consumer group reads the log by offset, and a log keeps its records; first deliveries are not
-stored, and unknown after a change of owner. Reads are bounded.
+stored, and unknown after a change of owner. What consumers of other tenants that read the topic
+have seen does not count, as the owner is not to learn of them. Reads are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.broker.services.owner_calls import checked
 from headrace.broker.services.reads import AT_OFFSET, AT_START, Start
 from headrace.broker.services.share_group_administration import SHARE
-from headrace.coordination.shares.commands import TakeBackCommand
 from headrace.errors import (
     GroupUnknown,
     HeadraceError,
@@ -400,16 +400,15 @@ class LetterDesk:
     async def _take_back_here(self, topic: Topic, number: int, asked: Any) -> tuple[Any, str]:
         """(the groups in which the record is finished now, ""), or (the group in the way, if it is
         one, why it is not)."""
-        offset, is_dry_run = checked(asked, int, int)
-        command = TakeBackCommand(offset, is_dry_run=bool(is_dry_run))
+        offset, dry = checked(asked, int, int)
         try:
-            reply = await self._shares.ask(topic, number, command)
+            groups = await self._shares.take_back(topic, number, offset, is_dry_run=bool(dry))
         except GroupUnknown:
             return [], f"no share group has begun on {topic.name}-{number}: it stays in the log"
         except RecordStateInvalid as refused:
             group = refused.fields["group"]
             return [group], str(refused).replace(f"group {group}", f"group {GROUP}", 1)
-        return reply.groups, ""
+        return groups, ""
 
 
 def _edited(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.companions.companion_host import CompanionHost
@@ -38,6 +39,7 @@ from headrace.coordination.shares.commands import (
     ShareLoadedCommand,
     ShareTickCommand,
     StatesCommand,
+    TakeBackCommand,
 )
 from headrace.coordination.shares.share_machine import GROUPS_MAX, ShareMachine
 from headrace.errors import (
@@ -248,6 +250,14 @@ class SharePartitions:
         reply = await hosted.ask(command)
         hosted.wake()
         return reply
+
+    async def take_back(
+        self, topic: Topic, number: int, offset: int, *, is_dry_run: bool
+    ) -> Sequence[str]:
+        """Have no group deliver a record; returns them, without those of tenants that know the
+        topic by another name. Raises as `ask`."""
+        is_own = partial(self._readable.has_group, topic)
+        return (await self.ask(topic, number, TakeBackCommand(offset, is_dry_run, is_own))).groups
 
     def check_parks(self, group_id: str) -> None:
         """Raise RecordStateInvalid if the group's settings do not support parked keys."""

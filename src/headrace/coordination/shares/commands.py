@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.coordination.shares.config import ShareConfig
     from headrace.errors import HeadraceError
@@ -324,10 +324,14 @@ class TakeBackReply:
 class TakeBackCommand:
     """Finish a record without a delivery in every group that has begun, or in none: if it was
     delivered or finished in one, the error says so. Repeated, it has the same result, until a
-    group's start passes the record. `is_dry_run`: change nothing."""
+    group's start passes the record. `is_dry_run`: change nothing.
+
+    `is_own`: whether a group is of those that the caller may learn of. What was delivered to others
+    neither refuses it nor is named."""
 
     offset: int
     is_dry_run: bool
+    is_own: Callable[[str], bool] = lambda _group_id: True
 
     def refused(self, error: HeadraceError) -> TakeBackReply:
         """The reply that carries `error`."""

@@ -175,16 +175,17 @@ class ShareMachine(PlainJournal[ShareRecord]):
         return Decision([opened, ShareGroupConfigured(number, command.config)], ShareReply())
 
     def _decide_take_back(self, command: TakeBackCommand, now_ms: int) -> ShareDecision:
-        if not self.groups:
+        own = [group_id for group_id in sorted(self.groups) if command.is_own(group_id)]
+        if not own:
             return Decision([], TakeBackReply(GroupUnknown("no share group has begun on it")))
-        groups = [self.groups[group_id] for group_id in sorted(self.groups)]
         taken: list[ShareRecord] = []
-        for group in groups:
+        for group_id, group in sorted(self.groups.items()):
             runs = group.decide_take_back(command.offset, now_ms)
-            if isinstance(runs, HeadraceError):
+            if not isinstance(runs, HeadraceError):
+                taken += _changed(group, runs)
+            elif group_id in own:
                 return Decision([], TakeBackReply(runs))
-            taken += _changed(group, runs)
-        reply = TakeBackReply(None, [group.group_id for group in groups])
+        reply = TakeBackReply(None, own)
         return Decision([] if command.is_dry_run else taken, reply)
 
     def _decide_log_start(self, offset: int) -> ShareDecision:
