@@ -334,8 +334,10 @@ async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
             assert [one["topic"] for one in lag["offsets"]] == [name]
 
 
-async def test_the_owner_is_shown_no_group_of_a_reader(monkeypatch):
-    """Neither in the journal that its partition has for both, nor in the trace of a message."""
+@pytest.mark.parametrize("has_left", [False, True])
+async def test_the_owner_is_shown_no_group_of_a_reader(has_left, monkeypatch):
+    """Neither in the journal that its partition has for both, nor in the trace of a message; also
+    once the last reader has left."""
     async with administered(monkeypatch) as web:
         await share(web)
         config = {"set": {"share.auto.offset.reset": "earliest"}}
@@ -344,6 +346,8 @@ async def test_the_owner_is_shown_no_group_of_a_reader(monkeypatch):
         for who, path in (("carol", QUEUE), ("alice", f"/v1/queues/{SOURCE}/own")):
             (message,) = await received(web, who, path)
             await done(web, who, "POST", f"{path}/settle", {"ack": [message["receipt"]]})
+        if has_left:
+            await done(web, "carol", "DELETE", f"{ACCEPTED}/{NAME}")
         topic = f"/v1/topics/{SOURCE}"
         for who in ("alice", "root"):
             of = topic if who == "alice" else f"/v1/topics/«acme»{SOURCE}"

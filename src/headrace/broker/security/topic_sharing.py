@@ -50,8 +50,14 @@ FACT_BYTES_MAX: Final = 900_000
 class TopicSharing:
     """See the module."""
 
-    def __init__(self, metadata: MetadataStore, exists: Callable[[str], bool]) -> None:
-        """`exists`: whether there is a tenant."""
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        exists: Callable[[str], bool],
+        has_tenants: Callable[[], bool],
+    ) -> None:
+        """`exists`: whether there is a tenant; `has_tenants`: whether there are any, or were."""
+        self.has_tenants = has_tenants
         self._metadata = metadata
         self._exists = exists
         self.facts = FollowedFacts(metadata, TOPIC_SHARES, "shared topics", self.apply, _tenant)

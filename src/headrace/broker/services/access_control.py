@@ -126,7 +126,7 @@ class AccessControl:
         self.super_users = super_users
         self.tenants = tenants or Tenants(metadata, super_users)
         self.tenants.on_change(self._tenants_changed)
-        self.sharing = TopicSharing(metadata, self.tenants.exists)
+        self.sharing = TopicSharing(metadata, self.tenants.exists, lambda: self.tenants.has_any)
         self.tenants.on_change(self.sharing.tenants_changed)
         self.sharing.on_change(self._tenants_changed)
         self.is_shared: Callable[[str], bool] = lambda _key: False

@@ -138,15 +138,17 @@ class ReadableTopics:
     def seen_by(self, group_id: str, home: Topic) -> Topic | None:
         """A topic as the tenant of a group that consumes it sees it; None: it is no longer shared
         with that tenant."""
-        tenant = tenant_of(group_id)
         if self._sharing is None or self.has_group(home, group_id):
             return home
-        key = self._sharing.key_in(tenant, home.id)
+        key = self._sharing.key_in(tenant_of(group_id), home.id)
         return None if key is None else self.find(key)
 
     def has_group(self, topic: Topic, group_id: str) -> bool:
         """Whether a group that consumes a topic's partitions consumes them by the topic's name. The
-        operators' groups, of no tenant, do so by the name of its owner."""
+        operators' groups, of no tenant, do so by the name of its owner. Groups of other tenants are
+        kept when these may no longer read it."""
+        if self._sharing is None or not self._sharing.has_tenants():
+            return True
         tenant = tenant_of(group_id)
         return tenant == tenant_of(topic.name) or (tenant == DEFAULT and topic.home is topic)
 
