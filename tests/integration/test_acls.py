@@ -363,6 +363,7 @@ def test_a_job_without_a_right_names_the_command_that_gives_it(is_direct):
     cluster = ClusterClient(options.client)
     session = CliSession(ADDRESSES[1], TIMEOUT_S, settings_of(user))
     writer = DirectWriter if is_direct else LibraryWriter
+    describe = cluster.describe if is_direct else session.describe_topics
 
     def read() -> None:
         assert sum(batch.num_rows for batch in read_range(OffsetRange(topic, 0, 0, 1), options))
@@ -376,7 +377,7 @@ def test_a_job_without_a_right_names_the_command_that_gives_it(is_direct):
             sink.close()
 
     for act, right in (
-        (lambda: cluster.describe([topic]), "describe --topic"),
+        (lambda: describe([topic]), "describe --topic"),
         (write, "write --topic"),
         (read, "read --topic"),
         (lambda: sample_group(session, group, topic, 0.0), "describe --group"),

@@ -51,6 +51,8 @@ class CommandFailed(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]  # click: a class variable by default
         self.is_refusal = False
         """Whether it is certain that nothing was changed."""
+        self.lacks_right = False
+        """Whether an access control list can allow what the broker refused."""
 
 
 _REFUSALS = frozenset(
@@ -197,6 +199,7 @@ def from_kafka(error: KafkaError, doing: str) -> CommandFailed:
     """Convert a client error that occurred while `doing` something into a message and exit code."""
     failed = _failed(error, doing)
     failed.is_refusal = error.name() in _REFUSALS
+    failed.lacks_right = error.name().endswith("_AUTHORIZATION_FAILED")
     return failed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from contextlib import suppress
 from typing import Any, Final
@@ -202,7 +203,9 @@ def cli(
 
 
 def _sentence(text: str) -> str:
-    return text if text.endswith("?") else f"{text}."
+    """With a full stop, unless it would be copied as part of a command."""
+    is_whole = text.endswith("?") or re.search(r": headrace (?:(?!\. [A-Z])[^;])*$", text)
+    return text if is_whole else f"{text}."
 
 
 def _run(arguments: list[str] | None) -> int:

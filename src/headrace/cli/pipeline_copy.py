@@ -32,6 +32,7 @@ from headrace.cli.pipeline_session import (
     RESULTS,
     bounds_of,
     connection_of,
+    describe_topics,
     in_kafka,
     job_module,
     keep_result,
@@ -123,9 +124,6 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
       headrace pipeline replay orders --to orders.test --since 2h --speed 10x
       headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE offset > 99"
     """
-    session.describe_topics(
-        [name for name in (topic, options["target"], options["results"]) if name]
-    )
     if options["speed"] is not None and options["rate"] is not None:
         raise CommandFailed("--speed and --rate exclude each other", "Use one of them", USAGE)
     if options["speed"] is None:
@@ -138,6 +136,7 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         pause_max_ms=int(options["pause_max"] * 1000),
         **{name: options[name] for name in names},
     )  # fmt: skip
+    describe_topics(session, options, topic, options["target"], config.group)
     result = _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
     _conclude(session, "replay", f"{topic} {options['target']}", result, options)
 
@@ -323,9 +322,6 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
       headrace pipeline dead redrive orders.dead \\
           --set "value=replace(cast(value AS string), 'EURO', 'EUR')"
     """
-    session.describe_topics(
-        [name for name in (topic, options["target"], options["results"]) if name]
-    )
     edits = {}
     for one in options["edits"]:
         name, equals, sql = one.partition("=")
@@ -338,5 +334,6 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         connection_of(session), topic, edits=edits, rate_per_s=options["rate"],
         **{name: options[name] for name in names},
     )  # fmt: skip
+    describe_topics(session, options, topic, options["target"], config.group)
     result = _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)
     _conclude(session, "redrive", topic, result, options)

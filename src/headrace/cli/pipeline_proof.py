@@ -33,6 +33,7 @@ from headrace.cli.pipeline_session import (
     bounds_of,
     check_replaceable,
     connection_of,
+    describe_topics,
     in_kafka,
     job_module,
     keep_result,
@@ -456,7 +457,6 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
       headrace pipeline resend orders --from-table headrace.orders --warehouse ./warehouse --dry-run
       headrace pipeline resend orders --from-topic orders.mirror --since 2h
     """
-    session.describe_topics([name for name in (topic, options["source"]) if name])
     if options["source"] is None:
         refuse_inert("without --from-topic", "since", "until", "from_offsets", "to_offsets")
     if (options["table"] is None) != (options["warehouse"] is None):
@@ -478,6 +478,7 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         certificate=document,
         **{name: options[name] for name in names if options[name] is not None},
     )
+    describe_topics(session, options, options["source"] or topic, topic, config.group)
 
     def run() -> Any:
         with spark_for(options["master"], options["warehouse"], options["table"]) as spark:

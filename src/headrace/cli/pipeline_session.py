@@ -140,6 +140,31 @@ def job_module(name: str) -> Any:
     return importlib.import_module(f"headrace.pipeline.{name}")
 
 
+def describe_topics(
+    session: CliSession, options: dict[str, Any], reads: str, writes: str | None, group: str
+) -> None:
+    """Check that the topics of a job exist and, unless it is a dry run, that it may read the first,
+    write to the second, if there is one, and keep its progress in the group.
+
+    Raises CommandFailed, RightsMissing.
+    """
+    topics = [name for name in (reads, writes, options.get("results")) if name]
+    if options["dry_run"]:
+        session.describe_topics(topics)
+        return
+    refused = None
+    try:
+        session.describe_topics(topics)
+    except CommandFailed as failure:
+        if not failure.lacks_right:
+            raise
+        refused = failure
+    rights, targets = job_module("jobs.rights"), [writes] if writes else []
+    rights.check_rights(rights.missing_rights(connection_of(session), [reads], targets, group))
+    if refused is not None:
+        raise refused
+
+
 def bounds_of(options: dict[str, Any]) -> Any:
     """Take the window's options out of `options`. Raises CommandFailed (usage)."""
     names = ("since", "until", "from_offsets", "to_offsets")

@@ -224,6 +224,9 @@ class CliSession:
             except CommandFailed as failure:
                 if failure.exit_code == NOT_FOUND:
                     raise self.no_topic(name) from None
+                if failure.lacks_right:
+                    command = command_to_allow(self.client_config, "describe", "topic", name)
+                    failure.next_step = f"An administrator can allow it: {command}"
                 raise
         return found
 

@@ -174,6 +174,45 @@ class ClusterClient:
             )
         return found
 
+    def authorized(self, topics: list[str]) -> dict[str, frozenset[str]]:
+        """Return what this client may do with those of the topics that exist (`read`, ...): nothing
+        where it may not even describe one. Topics of brokers that do not say it are left out."""
+        from confluent_kafka import KafkaException, TopicCollection
+
+        if not topics:
+            return {}
+        asked = self.admin.describe_topics(
+            TopicCollection(topics),
+            include_authorized_operations=True,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        found = {}
+        for topic in topics:
+            try:
+                with _asking(f"describe topic {topic}"):
+                    allowed = asked[topic].result(REQUEST_TIMEOUT_S).authorized_operations
+            except KafkaException as error:
+                if error.args[0].name() == "TOPIC_AUTHORIZATION_FAILED":
+                    found[topic] = frozenset[str]()
+                continue
+            if allowed:
+                found[topic] = frozenset(one.name.lower() for one in allowed)
+        return found
+
+    def is_group_hidden(self, group: str) -> bool:
+        """Whether this client lacks the right to see the progress of a group."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+
+        asked = self.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_TIMEOUT_S
+        )
+        try:
+            with _asking("read committed offsets"):
+                asked[group].result(REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            return bool(error.args[0].name() == "GROUP_AUTHORIZATION_FAILED")
+        return False
+
     def earliest(self, partitions: Offsets) -> Offsets:
         """Return the log start offset of each partition."""
         spec = _offset_specs().earliest()

@@ -53,6 +53,10 @@ class ReadRefused(Rejected):
     """The broker refuses to serve a partition to this client."""
 
 
+class RightsMissing(Rejected):
+    """A job lacks rights; the message has the commands that give them."""
+
+
 class NotStableYet(Retriable):
     """The planned records are not committed yet: a transaction is open."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import DeliveryFailed, ReadRefused, RecordRefused
+from headrace.pipeline.written import GROUP_PREFIX
 from headrace.runtime.access import command_to_allow
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ def allowing(
     """The next step for a client with these settings that lacks a right: who is to run what."""
     command = command_to_allow(client, operation, kind, name, is_prefix=is_prefix)
     return f"An administrator can allow it: {command}"
+
+
+def prefix_of_jobs(group: str) -> str:
+    """How groups of all jobs of a kind begin, or those of their writes, of which each has a name of
+    its own; "" for the group of a query, beside which are those of other users."""
+    sink = f"{GROUP_PREFIX}." * group.startswith(f"{GROUP_PREFIX}.")
+    kind, dot, _ = group.removeprefix(sink).partition(".")
+    return f"{sink}{kind}." if dot and kind.startswith("headrace-") else ""
 
 
 def read_refused(client: Mapping[str, str], topic: str, partition: int, reason: str) -> ReadRefused:

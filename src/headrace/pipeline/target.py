@@ -17,7 +17,7 @@ from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, ProgressRefu
 from headrace.pipeline.library_writer import LibraryWriter
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
-from headrace.pipeline.refusals import allowing
+from headrace.pipeline.refusals import allowing, prefix_of_jobs
 from headrace.pipeline.written import GROUP_PREFIX, RowToWrite, Stored
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ class KafkaTopics:
         try:
             found = self._cluster.configuration(topic)
         except KafkaException as error:
+            is_right = error.args[0].name() == "TOPIC_AUTHORIZATION_FAILED"
+            why = "this client has no right to it" if is_right else error.args[0].str()
             raise OptionInvalid(
                 f"Exactly-once delivery depends on the settings of topic {topic}, and they cannot"
-                f" be read: {error.args[0].str()}. Nothing was written to it."
+                f" be read: {why}. Nothing was written to it."
                 f" {allowing(self._options.client, 'describe_configs', 'topic', topic)}; or set"
                 " delivery=atLeastOnce.",
                 topic=topic,
@@ -154,10 +156,12 @@ class KafkaTopics:
                 " committed; the task is retried. Is the broker up?"
             )
         step = "Check the login and the group's name"
+        if code.name().endswith("_AUTHORIZATION_FAILED"):
+            text = "this client has no right to it"
         if code.name() == "TOPIC_AUTHORIZATION_FAILED":
             step = allowing(self._options.client, "read", "topic", topic or "TOPIC")
         elif code.name() == "GROUP_AUTHORIZATION_FAILED":
-            prefix = _prefix_of_jobs(group)
+            prefix = prefix_of_jobs(group)
             step = allowing(
                 self._options.client, "read", "group", prefix or group, is_prefix=bool(prefix)
             )
@@ -236,11 +240,3 @@ def _batch_limit(configuration: dict[str, str]) -> int:
     """The largest batch, in bytes, that a topic with these settings takes."""
     found = configuration.get("max.message.bytes")
     return _BATCH_BYTES_UNKNOWN if found is None else max(1, int(found))
-
-
-def _prefix_of_jobs(group: str) -> str:
-    """How groups of all jobs of a kind begin, or those of their writes, of which each has a name of
-    its own; "" for the group of a query, beside which are those of other users."""
-    sink = f"{GROUP_PREFIX}." * group.startswith(f"{GROUP_PREFIX}.")
-    kind, dot, _ = group.removeprefix(sink).partition(".")
-    return f"{sink}{kind}." if dot and kind.startswith("headrace-") else ""

@@ -17,7 +17,7 @@ from headrace.runtime.tls import TlsMaterial, peer_context
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PROTOCOL: Final = "security.protocol"
 CA, CERTIFICATE, KEY = "ssl.ca", "ssl.certificate", "ssl.key"
@@ -48,17 +48,31 @@ OPEN: Final = Access()
 """To listeners without any security."""
 
 
+OF_TENANTS: Final = "operators write TENANT/NAME for what a tenant has, its own users included"
+"""A client does not know of which tenant it is."""
+
+
+def acl_command(
+    settings: Mapping[str, str],
+    operations: Iterable[str],
+    kind: str,
+    names: Iterable[str],
+    *,
+    is_prefix: bool = False,
+) -> str:
+    """What gives a client with these settings rights to resources."""
+    words = ["headrace acl add --principal", quote(f"User:{settings.get(USER, 'NAME')}")]
+    words += [f"--operation {operation}" for operation in operations]
+    words += [f"--{kind} {quote(name)}" for name in names]
+    return " ".join(words + ["--prefix"] * is_prefix)
+
+
 def command_to_allow(
     settings: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
 ) -> str:
-    """What gives a client with these settings a right that it lacks. A client does not know of
-    which tenant it is, and operators write what a tenant has in another way."""
-    principal = quote(f"User:{settings.get(USER, 'NAME')}")
-    return (
-        f"headrace acl add --principal {principal} --operation {operation} --{kind} {quote(name)}"
-        f"{' --prefix' * is_prefix}; operators write TENANT/NAME for what a tenant has, its own"
-        " users included"
-    )
+    """What gives a client with these settings a right that it lacks, and to whom it is said."""
+    command = acl_command(settings, (operation,), kind, (name,), is_prefix=is_prefix)
+    return f"{command}; {OF_TENANTS}"
 
 
 def access_of(settings: Mapping[str, str]) -> Access:

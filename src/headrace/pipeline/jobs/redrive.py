@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.headers import NAMED_SEQUENCE, with_header, without
 from headrace.pipeline.jobs.letters import UNSURE_KINDS, find_edits, letters_of, own_headers
+from headrace.pipeline.jobs.rights import missing_rights
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -82,6 +83,11 @@ class RedriveConfig:
         decided = (self.where, self.drop, dict(self.edits), self.target, self.loop_max)
         return digest_of(self.topic, *decided)
 
+    @property
+    def group(self) -> str:
+        """The job's name: there is one for a dead letter topic."""
+        return f"{GROUP}.{self.topic}"
+
 
 def run_redrive(
     config: RedriveConfig,
@@ -119,7 +125,7 @@ def _copy(config: RedriveConfig, spark: Any) -> Copy:
             raise OptionInvalid(f"Only {' and '.join(EDITABLE)} can be edited, not {name!r}.")
     return Copy(
         config.connection,
-        f"{GROUP}.{config.topic}",
+        config.group,
         config.spec,
         window=lambda: _checked_window(config, spark),
         rows=lambda window, note: redriven(config, _decided(config, spark, window, note)),
@@ -127,14 +133,27 @@ def _copy(config: RedriveConfig, spark: Any) -> Copy:
         rate_per_s=config.rate_per_s,
         is_repeatable=True,
         note=lambda: {"topics": _destinations(config, spark)},
+        source=config.topic,
+        targets=lambda window, note: _targets(config, spark, window, note),
     )
+
+
+def _targets(config: RedriveConfig, spark: Any, window: Window, note: dict[str, Any]) -> list[str]:
+    """The topics to write to: the dead letter topic itself only if letters are kept, for which they
+    are looked through where this client may not write to it."""
+    named = [*note["topics"]]
+    if missing_rights(config.connection, writes=(config.topic,)):
+        decided = _decided(config, spark, window, note)
+        if decided.where(f"outcome NOT IN ('{SEND}', '{DROP}')").isEmpty():
+            return named
+    return [*named, config.topic]
 
 
 def _window(config: RedriveConfig) -> Window:
     """From the group's offsets to the end of the dead letter topic."""
     found = resolve_window(config.connection.cluster, (config.topic,), WHOLE_LOG)
     with KafkaTopics(parse_sink(config.connection.options)) as topics:
-        marks = topics.marks(f"{GROUP}.{config.topic}")
+        marks = topics.marks(config.group)
     starts = [
         (topic, partition, max(low, marks.get((topic, partition), (0, ""))[0]))
         for topic, partition, low in walk(found.start)

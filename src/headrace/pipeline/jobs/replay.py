@@ -143,6 +143,7 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
         config.spec,
         window=lambda: resolve_window(cluster, (config.topic,), config.bounds),
         rows=lambda window, _: reshape(config, read_window(spark, config.connection, window)),
+        source=config.topic,
         target=config.target,
         to=config.to,
         chunk_records=config.chunk_records,

@@ -31,6 +31,7 @@ from headrace.pipeline.jobs.identity import (
     RESENT_NAMES,
     identified,
 )
+from headrace.pipeline.jobs.rights import check_rights, missing_rights
 from headrace.pipeline.jobs.transfer import (
     CopyReport,
     JobMarks,
@@ -88,6 +89,11 @@ class ResendConfig:
         """The job's name: by default the same for the same options."""
         return f"{GROUP}.{self.job or self.spec}"
 
+    def check_rights(self) -> None:
+        """Raise RightsMissing unless this client may compare the topics and write to one."""
+        sources = [self.source] if self.source else []
+        check_rights(missing_rights(self.connection, sources, [self.topic], self.group))
+
 
 def run_resend(config: ResendConfig, *, spark: Any) -> CopyReport:
     """Send what is missing. A run after a kill completes it; a finished job sends nothing.
@@ -101,6 +107,7 @@ def run_resend(config: ResendConfig, *, spark: Any) -> CopyReport:
 
 def _run_resend(config: ResendConfig, marks: JobMarks, spark: Any) -> CopyReport:
     begun_ns = monotonic_ns()
+    config.check_rights()
     state, resumed = _pinned(config, spark, marks.read())
     report = CopyReport(config.group, state.window, resumed=resumed, is_done=True)
     if not state.note.get("done"):

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from headrace.java.jars import cache_folder
 from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid, TopicRecreated
+from headrace.pipeline.jobs.rights import check_rights, missing_rights
 from headrace.pipeline.jobs.windows import Connection, Window
 from headrace.pipeline.leases import hold
 from headrace.pipeline.options import parse_sink
@@ -34,7 +35,7 @@ from headrace.records.cluster_ids import tenants_cluster_id
 from headrace.records.tenant_names import name_in, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +196,8 @@ class Copy:
 
     `rows` makes the rows to write from the records of a chunk, and the note of the first run.
     `window` is what a first run copies; a restart continues the stored one. `cuts` are successive
-    chunks; None: chunks of `chunk_records`.
+    chunks; None: chunks of `chunk_records`. `targets` are the topics that rows may name: rights to
+    write to these are needed.
     """
 
     connection: Connection
@@ -210,6 +212,17 @@ class Copy:
     cuts: Callable[[Window], list[Cut]] | None = None
     is_repeatable: bool = False
     note: Callable[[], dict[str, Any]] = dict
+    source: str = ""
+    targets: Callable[[Window, dict[str, Any]], Iterable[str]] = lambda _window, _note: ()
+
+    def check_rights(self, targets: Iterable[str]) -> None:
+        """Raise RightsMissing unless this client may read the source and write to these topics."""
+        reads = [self.source] if self.source else []
+        if self.to is None:
+            check_rights(missing_rights(self.connection, reads, targets, self.group))
+        else:
+            missing = missing_rights(self.connection, reads, (), self.group)
+            check_rights(missing + missing_rights(self.to, (), targets, self.group))
 
 
 class Chunk(NamedTuple):
@@ -317,7 +330,10 @@ def _run_copy(
     on_chunk: Callable[[Chunk], None],
     should_stop: Callable[[], bool],
 ) -> CopyReport:
+    copy.check_rights([] if copy.target is None else [copy.target])
     state, resumed = stored_or_new(copy, marks)
+    if copy.target is None and not state.is_done:
+        copy.check_rights(copy.targets(state.window, state.note))
     if resumed and not state.is_done:
         marks.write(state)  # now: later it would undo what another run has done since
     begun_ns = monotonic_ns()

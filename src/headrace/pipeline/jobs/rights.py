@@ -1,0 +1,67 @@
+"""The rights that a copying job needs, asked for before its first record: an error names all that
+are missing at once, and a job of several targets does not write to one and fail at another.
+
+Invariants: nothing is changed. Brokers that do not say what a client may do are believed; there the
+read or write itself meets the missing right, and names it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.pipeline.errors import RightsMissing
+from headrace.pipeline.refusals import prefix_of_jobs
+from headrace.pipeline.written import GROUP_PREFIX
+from headrace.runtime.access import OF_TENANTS, acl_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.pipeline.jobs.windows import Connection
+
+READS: Final = ("read",)
+WRITES: Final = ("read", "write", "describe_configs")
+"""READ, because progress is kept as offsets of the topic."""
+
+
+def missing_rights(
+    connection: Connection, reads: Iterable[str] = (), writes: Iterable[str] = (), group: str = ""
+) -> list[str]:
+    """The commands that give what this client lacks, to read and write these topics and to keep
+    progress in the group, if one is named. Topics that do not exist are left out.
+
+    Raises BrokerUnavailable.
+    """
+    needed = dict.fromkeys(reads, READS) | dict.fromkeys(writes, WRITES)
+    allowed = connection.cluster.authorized(sorted(needed))
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for topic, operations in needed.items():
+        if topic in allowed and (rest := tuple(o for o in operations if o not in allowed[topic])):
+            lacking.setdefault(rest, []).append(topic)
+    found = [
+        acl_command(connection.client, operations, "topic", names)
+        for operations, names in lacking.items()
+    ]
+    kinds = [
+        prefix_of_jobs(one) for one in _groups(group) if connection.cluster.is_group_hidden(one)
+    ]
+    if kinds:
+        found.append(acl_command(connection.client, READS, "group", kinds, is_prefix=True))
+    return found
+
+
+def _groups(group: str) -> Iterator[str]:
+    """The job's group, and one as of its writes."""
+    if group:
+        yield group
+        yield f"{GROUP_PREFIX}.{group}.0"
+
+
+def check_rights(commands: list[str]) -> None:
+    """Raise RightsMissing if there are commands to run."""
+    if commands:
+        raise RightsMissing(
+            "This client lacks rights that the job needs. Nothing was written. An administrator can"
+            f" allow it ({OF_TENANTS}); the same command continues then:"
+            + "".join(f"\n  {one}" for one in commands)
+        )
