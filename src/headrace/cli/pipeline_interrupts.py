@@ -151,7 +151,7 @@ class Interruption:
         what a job leaves then is what it leaves when it is killed."""
         self._cancelled.set()
         self._noticed.set()
-        importlib.import_module("headrace.pipeline.jobs.running").end_java(_END_S)
+        importlib.import_module("headrace.pipeline.session").JAVA.end(_END_S)
         job.join(_END_S)
         if job.is_alive():
             say((_SHOW_CURSOR if sys.stderr.isatty() else "") + REST)

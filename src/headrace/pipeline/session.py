@@ -7,11 +7,14 @@ sides.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +25,8 @@ from headrace.java.jars import cache_folder, ensure_jars
 from headrace.pipeline.jars import jars_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.pipeline.warehouse import Warehouse
 
 _LOG4J = """rootLogger.level = error
@@ -53,6 +58,38 @@ for entry in $PYTHONPATH; do
 done
 PYTHONPATH=$rest exec %s "$@"
 """
+
+
+class JavaProcess:
+    """Java, as far as this process has started it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_ended = False
+        """Whether `end` was called: then none starts any more."""
+
+    def start(self, *words: Any, **given: Any) -> subprocess.Popen[bytes]:
+        """As subprocess.Popen."""
+        self._process = subprocess.Popen(*words, **given)  # noqa: S603 - of pyspark
+        if self.is_ended:
+            self._process.kill()
+        return self._process
+
+    def end(self, wait_s: float = 0.0) -> None:
+        """End Java, now or when it is about to start: the calls that wait for it raise an error."""
+        self.is_ended = True
+        logging.disable()  # py4j logs each call that fails then, with a traceback
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+JAVA = JavaProcess()
+"""That of this process: Spark has one."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +134,24 @@ def make_session(config: SessionConfig) -> Any:
     return builder.getOrCreate()
 
 
+@contextmanager
+def given_or_own(spark: Any, config: SessionConfig) -> Iterator[Any]:
+    """`spark`, or without it a session that is stopped at the end; one that the process has already
+    is used, and left as it is. Raises as `make_session`."""
+    if spark is not None:
+        yield spark
+        return
+    from pyspark import SparkContext
+
+    is_own = SparkContext._active_spark_context is None  # noqa: SLF001 - pyspark has no public way
+    made = make_session(config)
+    try:
+        yield made
+    finally:
+        if is_own:
+            made.stop()
+
+
 def session_for(spark: Any, warehouse: Warehouse) -> Any:
     """A session of its own on the same Spark: settings, such as the id of a staged commit, and the
     catalog that a name stands for, are those of this session alone."""
@@ -117,8 +172,7 @@ def adopt(spark: Any) -> None:
 def _start_java(settings: dict[str, str], log_file: Path) -> None:
     """Start Java as Spark does, unless it runs already, but with its stderr in a log: this
     process's own is left alone."""
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkConf, SparkContext, java_gateway
 
     if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark has no public way
         return
@@ -126,8 +180,9 @@ def _start_java(settings: dict[str, str], log_file: Path) -> None:
     log_file.parent.mkdir(parents=True, exist_ok=True)
     is_long = log_file.is_file() and log_file.stat().st_size > _LOG_BYTES_MAX
     with log_file.open("w" if is_long else "a") as log:
-        launch: Any = launch_gateway  # has no types
-        gateway = launch(conf, popen_kwargs={"stderr": log})
+        library: Any = java_gateway  # has no types
+        library.Popen = JAVA.start  # known while it starts, not only once it answers
+        gateway = library.launch_gateway(conf, popen_kwargs={"stderr": log})
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from headrace.cli import pipeline_interrupts
 from headrace.cli.pipeline_interrupts import Interruption
 from headrace.cli.progress import watching
 from headrace.pipeline.jobs import running
+from headrace.pipeline.session import JAVA, JavaProcess
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +117,7 @@ def test_the_rest_of_a_job_that_stopped_by_itself_is_not_cancelled(cancelled, mo
 
 def test_the_second_time_java_is_ended(monkeypatch):
     ended = Event()
-    monkeypatch.setattr(running, "end_java", lambda _wait_s: ended.set())
+    monkeypatch.setattr(JAVA, "end", lambda _wait_s: ended.set())
     interruption = Interruption()
 
     def job():
@@ -158,3 +160,10 @@ def test_an_interrupted_progress_bar_keeps_no_process_alive(monkeypatch):
     with watching("tasks", lambda: looking.set() or (0, 0)):
         assert looking.wait(60)
         assert all(one.daemon for one in threading.enumerate() if one.name == "progress")
+
+
+def test_java_that_starts_once_it_was_ended_is_killed(monkeypatch):
+    monkeypatch.setattr(logging, "disable", lambda: None)
+    java = JavaProcess()
+    java.end()
+    assert java.start(["sleep", "60"]).wait(10) == -signal.SIGKILL

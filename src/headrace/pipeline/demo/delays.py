@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.pipeline.session import JAVA
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -55,7 +57,8 @@ def run_delays(
             query.processAllAvailable()
             return len(query.recentProgress)
         finally:
-            query.stop()
+            if not JAVA.is_ended:
+                query.stop()
 
     return with_restarts(run, f"The stream from {source} to {target}")
 

@@ -11,9 +11,10 @@ import os
 import shutil
 import sys
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from headrace.pipeline.demo.delays import read_delays, run_delays
 from headrace.pipeline.demo.flights import FLIGHT_COUNT, Flight, airlines, flights
 from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
-from headrace.pipeline.session import SessionConfig, adopt, make_session
+from headrace.pipeline.session import JAVA, SessionConfig, adopt, make_session
 from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -112,33 +113,35 @@ def run_demo(bootstrap: str, out_dir: Path, console: Console) -> int:
     topic = _free_name(bootstrap, "flights")
     demo = Demo(bootstrap, out_dir, topic, f"{topic}-delays")
     # A session takes ten seconds to start: running it in parallel with the first steps hides that.
-    with ThreadPoolExecutor(1) as pool:
-        session = pool.submit(_session, out_dir)
-        try:
-            with _progress(console) as progress:
-                published = _publish(demo, progress)
-                total = sum(published.values())
-                _consume(demo, progress, total)
-                spark = _wait_for(session, progress)
-                _archive(demo, progress, spark, total)
-                _delays(demo, progress, spark, total)
-                _verify(demo, progress, spark, published)
-        finally:
-            if session.exception() is None:
-                session.result().stop()
+    session: Future[Any] = Future()
+    Thread(target=_make_session, args=(session, out_dir), daemon=True).start()
+    try:
+        with _progress(console) as progress:
+            published = _publish(demo, progress)
+            total = sum(published.values())
+            _consume(demo, progress, total)
+            spark = _wait_for(session, progress)
+            _archive(demo, progress, spark, total)
+            _delays(demo, progress, spark, total)
+            _verify(demo, progress, spark, published)
+    finally:
+        if not JAVA.is_ended and session.exception() is None:
+            session.result().stop()
     _summary(demo, console)
     return 1 if demo.problems else 0
 
 
-def _session(out: Path) -> Any:
-    return make_session(
-        SessionConfig(
-            app_name="headrace-demo",
-            warehouse=Warehouse(out / "warehouse"),
-            short_run=True,
-            log_file=out / "spark.log",
-        )
+def _make_session(made: Future[Any], out: Path) -> None:
+    config = SessionConfig(
+        app_name="headrace-demo",
+        warehouse=Warehouse(out / "warehouse"),
+        short_run=True,
+        log_file=out / "spark.log",
     )
+    try:
+        made.set_result(make_session(config))
+    except BaseException as error:  # noqa: BLE001 - raised where the session is needed
+        made.set_exception(error)
 
 
 def _free_name(bootstrap: str, wanted: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,18 +68,6 @@ def cancel_all() -> None:
             context.cancelAllJobs()
     except Exception as error:  # noqa: BLE001 - Java's, of any kind; it may start or end just now
         _log.debug("jobs could not be cancelled: %s", error)
-
-
-def end_java(wait_s: float) -> None:
-    """End Java, if this process has started it: the calls that wait for it raise an error."""
-    process = getattr(_of_spark("_gateway"), "proc", None)
-    if process is None:
-        return
-    process.terminate()
-    try:
-        process.wait(wait_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _of_spark(attribute: str) -> Any:
