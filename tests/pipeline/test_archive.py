@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import replace
@@ -20,6 +21,7 @@ from headrace.pipeline.jobs.archive import ArchiveConfig, _Archive, run_archive
 from headrace.pipeline.jobs.maintain import MaintainConfig, run_maintain
 from headrace.pipeline.jobs.pacing import UNKNOWN_RECORD_BYTES
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, run_reconcile
+from headrace.pipeline.proof import prove as reconcile_alone
 
 
 @pytest.fixture
@@ -70,6 +72,8 @@ def test_rounds_are_commits_and_a_second_run_has_nothing_to_do(
     assert run_archive(config, spark=spark).record_count == 30
     consumer.close()
     assert "its offsets were not committed" in caplog.text
+    assert f"End the consumers of the group {group}" in caplog.text
+    assert "acl add" not in caplog.text
     assert traced(broker_process, topic) == [(table.in_spark, snapshot)]
     assert prove(config, spark) == 1_030
     row = spark.table(f"headrace.{config.table}").where("partition = 0 AND offset = 0").first()
@@ -105,6 +109,26 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
     )
     assert report.record_count == 30_000 - archived
     assert prove(config, spark) == 30_000
+
+
+def test_a_job_leaves_the_session_that_the_process_has_alone(config, spark, send, topic):
+    send(topic, 6)
+    assert run_archive(config).record_count == 6
+    run_maintain(MaintainConfig(config.warehouse, config.table))
+    reconcile = ReconcileConfig(config.bootstrap, topic, config.table)
+    assert reconcile_alone(reconcile, config.warehouse, "local[2]").is_exact
+    assert spark.range(3).count() == 3
+
+
+def test_an_archive_that_is_stopped_as_it_ends_is_done(config, spark, send, topic):
+    send(topic, 60)
+    stops = replace(config, round_records_max=40)
+    for is_done in (False, True):  # a round of 40, and the last one, of 20
+        stopped = threading.Event()
+        report = run_archive(
+            stops, spark=spark, on_round=lambda _, at=stopped: at.set(), should_stop=stopped.is_set
+        )
+        assert (report.is_done, report.round_count) == (is_done, 1)
 
 
 def test_of_two_writers_of_the_same_offsets_the_table_takes_one(config, spark, send, topic):

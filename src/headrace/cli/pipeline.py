@@ -188,7 +188,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
     else:
         for result in results:
             tell(str(result))
-    exit_if(INTERRUPTION.is_wanted() and not config.continuous)
+    exit_if(not all(result.is_done for result in results))
 
 
 def _document(result: Any) -> dict[str, Any]:
@@ -198,6 +198,7 @@ def _document(result: Any) -> dict[str, Any]:
         "records": result.record_count,
         "seconds": result.elapsed_ms / 1000,
         "records_per_s": result.rate_per_s,
+        "done": result.is_done,
         "offsets": {
             topic: {str(partition): end for partition, end in ends.items()}
             for topic, ends in result.offsets.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headrace.pipeline.catalog import TableName, load_table
 from headrace.pipeline.jobs.reconcile import ReconcileConfig, ReconcileReport, run_reconcile
-from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.session import SessionConfig, given_or_own
 from headrace.pipeline.warehouse import Place, Warehouse
 
 __all__ = ["ReconcileConfig", "ReconcileReport", "prove"]
@@ -21,8 +21,6 @@ def prove(config: ReconcileConfig, warehouse: Place, master: str) -> ReconcileRe
     table = TableName.parse(config.table)
     place = Warehouse.at(warehouse, table.catalog)
     load_table(place, table)
-    spark = make_session(SessionConfig(master, warehouse=place, short_run=True))
-    try:
+    settings = SessionConfig(master, warehouse=place, short_run=True)
+    with given_or_own(None, settings) as spark:
         return run_reconcile(config, spark=spark)
-    finally:
-        spark.stop()

@@ -53,7 +53,7 @@ from headrace.pipeline.options import offsets_to_json, topics_of
 from headrace.pipeline.planning import Offsets, build, larger, limited, offset_of, total, walk
 from headrace.pipeline.position import StreamPosition, recreated, recreated_topics
 from headrace.pipeline.publishing import Publisher
-from headrace.pipeline.session import SessionConfig, make_session, session_for
+from headrace.pipeline.session import SessionConfig, given_or_own, session_for
 from headrace.pipeline.warehouse import Place, Warehouse
 from headrace.storage.tiering.table_catalog import CATALOG
 
@@ -151,13 +151,15 @@ class ArchiveRound:
 
 @dataclass(frozen=True)
 class ArchiveReport:
-    """The result of a run. `record_count` counts offsets: logs with holes hold fewer records."""
+    """The result of a run. `record_count` counts offsets: logs with holes hold fewer records.
+    `is_done`: whether it was not stopped before the end that it had."""
 
     table: str
     round_count: int
     record_count: int
     elapsed_ms: int
     offsets: Offsets
+    is_done: bool = True
 
     @property
     def rate_per_s(self) -> int:
@@ -207,19 +209,17 @@ def run_archive(
         )
     (config,) = configs
     assert config.table is not None, "named above"
-    with lease(config.place, TableName.parse(config.table)):
-        own = spark is None
-        if own:
-            spark = make_session(
-                SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
-            )
-        try:
-            archive = _Archive(config, spark, on_round or _ignore, on_maintenance or _ignore)
-            archive.gate = gate
-            return archive.run(should_stop)
-        finally:
-            if own:
-                spark.stop()
+    with (
+        lease(config.place, TableName.parse(config.table)),
+        given_or_own(spark, _session(config)) as session,
+    ):
+        archive = _Archive(config, session, on_round or _ignore, on_maintenance or _ignore)
+        archive.gate = gate
+        return archive.run(should_stop)
+
+
+def _session(config: ArchiveConfig) -> SessionConfig:
+    return SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
 
 
 def run_archives(
@@ -233,18 +233,13 @@ def run_archives(
     """Archive each topic into its table, at the same time, in one session. Raises as `run_archive`:
     the first error stops the others after their round."""
     configs = config.of_each_topic()
-    own = spark is None
-    if own:
-        spark = make_session(
-            SessionConfig(config.master, warehouse=config.place, memory_mb=config.memory_mb)
-        )
     failed = Event()
 
     def run(each: ArchiveConfig) -> ArchiveReport:
         try:
             return run_archive(
                 each,
-                spark=spark,
+                spark=session,
                 on_round=on_round,
                 on_maintenance=on_maintenance,
                 should_stop=lambda: failed.is_set() or should_stop(),
@@ -253,12 +248,11 @@ def run_archives(
             failed.set()
             raise
 
-    try:
-        with ThreadPoolExecutor(len(configs)) as threads:
-            return list(threads.map(run, configs))
-    finally:
-        if own:
-            spark.stop()
+    with (
+        given_or_own(spark, _session(config)) as session,
+        ThreadPoolExecutor(len(configs)) as threads,
+    ):
+        return list(threads.map(run, configs))
 
 
 class _Archive:
@@ -313,12 +307,13 @@ class _Archive:
             self._complete_at_ms = self._freshness.reached(start)
             self._freshness.looked(target.offsets, looked_ms)
             backlog = total(start, target.offsets)
-            if should_stop() or (pinned is not None and not backlog):
+            is_done = pinned is not None and not backlog
+            if is_done or should_stop():
+                is_done |= pinned is None
                 elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
                 self._group.finish(progress, start, written)
-                return ArchiveReport(
-                    self._table.in_spark, self._rounds, self._records, elapsed_ms, start
-                )
+                table = self._table.in_spark
+                return ArchiveReport(table, self._rounds, self._records, elapsed_ms, start, is_done)
             now_ms = monotonic_ns() // 1_000_000
             is_due = self._pacer.is_due(backlog, progress.record_bytes, now_ms)
             if pinned is None and not is_due:

@@ -10,7 +10,7 @@ other; an archive whose starting snapshot expires reads its progress again.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic_ns, time_ns
 from typing import Any
@@ -31,7 +31,7 @@ from headrace.pipeline.catalog import (
 )
 from headrace.pipeline.kept_files import kept_ends, rest_of_table
 from headrace.pipeline.publishing import drop_stale_branches
-from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.session import SessionConfig, given_or_own
 from headrace.pipeline.warehouse import Place, Warehouse
 
 # Iceberg refuses less: a younger file may belong to a commit in progress
@@ -87,26 +87,18 @@ def run_maintain(config: MaintainConfig, *, spark: Any = None) -> MaintainReport
     found = load_table(warehouse, table)
     removes = str(found.properties.get(_GC, "true")).lower() == "true"
     is_archive = _is_archive(found)
-    with lease(warehouse, table, MAINTAINED):
-        own = spark is None
-        if own:
-            spark = make_session(
-                SessionConfig(**{**config.session.__dict__, "warehouse": warehouse})
-            )
-        try:
-            drop_stale_branches(spark, table, time_ns() // 1_000_000)
-            if is_archive and not can_stage(found.catalog):  # compaction leaves its snapshot alone
-                _keep_offsets(spark, warehouse, table)
-            rewritten, added = _compact(spark, config, table, warehouse, by_offset=is_archive)
-            if is_archive:
-                _keep_offsets(spark, warehouse, table)
-            expired = orphans = 0
-            if removes:
-                expired = _expire(spark, config, table, warehouse)
-                orphans = _remove_orphans(spark, config, table, is_remote=warehouse.is_remote)
-        finally:
-            if own:
-                spark.stop()
+    settings = replace(config.session, warehouse=warehouse)
+    with lease(warehouse, table, MAINTAINED), given_or_own(spark, settings) as session:
+        drop_stale_branches(session, table, time_ns() // 1_000_000)
+        if is_archive and not can_stage(found.catalog):  # compaction leaves its snapshot alone
+            _keep_offsets(session, warehouse, table)
+        rewritten, added = _compact(session, config, table, warehouse, by_offset=is_archive)
+        if is_archive:
+            _keep_offsets(session, warehouse, table)
+        expired = orphans = 0
+        if removes:
+            expired = _expire(session, config, table, warehouse)
+            orphans = _remove_orphans(session, config, table, is_remote=warehouse.is_remote)
     elapsed_ms = (monotonic_ns() - begun_ns) // 1_000_000
     return MaintainReport(rewritten, added, expired, orphans, elapsed_ms, not removes)
 

@@ -30,6 +30,11 @@ REPEAT_S: Final = 600
 """Far below the time after which brokers drop the offsets of a group without members (7 days)."""
 FINISH_S: Final = 30
 """How long the end of a run waits for a commit."""
+_OF_MEMBERS: Final = frozenset({
+    "UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS",
+    "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH",
+})  # fmt: skip
+"""The errors of a commit by a client that is not a member of a group that has some."""
 
 
 class TableGroup:
@@ -110,28 +115,35 @@ class TableGroup:
             return True
         if not self._pending.done():
             return False
-        self._report(_reason_or_empty(self._pending))
+        self._report(*_failure_of(self._pending))
         self._pending = None
         return True
 
-    def _report(self, reason: str) -> None:
-        """Log why the brokers do not know how far the table is, once for each reason."""
+    def _report(self, reason: str, code: str = "") -> None:
+        """Log why the brokers do not know how far the table is, once for each reason; `code` is
+        that of a broker's error."""
         if reason and reason != self._reported:
             group = GROUP_PREFIX + self._table
+            step = "It is tried again with the next snapshot."
+            if code == "GROUP_AUTHORIZATION_FAILED":
+                step = self._cluster.allowing("read", group, "group")
+            elif code in _OF_MEMBERS:
+                step = f"End the consumers of the group {group}: it must have no members."
             log.warning(
                 "%s: its offsets were not committed, so lag and traces do not show how far it is:"
-                " %s. The archive goes on. It needs READ on the group %s, which must have no"
-                " members. %s", self._table, reason, group,
-                self._cluster.allowing("read", group, "group"),
+                " %s. The archive goes on. %s", self._table, reason.rstrip("."), step,
             )  # fmt: skip
         self._reported = reason
 
 
-def _reason_or_empty(done: Future[Any]) -> str:
-    """Why a commit failed."""
+def _failure_of(done: Future[Any]) -> tuple[str, str]:
+    """Why a commit failed, and the code of the broker's error; nothing if it did not."""
     error = done.exception()
-    if error is not None:
-        args = getattr(error, "args", ())
-        return str(args[0].str() if args and hasattr(args[0], "str") else error)
-    errors = {str(one.error) for one in done.result().topic_partitions if one.error}
-    return ", ".join(sorted(errors))
+    if error is None:
+        found = [one.error for one in done.result().topic_partitions if one.error]
+    else:
+        found = [one for one in getattr(error, "args", ()) if hasattr(one, "name")]
+        if not found:
+            return str(error), ""
+    reasons = ", ".join(sorted({str(one.str()) for one in found}))
+    return reasons, str(found[0].name()) if found else ""
