@@ -1,9 +1,10 @@
 """What reading and writing a topic cost in Spark: `headrace` beside Spark's own Kafka connector.
 
 Invariants: one broker, one session, the sources in turn after a warm-up each, all columns into
-Spark's noop sink; then the sinks in turn, `headrace` exactly once, the connector at least once. CPU
-is that of Java and the Python workers together, without the broker's, so other work on the
-machine matters little.
+Spark's noop sink; then the sinks in turn, `headrace` exactly once, the connector at least once;
+then archives into new Iceberg tables of one layout, by `headrace`, and by the connector and one
+append. CPU is that of Java and the Python workers together, without the broker's, so other work on
+the machine matters little.
 
     python -m benchmarks.spark [--records 1000000] [--rounds 2]
 
@@ -19,15 +20,20 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import psutil
 from confluent_kafka import Producer
 
 from headrace.java.jars import Jar, ensure_jars
+from headrace.pipeline.catalog import TableName, open_catalog
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jars import PINNED
+from headrace.pipeline.jobs.archive import ArchiveConfig, run_archive
+from headrace.pipeline.jobs.layout import Layout, ensure_table
 from headrace.pipeline.session import SessionConfig, make_session
+from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +127,23 @@ def write(spark: Any, bootstrap: str, sink: str, count: int) -> None:
     writer.option("topic", "written").mode("append").save()
 
 
+def archive(spark: Any, bootstrap: str, source: str, topic: str, warehouse: Warehouse) -> None:
+    """Put all of a topic into a new Iceberg table."""
+    config = ArchiveConfig(bootstrap, topic, warehouse, f"headrace.archived_{uuid4().hex}")
+    if source == "headrace":
+        run_archive(config, spark=spark)
+        return
+    table = TableName.parse(config.table or "")
+    ensure_table(spark, open_catalog(config.place), config.place, table, Layout("append", "zstd"))
+    spark.sql(f"ALTER TABLE {table.in_spark} UNSET TBLPROPERTIES ('write.wap.enabled')")
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", topic).option("includeHeaders", "true")
+    frame, kept = reader.load(), spark.table(table.in_spark).schema.fields
+    absent = [f"CAST(NULL AS {f.dataType.simpleString()}) {f.name}" for f in kept
+              if f.name not in frame.columns]  # fmt: skip
+    frame.selectExpr("*", *absent).select(*(f.name for f in kept)).writeTo(table.in_spark).append()
+
+
 def measured(what: str, count: int, broker: BrokerProcess, run: Callable[[], None]) -> str:
     """Run, and say what it cost."""
     before, begun = cpu_s(broker.pid), time.monotonic()
@@ -142,7 +165,10 @@ def main() -> None:
             for load in LOADS:
                 fill(broker.kafka, load, int(options.records * load.share))
             settings = {"spark.jars": ",".join(map(str, jars))}
-            spark = make_session(SessionConfig("local[2]", memory_mb=1_500, settings=settings))
+            lake = Warehouse(folder / "lake")
+            spark = make_session(
+                SessionConfig("local[2]", memory_mb=1_500, settings=settings, warehouse=lake)
+            )
             for load in LOADS:
                 count = int(options.records * load.share)
                 for turn in range(options.rounds + 1):
@@ -158,6 +184,14 @@ def main() -> None:
                     line = measured(f"write: {sink}", options.records, broker, job)
                     if turn:
                         print(line, flush=True)
+            for load in LOADS:
+                count = int(options.records * load.share)
+                for turn in range(options.rounds + 1):
+                    for source in SINKS:
+                        job = partial(archive, spark, broker.kafka, source, load.topic, lake)
+                        line = measured(f"archive {load.topic}: {source}", count, broker, job)
+                        if turn:
+                            print(line, flush=True)
             spark.stop()
 
 
