@@ -18,6 +18,7 @@ from tests.pipeline.process_trees import kill_tree
 from tests.s3_server import BUCKET, SECRET_KEY, S3Server
 from tests.waiting import wait_until
 
+from headrace.java.jars import cache_folder
 from headrace.pipeline.demo.clients import create_topic
 
 if TYPE_CHECKING:
@@ -179,3 +180,35 @@ def test_a_catalog_holds_the_tables_of_topics(
     assert not any(secret in log.read_text() for secret in (SECRET_KEY, "not-to-be-shown"))
     if catalog.login is not None:
         assert catalog.login.refused == []
+
+
+def test_of_two_archives_at_once_each_record_is_in_the_table_once(
+    broker: str, topic: str, send: Callable[..., None], catalog: Catalog, tmp_path: Path
+) -> None:
+    """As on two machines, where no lease keeps them apart: they meet in each round."""
+    send(topic, 3_000)
+    caches = [tmp_path / name for name in ("one", "other")]
+    for cache in caches:
+        cache.mkdir()
+        (cache / "jars").symlink_to(cache_folder() / "jars")
+    place = ("--warehouse", catalog.place, "--catalog", catalog.kept_in)
+    job = ("--topic", topic, *place, "--master", "local[2]")
+    command, environment = headrace(broker, catalog, "pipeline", "run", "archive", *job)
+    command += ["--round-records", "300"]
+    runs = [
+        subprocess.Popen(
+            command, env={**environment, "HEADRACE_CACHE": str(cache)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        for cache in caches
+    ]  # fmt: skip
+    for run in runs:
+        said, _ = run.communicate(timeout=START_S * 2)
+        assert run.returncode == 0 or "another writer changed the table" in said, said
+    assert 0 in [run.returncode for run in runs]
+    command, environment = headrace(broker, catalog, "pipeline", "run", "reconcile", *job)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=START_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3,000 records stored, 3,000 archived" in done.stdout

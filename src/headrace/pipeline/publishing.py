@@ -32,7 +32,7 @@ import re
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from headrace.pipeline.catalog import can_stage, loaded, open_catalog
@@ -41,12 +41,13 @@ from headrace.pipeline.planning import offset_of, walk
 from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.pipeline.catalog import TableName
     from headrace.pipeline.planning import Offsets
     from headrace.pipeline.warehouse import Place
 
+Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 WAP_PROPERTY = "write.wap.enabled"
@@ -160,12 +161,17 @@ def _branch(spark: Any, table: TableName) -> Iterator[tuple[str, int | None]]:
     now_ms = _wall_ms()
     name = f"headrace_{now_ms}_{uuid4().hex}"
     drop_stale_branches(spark, table, now_ms)
-    found = java_table(spark, table)
-    current = found.currentSnapshot()
-    since = None if current is None else int(current.snapshotId())
-    made = found.manageSnapshots()
-    made = made.createBranch(name) if since is None else made.createBranch(name, since)
-    made.setMaxRefAgeMs(name, _age_ms(current, now_ms) + _BRANCH_KEPT_MS).commit()
+
+    def make() -> int | None:
+        found = java_table(spark, table)
+        current = found.currentSnapshot()
+        since = None if current is None else int(current.snapshotId())
+        made = found.manageSnapshots()
+        made = made.createBranch(name) if since is None else made.createBranch(name, since)
+        made.setMaxRefAgeMs(name, _age_ms(current, now_ms) + _BRANCH_KEPT_MS).commit()
+        return since
+
+    since = _repeated(make)
     is_over = Event()
     Thread(target=_keep_renewed, args=(spark, table, name, is_over), daemon=True).start()
     try:
@@ -183,22 +189,28 @@ def _age_ms(snapshot: Any, now_ms: int) -> int:
     return 0 if snapshot is None else max(0, now_ms - int(snapshot.timestampMillis()))
 
 
-def _renew(spark: Any, table: TableName, name: str) -> None:
-    """Keep a branch for a day from now. Iceberg, and tools for it, expire branches by the age of
-    their snapshot, not by their own: that is what the limit counts from.
-
-    Iceberg does not repeat a change of branches that another commit has overtaken.
-    """
+def _repeated(change: Callable[[], Result]) -> Result:
+    """Make a change of branches, again where another commit was first: Iceberg does not repeat
+    these."""
     for left in reversed(range(REPLACEMENTS_MAX)):
-        found = java_table(spark, table)
-        age_ms = _age_ms(found.snapshot(name), _wall_ms())
         try:
-            found.manageSnapshots().setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+            return change()
         except Exception as error:
             if not left or not _is_conflict(error):
                 raise
-        else:
-            return
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _renew(spark: Any, table: TableName, name: str) -> None:
+    """Keep a branch for a day from now. Iceberg, and tools for it, expire branches by the age of
+    their snapshot, not by their own: that is what the limit counts from."""
+
+    def change() -> None:
+        found = java_table(spark, table)
+        age_ms = _age_ms(found.snapshot(name), _wall_ms())
+        found.manageSnapshots().setMaxRefAgeMs(name, age_ms + _BRANCH_KEPT_MS).commit()
+
+    _repeated(change)
 
 
 def _keep_renewed(spark: Any, table: TableName, name: str, is_over: Event) -> None:
@@ -235,13 +247,18 @@ def _drop_branches(spark: Any, table: TableName, names: Sequence[str]) -> int:
     has an error of its own."""
     if not names:
         return 0
-    try:
+
+    def drop() -> int:
         there = java_table(spark, table)
         change, here = there.manageSnapshots(), [one for one in names if one in there.refs()]
         for name in here:
             change.removeBranch(name)
         if here:
             change.commit()
+        return len(here)
+
+    try:
+        return _repeated(drop)
     except Exception as error:  # noqa: BLE001 - Java's, of any kind
         _log.warning(
             "%s: the branch %s could not be removed, and keeps its snapshots and files: %s. The"
@@ -249,7 +266,6 @@ def _drop_branches(spark: Any, table: TableName, names: Sequence[str]) -> int:
             table.in_spark, ", ".join(names), str(error).splitlines()[0],
         )  # fmt: skip
         return 0
-    return len(here)
 
 
 def _set_current(
