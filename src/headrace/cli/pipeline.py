@@ -283,6 +283,8 @@ def reconcile(
             " compared",
             UNKNOWN,
         )
+    if not as_json:
+        tell(f"{table} has each of these records once, byte for byte")
 
 
 @pipeline.command()

@@ -16,6 +16,7 @@ from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import (
     Cell,
+    counted,
     duration_text,
     iso_time,
     print_json,
@@ -176,7 +177,7 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
         state = "done" if result["done"] else "stopped; the same command continues"
         tell(
             f"{result['written']:,} records written in {result['seconds']:.1f} s,"
-            f" {result['chunks']} chunks ({result['job']}: {state})"
+            f" {counted(result['chunks'], 'chunk')} ({result['job']}: {state})"
         )
         _say_pauses(result, "were")
         if result["late_seconds_max"] > 5:

@@ -217,7 +217,6 @@ def spark_for(
     )  # fmt: skip
     spark = sessions.make_session(config)
     running = job_module("jobs.running")
-    running.hush()
     try:
         INTERRUPTION.check()
         shown = watching("Spark tasks", running.tasks_of(spark))

@@ -192,6 +192,12 @@ def offsets_to_json(offsets: Offsets) -> str:
 
 def _lower(raw: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     options = {name.lower(): str(value) for name, value in dict(raw).items()}
+    if any(name.startswith("option.") for name in options):
+        raise OptionInvalid(
+            "A topic cannot be a table of Spark's catalog: Spark 4.1 does not give its options to a"
+            " Python data source that reads it. Nothing was created. Use CREATE TEMPORARY VIEW ..."
+            " USING headrace OPTIONS (...), or keep the topic as a table (headrace table enable)."
+        )
     by_lower = {name.lower(): name for name in known}
     for name in sorted(options):
         if name in by_lower or name in _SPARK_OPTIONS or name.startswith("kafka."):

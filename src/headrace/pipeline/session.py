@@ -131,7 +131,17 @@ def make_session(config: SessionConfig) -> Any:
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
+    _hush()
     return builder.getOrCreate()
+
+
+def _hush() -> None:
+    """Keep Spark from writing each error of SQL to stderr, with Java's stack: whoever asked gets it
+    as an exception."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 @contextmanager

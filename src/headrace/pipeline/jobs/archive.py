@@ -168,8 +168,9 @@ class ArchiveReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.table}: {self.record_count:,} records in {self.round_count} rounds, "
-            f"{self.elapsed_ms / 1000:.1f} s ({self.rate_per_s:,}/s); exact up to "
+            f"{self.table}: {self.record_count:,} records in {self.round_count}"
+            f" round{'s' * (self.round_count != 1)}, {self.elapsed_ms / 1000:.1f} s"
+            f" ({self.rate_per_s:,}/s); exact up to "
             + ", ".join(
                 f"{topic}-{partition}@{end}" for topic, partition, end in walk(self.offsets)
             )

@@ -31,14 +31,6 @@ def cause_of(error: BaseException) -> str | None:
     return found[-1].group(2).strip() if found else None
 
 
-def hush() -> None:
-    """Keep Spark from writing each error of SQL to stderr, with Java's stack: a command says it."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-
-
 def tasks_of(spark: Any) -> Callable[[], tuple[int, int]]:
     """What tells how many tasks are done, of those of all stages that have begun since."""
     from py4j.protocol import Py4JError
