@@ -35,7 +35,11 @@ def context() -> None:
 )
 @click.argument("name")
 @click.option("--bootstrap", required=True, metavar="HOST[:PORT][,...]", help="Its brokers.")
-@click.option("--http", metavar="HOST:PORT", help="An HTTP address, if none is registered.")
+@click.option(
+    "--http",
+    metavar="[https://]HOST:PORT",
+    help="An HTTP address, if none is registered, or for a tenant's user.",
+)
 @click.option("--tls", is_flag=True, help="Encrypt, and trust the operating system's CAs.")
 @click.option("--ca", type=_FILE, help="CA certificates of the brokers (PEM).")
 @click.option("--cert", type=_FILE, help="Client certificate (PEM).")

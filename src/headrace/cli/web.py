@@ -228,8 +228,10 @@ class Web:
                 )
             raise
 
-    def _next_step(self) -> str:
+    def _next_step(self, error: Exception) -> str:
         """What to do when the address does not respond."""
+        if isinstance(error, ConnectionResetError) and not self._is_encrypted():
+            return f"If the broker speaks TLS there, name it {HTTPS}{self._address}"
         if self._session.given_http is None and is_on_loopback(self._address):
             return (
                 "Check that a broker is running there. If it runs on another machine, let it"
@@ -289,7 +291,7 @@ class Web:
         except (OSError, http.client.HTTPException) as error:
             raise CommandFailed(
                 f"the broker's HTTP interface at {address} did not respond ({error})",
-                self._next_step(),
+                self._next_step(error),
                 UNREACHABLE,
             ) from None
         finally:

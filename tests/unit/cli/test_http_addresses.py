@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
@@ -55,6 +56,15 @@ def test_a_registered_loopback_address_that_does_not_respond_is_explained(given,
         Web(session, "127.0.0.1:1").probe("/readyz")
     assert step in failed.value.next_step
     assert failed.value.next_step.startswith("Check that a broker is running there")
+
+
+def test_an_address_that_hangs_up_on_plain_http_may_speak_tls():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+        with pytest.raises(CommandFailed) as failed:
+            Web(CliSession("127.0.0.1:9092", given_http=address), address).probe("/readyz")
+    assert f"https://{address}" in failed.value.next_step
 
 
 def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_and_again():
