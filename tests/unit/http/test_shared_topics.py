@@ -252,6 +252,19 @@ async def test_errors_name_the_topic_as_its_reader_does(monkeypatch):
         assert "canary" not in json.dumps(answer)
 
 
+@pytest.mark.parametrize("name", ["secret-topic-2", "my-secret-topic", "x", "missing"])
+async def test_errors_name_a_topic_of_no_tenant_as_its_reader_does(name, monkeypatch):
+    """And change no other name that it is a part of, or that is equal to it."""
+    async with administered(monkeypatch) as web:
+        body = {"topic": f"beta/{name}", "source": "secret-topic"}
+        await done(web, "root", "POST", ACCEPTED, body)
+        _, answer = await refused(web, "carol", "GET", f"/v1/topics/{name}/records?offset=99")
+        assert f"{name}-0" in answer["detail"].split()
+        for other in ("secret-topic", "secret-topic.x", "a-secret-topic"):
+            _, answer = await refused(web, "carol", "GET", f"/v1/topics/{other}/records")
+            assert f"'{other}'" in answer["detail"], answer
+
+
 async def test_nothing_is_shared_while_a_broker_would_not_know_it(monkeypatch):
     async with administered(monkeypatch) as web:
         known = web.node.services.cluster.all_know

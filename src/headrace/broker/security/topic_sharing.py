@@ -11,6 +11,7 @@ store; one that cannot be read shares nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from headrace.metadata.tenant_facts import (
     TopicSharesFact,
     topic_shares_key,
 )
-from headrace.records.tenant_names import DEFAULT, name_in, prefix_of, tenant_of
+from headrace.records.tenant_names import CLOSE, DEFAULT, name_in, prefix_of, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,9 @@ OF_SHARED: Final = sum(
     )
 )
 """As bits, what can be done with a topic that another tenant shares."""
+_NAMED: Final = rf"(?<![\w.{CLOSE}-]){{}}(?=(?:-\d+)?\.?(?:[^\w.-]|$))"
+"""A topic of the default tenant in a text, perhaps with a partition's number. What is a part of
+another name, or in a tenant's key, is none."""
 FACT_BYTES_MAX: Final = 900_000
 """A ZooKeeper node has at most 1 MB."""
 
@@ -129,7 +133,9 @@ class TopicSharing:
         """A text for clients of a tenant, in which there may be keys of topics that it has
         accepted: with its own names for them."""
         for one in sorted(self.read(tenant), key=lambda one: -len(one.source)):
-            text = text.replace(one.source, one.name)
+            if one.source in text:
+                named = "{}" if tenant_of(one.source) else _NAMED
+                text = re.sub(named.format(re.escape(one.source)), one.name, text)
         return text
 
     def marks(self, tenant: str) -> set[str]:

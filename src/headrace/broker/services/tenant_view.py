@@ -60,8 +60,9 @@ class TenantView(NamedTuple):
             return with_written_keys(text)
         if not self.prefix:
             return text
-        text = self.without_id(text.replace(self.prefix, ""))
-        return text if self.sharing is None else self.sharing.shown(text, tenant_of(self.prefix))
+        if self.sharing is not None:  # first: what is in keys of its own is no other topic
+            text = self.sharing.shown(text, tenant_of(self.prefix))
+        return self.without_id(text.replace(self.prefix, ""))
 
     def without_id(self, text: str) -> str:
         """What may have the cluster's own id, with the one that the client sees."""
