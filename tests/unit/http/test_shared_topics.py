@@ -17,6 +17,7 @@ from tests.waiting import until
 from headrace.broker.security import topic_sharing
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.commands import DescribeCommand
 from headrace.metadata.followed_facts import CLOSED_TENANTS
 
@@ -345,6 +346,20 @@ async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
             assert [one["group"] for one in listed["topics"][0]["lags"]] == ["workers"]
             lag = await done(web, who, "GET", "/v1/groups/workers/offsets")
             assert [one["topic"] for one in lag["offsets"]] == [name]
+
+
+async def test_groups_of_a_reader_leave_room_for_others(monkeypatch):
+    monkeypatch.setattr(share_machine, "READER_GROUPS_MAX", 2)
+    async with administered(monkeypatch) as web:
+        await share(web)
+        for group in ("a", "b"):
+            await received(web, "carol", f"/v1/queues/{NAME}/{group}")
+        path = f"/v1/queues/{NAME}/c/receive"
+        _, answer = await refused(web, "carol", "POST", path, {"max": 1})
+        assert answer["code"] == "GroupFull"
+        await received(web, "carol", f"/v1/queues/{NAME}/a")
+        for group in ("a", "b", "c"):
+            await received(web, "alice", f"/v1/queues/{SOURCE}/{group}")
 
 
 @pytest.mark.parametrize("has_left", [False, True])

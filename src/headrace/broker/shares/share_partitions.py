@@ -403,7 +403,8 @@ class SharePartitions:
         start_offset = await self._first_offset(hosted.data, reset)
         if is_new and isinstance(machine, ShareMachine):
             hosted.begin_group(group_id, machine.groups.keys(), GROUPS_MAX)
-        await hosted.ask(OpenShareGroupCommand(group_id, start_offset, config))
+        is_reader = topic.home is not topic
+        await hosted.ask(OpenShareGroupCommand(group_id, start_offset, config, is_reader))
         return is_new and start_offset > hosted.data.log_start_offset
 
     async def _first_offset(self, data: PartitionLog, offset_reset: str) -> int:

@@ -201,11 +201,13 @@ class ParkedReply:
 
 @dataclass(slots=True)
 class OpenShareGroupCommand:
-    """Open the group on this partition, from `start` on, unless it is open; set its config."""
+    """Open the group on this partition, from `start` on, unless it is open; set its config.
+    `is_reader`: its tenant reads another one's topic."""
 
     group_id: str
     start: int
     config: ShareConfig
+    is_reader: bool = False
 
     def refused(self, error: HeadraceError) -> ShareReply:
         """The reply that carries `error`."""

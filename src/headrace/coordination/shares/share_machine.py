@@ -88,6 +88,7 @@ from headrace.errors import (
     RecordStateInvalid,
     RequestInvalid,
 )
+from headrace.records.tenant_names import tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,6 +117,8 @@ GroupCommand = (
 
 GROUPS_MAX = 10_000
 """Per partition: each takes memory and journal space permanently."""
+READER_GROUPS_MAX = 500
+"""Of them, those of one tenant that reads another one's topic: it must not take all."""
 PART_SIZE = 500
 """Runs, parked keys and groups per snapshot part: about 2 ms of work to encode and append."""
 AFTER_RESTART = "given up before the broker was restarted"
@@ -170,9 +173,16 @@ class ShareMachine(PlainJournal[ShareRecord]):
         if len(self.groups) >= GROUPS_MAX:
             refused = GroupFull(f"the partition already has {GROUPS_MAX} share groups: delete some")
             return Decision([], ShareReply(refused))
+        tenant = tenant_of(command.group_id)
+        if command.is_reader and self._count_of(tenant) >= READER_GROUPS_MAX:
+            most = f"the tenant already has {READER_GROUPS_MAX} share groups on the partition"
+            return Decision([], ShareReply(GroupFull(f"{most}: delete some")))
         number = self._next_number
         opened = ShareGroupOpened(number, command.group_id, command.start)
         return Decision([opened, ShareGroupConfigured(number, command.config)], ShareReply())
+
+    def _count_of(self, tenant: str) -> int:
+        return sum(tenant_of(group_id) == tenant for group_id in self.groups)
 
     def _decide_take_back(self, command: TakeBackCommand, now_ms: int) -> ShareDecision:
         own = [group_id for group_id in sorted(self.groups) if command.is_own(group_id)]
