@@ -348,6 +348,22 @@ async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
             assert [one["topic"] for one in lag["offsets"]] == [name]
 
 
+async def test_a_group_deleted_while_the_topic_is_not_shared_begins_anew(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        config = {"set": {"share.auto.offset.reset": "earliest"}}
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", config)
+        (message,) = await received(web, "carol")
+        await done(web, "carol", "POST", f"{QUEUE}/settle", {"ack": [message["receipt"]]})
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        await done(web, "carol", "DELETE", "/v1/groups/workers")
+        home = web.node.topics.get(f"«acme»{SOURCE}")
+        assert not (await web.node.shares.ask(home, 0, DescribeCommand())).groups
+        await share(web)
+        (message,) = await received(web, "carol")
+        assert message["value"] == "of acme"
+
+
 async def test_groups_of_a_reader_leave_room_for_others(monkeypatch):
     monkeypatch.setattr(share_machine, "READER_GROUPS_MAX", 2)
     async with administered(monkeypatch) as web:

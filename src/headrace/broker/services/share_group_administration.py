@@ -277,7 +277,8 @@ class ShareGroupAdministration:
         if is_dry_run:
             return
         with self._groups.kept_empty(group_id):
-            known = [self._readable.find_by_id(one) for one in self._known.share_topics(group_id)]
+            # Also where it may not be read at the moment: the group is not to be there again later.
+            known = [self._readable.keeping(one) for one in self._known.share_topics(group_id)]
             await self._delete_in(group_id, [topic for topic in known if topic is not None])
             self._groups.check_empty(group_id)  # this broker may have ceased to coordinate it
             await self._known.end(group_id)

@@ -143,6 +143,14 @@ class ReadableTopics:
         key = self._sharing.key_in(tenant_of(group_id), home.id)
         return None if key is None else self.find(key)
 
+    def keeping(self, topic_id: UUID) -> Topic | None:
+        """The topic of an id with whose partitions groups are kept: also of one that was accepted
+        and is not shared at the moment."""
+        key = None if self._sharing is None else self._sharing.key_of(topic_id)
+        if self._sharing is None or key is None:
+            return self._topics.by_id.get(topic_id)
+        return self._topics.by_id.get(self._sharing.source_of(key))
+
     def has_group(self, topic: Topic, group_id: str) -> bool:
         """Whether a group that consumes a topic's partitions consumes them by the topic's name. The
         operators' groups, of no tenant, do so by the name of its owner. Groups of other tenants are
