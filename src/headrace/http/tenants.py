@@ -141,6 +141,8 @@ class TenantOperations:
         principals = given.get("principals", [])
         name, access, is_dry_run = given["name"], given.get("access"), call.is_dry_run
         self._check_known(access)
+        if not is_dry_run and not tenants.exists(name):  # what was stored while one was deleted
+            await TopicShares(self._services).sharing.forget(name)
         existed = await tenants.create(name, principals, access, is_dry_run=is_dry_run)
         return {"tenant": given["name"], "existed": existed, "dry_run": call.is_dry_run}
 

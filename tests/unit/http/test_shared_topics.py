@@ -213,6 +213,29 @@ async def test_what_is_not_shared_is_refused_alike(monkeypatch):
         assert answer == {"topic": SOURCE, "reader": "nobody", "dry_run": False}
 
 
+async def test_a_new_tenant_shares_and_reads_nothing_of_an_earlier_one(monkeypatch):
+    """Nor what was stored while that was deleted."""
+    async with administered(monkeypatch) as web:
+        assert web.node.access is not None
+        tenants, delete = web.node.access.tenants, web.node.access.tenants.delete
+        created = {"name": "gamma", "principals": ["User:gus"]}
+        accepted = {"topic": f"gamma/{NAME}", "source": f"acme/{SOURCE}"}
+
+        async def delete_late(tenant: str, *, is_forced: bool = False) -> None:
+            await done(web, "root", "POST", ACCEPTED, accepted)
+            await delete(tenant, is_forced=is_forced)
+
+        await done(web, "root", "POST", "/v1/tenants", created)
+        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
+        monkeypatch.setattr(tenants, "delete", delete_late)
+        await done(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+        await done(web, "root", "POST", "/v1/tenants", created)
+        assert (await done(web, "root", "GET", ACCEPTED))["topics"] == []
+        await done(web, "root", "POST", ACCEPTED, accepted)
+        await done(web, "root", "POST", "/v1/tenants", created)  # a repetition ends nothing
+        assert (await done(web, "root", "GET", ACCEPTED))["topics"][0]["is_shared"]
+
+
 async def test_only_who_administers_a_tenant_shares_and_accepts(monkeypatch):
     async with administered(monkeypatch) as web:
         assert web.node.access is not None
