@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -298,6 +299,28 @@ def test_a_writer_that_writes_for_days_keeps_its_branch(spark, table, monkeypatc
         monkeypatch.setattr(publishing, "_RENEWED_EVERY_S", 3_600.0)  # as if it were killed
         wait_until(lambda: publishing.drop_stale_branches(spark, name, now_ms + 65 * hour_ms))
     assert kept(spark, table) == (Counter({("a", 0): 1}), ["main"])
+
+
+def test_a_branch_is_made_though_another_writer_was_first(spark, table, monkeypatch):
+    name = TableName.parse(f"headrace.{table}")
+    rows = spark.range(1).selectExpr("id AS offset", "'a' AS expectations")
+    replace_rows(rows, name, "offset bigint, expectations string", "true", spark=spark)
+    load, loaded = publishing.java_table, []
+
+    def late(*arguments):
+        loaded.append(load(*arguments))
+        if len(loaded) != 2:  # the first is looked through for stale branches
+            return loaded[-1]
+        found = Mock(currentSnapshot=loaded[-1].currentSnapshot)
+        change = found.manageSnapshots.return_value.createBranch.return_value.setMaxRefAgeMs
+        change.return_value.commit.side_effect = RuntimeError("CommitFailedException: changed")
+        return found
+
+    monkeypatch.setattr(publishing, "java_table", late)
+    with publishing._branch(spark, name) as (branch, since):
+        there = load(spark, name)
+        assert (since, branch in there.refs()) == (there.currentSnapshot().snapshotId(), True)
+    assert kept(spark, table) == (Counter([("a", 0)]), ["main"])
 
 
 def test_rows_are_replaced_though_their_branch_cannot_be_removed(spark, table, monkeypatch, caplog):
