@@ -469,6 +469,34 @@ async def test_dead_letters_of_a_readers_group_are_its_own_and_name_its_topic(mo
         assert web.node.topics.get(f"«beta»{LETTERS}")
 
 
+async def test_a_dead_letter_that_waits_is_copied_after_changes_of_the_topic(monkeypatch):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": LETTERS,
+        }
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
+        takes = "errors.deadletterqueue.group.enable"
+        await done(
+            web, "carol", "POST", "/v1/topics", {"name": LETTERS, "config": {takes: "false"}}
+        )
+        (message,) = await received(web, "carol")
+        dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "no"}]}
+        await done(web, "carol", "POST", f"{QUEUE}/settle", dead)
+        change = {"set": {"retention.ms": "1000000000"}}
+        await done(web, "alice", "PATCH", f"/v1/topics/{SOURCE}/config", change)
+        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
+        await asyncio.sleep(0.05)
+        change = {"set": {takes: "true"}}
+        await done(web, "carol", "PATCH", f"/v1/topics/{LETTERS}/config", change)
+        shares, home = web.node.shares, web.node.topics.get(f"«acme»{SOURCE}")
+        while (await shares.ask(home, 0, DescribeCommand())).groups[0].archiving_records:
+            await asyncio.sleep(0.01)
+        found = await done(web, "carol", "GET", f"/v1/dead-letters/{LETTERS}/letters")
+        assert len(found["letters"]) == 1
+
+
 async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monkeypatch):
     async with administered(monkeypatch) as web:
         await share(web)

@@ -345,7 +345,8 @@ class SharePartitions:
         self.figures.note_given_up(seen.name, number, letter)
 
         def target() -> str:
-            is_seen = self._readable.seen_by(letter.group_id, topic) is seen
+            now = self._readable.seen_by(letter.group_id, topic)
+            is_seen = now is not None and now.id == seen.id
             return self._dead_letter_topic(letter.group_id) if is_seen else ""
 
         if letter.has_copy:
