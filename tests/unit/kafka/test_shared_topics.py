@@ -39,6 +39,8 @@ from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.errors import TopicExists, TopicUnknown
 from headrace.kafka import apis
+from headrace.kafka.handlers.fetch import FetchHandler
+from headrace.log.reading import Miss
 from headrace.metadata.tenant_facts import AcceptedFact
 
 if TYPE_CHECKING:
@@ -300,6 +302,24 @@ async def test_a_fetch_that_waits_gets_nothing_of_what_is_written_later():
 def committed(name: str) -> dict[str, Any]:
     (topic,) = COMMIT["topics"]
     return COMMIT | {"topics": [topic | {"name": name}]}
+
+
+async def test_a_fetch_that_reads_from_disk_gets_nothing_once_it_is_shared_no_longer(monkeypatch):
+    async with shared() as (rig, shares):
+        carol = Tenant(rig, CAROL)
+        reads = type(rig.node.services.stored_reads)
+        read = reads.read
+
+        async def read_late(*args: Any) -> Any:
+            found = await read(*args)
+            await shares.unshare(KEY, "beta")
+            return found
+
+        monkeypatch.setattr(reads, "read", read_late)
+        monkeypatch.setattr(FetchHandler, "_read_one", lambda *_: Miss(None, 0, 0))
+        answer = await carol.ask(apis.FETCH, 12, fetched(NAME))
+        assert codes_in(answer) == {0, 3}
+        assert b"of acme" not in carol.received
 
 
 async def test_offsets_of_a_readers_groups_are_kept_by_its_name():

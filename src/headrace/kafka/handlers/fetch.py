@@ -370,9 +370,14 @@ class FetchHandler:
         read = await self._services.stored_reads.read(pairs, bytes_max, fetch.request.isolation)
         if fetch.reply.connection.transport is None:
             return  # the client has disconnected meanwhile
+        if fetch.rights_version != self._services.authorizer.version:
+            self._find_all(fetch)  # rights have changed while it read
         results: list[FetchResult] = []
         has_error = False
-        for (wanted, partition), found in zip(pairs, read.found, strict=True):
+        for (wanted, partition), was_read, now in zip(
+            pairs, read.found, fetch.partitions, strict=True
+        ):
+            found = now if isinstance(now, HeadraceError) else was_read
             if isinstance(partition, PartitionLog) and not isinstance(found, HeadraceError):
                 results.append(_result(wanted, partition, found.data, found.aborted))
                 continue
