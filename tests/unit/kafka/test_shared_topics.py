@@ -211,8 +211,12 @@ async def test_a_topic_of_its_own_comes_before_one_that_is_shared():
         assert codes_in(await carol.ask(apis.PRODUCE, 9, produced("secret-topic", b"mine"))) == {0}
         assert codes_in(await carol.ask(apis.FETCH, 12, fetched("secret-topic"))) == {0}
         assert b"of acme" not in carol.received
+        # Dead letters of what its groups had of the shared one are no records of its own topic.
+        readable, home = rig.node.topics.readable, rig.node.topics.get(KEY)
+        assert readable.seen_by("«beta»workers", home) is None
         request = {"topic_names": ["secret-topic"], "timeout_ms": 1_000}
         assert codes_in(await carol.ask(apis.DELETE_TOPICS, 5, request)) == {0}
+        assert readable.seen_by("«beta»workers", home) is not None
         assert codes_in(await carol.ask(apis.PRODUCE, 9, produced("secret-topic", b"x"))) == {29}
         assert codes_in(await carol.ask(apis.FETCH, 12, fetched("secret-topic"))) == {0}
         assert b"of acme" in carol.received

@@ -141,7 +141,9 @@ class ReadableTopics:
         if self._sharing is None or self.has_group(home, group_id):
             return home
         key = self._sharing.key_in(tenant_of(group_id), home.id)
-        return None if key is None else self.find(key)
+        found = None if key is None else self.find(key)
+        # The tenant may have a topic of its own by this name.
+        return None if found is None or found.home.id != home.id else found
 
     def keeping(self, topic_id: UUID) -> Topic | None:
         """The topic of an id with whose partitions groups are kept: also of one that was accepted
