@@ -187,7 +187,9 @@ class TenantOperations:
                 " the rights of the default tenant; nothing was changed"
             )
         if not call.is_dry_run:
-            await TopicShares(self._services).sharing.forget(name)
+            sharing = TopicShares(self._services).sharing
+            await sharing.forget(name)
+            await sharing.forget_reader(name)
             await tenants.delete(name, is_forced=is_forced)
         return {"tenant": name, **held, "dry_run": call.is_dry_run}
 

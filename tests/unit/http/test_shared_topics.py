@@ -213,6 +213,20 @@ async def test_what_is_not_shared_is_refused_alike(monkeypatch):
         assert answer == {"topic": SOURCE, "reader": "nobody", "dry_run": False}
 
 
+async def test_what_was_shared_with_an_earlier_tenant_is_not_shared_with_a_new_one(monkeypatch):
+    async with administered(monkeypatch) as web:
+        created = {"name": "gamma", "principals": ["User:gus"]}
+        accepted = {"topic": f"gamma/{NAME}", "source": f"acme/{SOURCE}"}
+        for reader in ("gamma", "beta"):
+            await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": reader})
+        await done(web, "root", "POST", "/v1/tenants", created)
+        await done(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+        await done(web, "root", "POST", "/v1/tenants", created)
+        assert (await refused(web, "root", "POST", ACCEPTED, accepted))[0] == 404
+        given = (await done(web, "alice", "GET", SHARED))["topics"]
+        assert "beta" in [one["reader"] for one in given]
+
+
 async def test_a_new_tenant_shares_and_reads_nothing_of_an_earlier_one(monkeypatch):
     """Nor what was stored while that was deleted."""
     async with administered(monkeypatch) as web:
@@ -222,11 +236,13 @@ async def test_a_new_tenant_shares_and_reads_nothing_of_an_earlier_one(monkeypat
         accepted = {"topic": f"gamma/{NAME}", "source": f"acme/{SOURCE}"}
 
         async def delete_late(tenant: str, *, is_forced: bool = False) -> None:
+            await done(web, "alice", "POST", SHARED, shared)
             await done(web, "root", "POST", ACCEPTED, accepted)
             await delete(tenant, is_forced=is_forced)
 
+        shared = {"topic": SOURCE, "reader": "gamma"}
         await done(web, "root", "POST", "/v1/tenants", created)
-        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
+        await done(web, "alice", "POST", SHARED, shared)
         monkeypatch.setattr(tenants, "delete", delete_late)
         await done(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
         await done(web, "root", "POST", "/v1/tenants", created)

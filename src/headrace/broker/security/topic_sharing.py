@@ -263,6 +263,17 @@ class TopicSharing:
         that name is created. Raises MetadataUnavailable."""
         await self._change(tenant, lambda before: replace(before, shared=[], accepted=[]))
 
+    async def forget_reader(self, tenant: str) -> None:
+        """The tenant is about to be deleted: nothing is shared with it any more, also with another
+        one that is created with its name. Raises MetadataUnavailable."""
+
+        def others(before: TopicSharesFact) -> TopicSharesFact:
+            return replace(before, shared=[one for one in before.shared if one.reader != tenant])
+
+        for owner in self.tenants():
+            if any(one.reader == tenant for one in self.given(owner)):
+                await self._change(owner, others)
+
     async def _change(
         self, tenant: str, change: Callable[[TopicSharesFact], TopicSharesFact]
     ) -> None:
