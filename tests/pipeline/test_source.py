@@ -224,6 +224,63 @@ def test_sql_finds_the_source_and_its_predicates_decide_what_is_fetched(
     assert spark.table("found").count() == 90
 
 
+@pytest.fixture
+def in_catalog(spark):
+    """The name of a table, which is dropped afterwards."""
+    yield "topic_in_catalog"
+    spark.sql("DROP TABLE IF EXISTS topic_in_catalog")
+
+
+def test_a_topic_is_a_table_of_sparks_catalog(spark, read, send, broker, topic, in_catalog):
+    send(topic, 90)
+    end = offsets_to_json({topic: {"0": 20, "1": 0, "2": 0}})
+    spark.sql(
+        f"CREATE TABLE {in_catalog} USING headrace OPTIONS ('bootstrap.servers' '{broker}',"
+        f" 'subscribe' '{topic}', 'endingOffsets' '{end}')"
+    )
+    table = spark.table(in_catalog)
+    assert table.schema.simpleString() == read(topic).schema.simpleString()
+    whole = sorted(read(topic, endingOffsets=end).collect())
+    assert sorted(table.collect()) == whole
+    assert len(whole) == 20
+    found = spark.sql(f"SELECT key FROM {in_catalog} WHERE offset >= 15 AND partition = 0")
+    assert found.count() == 5
+    start = offsets_to_json({topic: {"0": 13}})
+    later = f"SELECT * FROM {in_catalog} WITH ('startingOffsets' = '{start}')"
+    assert sorted(spark.sql(later).collect()) == whole[13:]
+    with pytest.raises(PySparkException, match=r"option bootstrap\.servers is missing"):
+        table.write.format("headrace").mode("append").save()  # columns do not say where to
+    with pytest.raises(PySparkException, match=r"option bootstrap\.servers is missing"):
+        table.limit(1).write.insertInto(in_catalog)
+
+
+def test_a_stream_reads_a_topic_by_its_table(spark, send, broker, topic, in_catalog, tmp_path):
+    send(topic, 90)
+    spark.sql(
+        f"CREATE TABLE {in_catalog} USING headrace"
+        f" OPTIONS ('bootstrap.servers' '{broker}', 'subscribe' '{topic}')"
+    )
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    stream = spark.readStream.table(in_catalog).writeStream.format("parquet")
+    query = stream.option("path", out).option("checkpointLocation", checkpoint).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert spark.read.parquet(out).distinct().count() == 90
+
+
+@pytest.mark.parametrize("name", ["kafka.sasl.password", "schemaRegistry.password"])
+def test_a_table_of_sparks_catalog_keeps_no_secret(spark, broker, topic, in_catalog, name):
+    with pytest.raises(PySparkException, match="is a secret") as refused:
+        spark.sql(
+            f"CREATE TABLE {in_catalog} USING headrace OPTIONS ('bootstrap.servers' '{broker}',"
+            f" 'subscribe' '{topic}', '{name}' 'canary-secret')"
+        )
+    assert "canary-secret" not in str(refused.value)
+    assert not spark.catalog.tableExists(in_catalog)
+
+
 def test_partitions_and_times_of_each_are_chosen_as_with_sparks_own_connector(read, send, topic):
     for number in range(9):
         send(topic, 3, first=3 * number, timestamp=1_700_000_000_000 + number)

@@ -194,9 +194,9 @@ def _lower(raw: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     options = {name.lower(): str(value) for name, value in dict(raw).items()}
     if any(name.startswith("option.") for name in options):
         raise OptionInvalid(
-            "A topic cannot be a table of Spark's catalog: Spark 4.1 does not give its options to a"
-            " Python data source that reads it. Nothing was created. Use CREATE TEMPORARY VIEW ..."
-            " USING headrace OPTIONS (...), or keep the topic as a table (headrace table enable)."
+            "This data source has no tables in Spark's catalog. Nothing was created. Use CREATE"
+            " TEMPORARY VIEW ... USING ... OPTIONS (...), or for records CREATE TABLE ... USING"
+            " headrace."
         )
     by_lower = {name.lower(): name for name in known}
     for name in sorted(options):

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.pipeline.arrow import SCHEMA
+from headrace.pipeline.catalog_tables import (
+    check_columns,
+    options_of_new,
+    options_of_read,
+    with_options,
+)
 from headrace.pipeline.cluster import (
     ClusterClient,
     check_present,
@@ -118,22 +124,30 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> str | StructType:
         """The columns of a read. Raises OptionInvalid."""
-        options = parse_source(self.options)
-        if options.typed is None:
+        of_table = options_of_new(self.options)
+        options = parse_source(self.options if of_table is None else of_table)
+        if options.typed is None and of_table is None:
             return SCHEMA
-        from headrace.pipeline.typed.columns import typed_schema
+        columns = _columns(options)
+        return columns if of_table is None else with_options(columns, of_table)
 
-        return typed_schema(options)
+    def _options_of(self, columns: StructType) -> SourceOptions:
+        """Those of a read. Raises OptionInvalid."""
+        given = options_of_read(self.options, columns)
+        options = parse_source(given)
+        if options.typed is not None and given is not self.options:
+            check_columns(columns, _columns(options))
+        return options
 
     def reader(self, schema: StructType) -> HeadraceReader:
         """A bounded read."""
-        options = parse_source(self.options)
+        options = self._options_of(schema)
         is_filtering = options.pushes_filters and _is_asked_for_filters()
         return FilteringReader(options) if is_filtering else HeadraceReader(options)
 
     def streamReader(self, schema: StructType) -> HeadraceStreamReader:  # noqa: N802
         """An unbounded read."""
-        return HeadraceStreamReader(parse_source(self.options))
+        return HeadraceStreamReader(self._options_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A bounded write."""
@@ -146,6 +160,14 @@ class HeadraceDataSource(DataSource):
         from headrace.pipeline.sink import StreamWriter
 
         return StreamWriter(parse_sink(self.options), schema)
+
+
+def _columns(options: SourceOptions) -> StructType:
+    import pyarrow as pa
+
+    from headrace.pipeline.typed.columns import columns_with, typed_schema
+
+    return columns_with(pa.binary()) if options.typed is None else typed_schema(options)
 
 
 def bounded(

@@ -13,6 +13,7 @@ from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.typed.values import UNDECODABLE, TypedValues, undecodable_type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from headrace.pipeline.options import SourceOptions
@@ -35,6 +36,14 @@ def values_of(options: SourceOptions) -> TypedValues:
 
 def typed_schema(options: SourceOptions) -> StructType:
     """The source's columns with a typed `value`, and `undecodable`."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    typed = columns_with(values_of(options).arrow_type)
+    return typed.add(UNDECODABLE, from_arrow_type(undecodable_type()))
+
+
+def columns_with(value: pa.DataType) -> StructType:
+    """The source's columns (`arrow.SCHEMA`) with values of a type."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
@@ -47,10 +56,10 @@ def typed_schema(options: SourceOptions) -> StructType:
         "timestampType": pa.int32(),
         "key": pa.binary(),
         "headers": header_kind(),
-        "value": values_of(options).arrow_type,
+        "value": value,
         "raw": raw_column(0, {}, {}).type,
     }
-    typed = StructType()
+    columns = StructType()
     for name in COLUMNS:
-        typed = typed.add(name, from_arrow_type(kinds[name]))
-    return typed.add(UNDECODABLE, from_arrow_type(undecodable_type()))
+        columns = columns.add(name, from_arrow_type(kinds[name]))
+    return columns
