@@ -318,6 +318,9 @@ class Paced(Generic[T]):
         self.unpaced_count = self.first_count = 0
         """What it holds that others wait for: see `fair_locks`."""
 
+    def __del__(self) -> None:
+        self._coroutine.close()  # its task may have been cancelled before it began
+
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine, now_ns, turns = self._coroutine, self._now_ns, self._turns
         error: BaseException | None = None

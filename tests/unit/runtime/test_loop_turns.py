@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.kit.turns import TurnCount
 
-from headrace.runtime.loop_turns import BEGUN_MAX, TURN_NS, FairQueue, LoopTurns, Paced, paced_here
+from headrace.runtime.loop_turns import (
+    BEGUN_MAX,
+    TURN_NS,
+    FairQueue,
+    LoopTurns,
+    Paced,
+    gather_charged,
+    paced_here,
+)
 
 if TYPE_CHECKING:
     from headrace.runtime.loop_turns import Path
@@ -236,6 +245,34 @@ def test_a_request_that_is_cancelled_while_it_waits_does_not_begin() -> None:
         assert begun == [*range(BEGUN_MAX), BEGUN_MAX + 1]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turn_count", [0, 1, 2])
+def test_what_is_gathered_and_cancelled_ends_also_if_it_has_not_begun(turn_count: int) -> None:
+    """As for a client that goes; Python warned of coroutines that were never awaited."""
+
+    async def run() -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def part() -> None:
+            await waiting
+
+        async def request() -> None:
+            await gather_charged(part() for _ in range(3))
+
+        paced = Paced(LoopTurns(), ONE, request(), Clock().read)
+        task = asyncio.ensure_future(paced)
+        for _ in range(1 + turn_count):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(run())
+        gc.collect()
+    assert not [str(one.message) for one in caught]
 
 
 def test_what_runs_knows_what_it_has_spent_until_now() -> None:
