@@ -49,6 +49,7 @@ class CallTurns:
         services = self._services
         path = self._path(call, session)
         paced = Paced(services.turns, path, handle(), services.appends.clock.now_ns)
+        del handle  # it has the request, which may wait for long without it
         try:
             await paced
         finally:

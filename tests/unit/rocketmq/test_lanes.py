@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import tracemalloc
 from hashlib import md5
 from types import SimpleNamespace
 
@@ -609,6 +610,33 @@ async def test_requests_that_wait_for_messages_take_no_room_of_others(rocket):
     assert rocket.messaging.in_progress.bytes
     await until(lambda: not rocket.messaging.in_progress.bytes)
     assert not any(call.is_finished for call in calls)
+    for call in calls:
+        call.cancel()
+
+
+@on_rocketmq
+async def test_requests_that_wait_for_messages_are_not_kept(rocket):
+    """What is not counted any more: of 1,000 calls of a connection each had 256 KiB."""
+    await rocket.create("jobs")
+    pull = wire.request_of("PullMessage")(
+        group={"name": "pullers"}, message_queue={"topic": {"name": "jobs"}}, batch_size=10
+    )
+    wire.set_ms(pull.long_polling_timeout, 30_000)
+    receive = receive_request("jobs", GROUP, wait_ms=30_000)
+    calls = []
+    for name, request in (("ReceiveMessage", receive), ("PullMessage", pull)):
+        unread = b"\xaa\x7d" + b"\xa0\x8d\x06" + bytes(100_000)  # of a field that nobody knows
+        request.MergeFromString(unread)
+        calls.append(rocket.begin(name, request))
+        tracemalloc.start()
+        try:
+            calls += [rocket.begin(name, request) for _ in range(20)]
+            await until(lambda: not rocket.messaging.in_progress.bytes)
+            kept_bytes = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert not any(call.is_finished for call in calls)
+        assert kept_bytes < 10 * 100_000, name
     for call in calls:
         call.cancel()
 
