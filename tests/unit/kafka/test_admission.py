@@ -218,6 +218,26 @@ async def test_a_users_large_batch_does_not_wait_for_all_of_another_user(monkeyp
         assert opened[:3] == [len(large), len(large), len(small)], "one that is opened, and one"
 
 
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_no_batch_overtakes_one_for_which_memory_was_short(monkeypatch, size) -> None:
+    """Opened at once or in the thread; of a producer of which any first sequence would be taken."""
+
+    def too_large(*_arguments: object) -> None:
+        raise MemoryError
+
+    def batch(sequence: int) -> bytes:
+        of_producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        return _batch(1, NO_CODEC, bytes(size), **of_producer)
+
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs={"compression.type": "zstd"})
+        with monkeypatch.context() as patch:
+            patch.setattr(admission, "admit", too_large)
+            assert await _ask(rig, batch(0)) == KAFKA_STORAGE_ERROR
+        assert await _ask(rig, batch(1)) == KAFKA_STORAGE_ERROR
+        assert [await _ask(rig, batch(0)), await _ask(rig, batch(1))] == [NONE, NONE]
+
+
 async def test_a_fault_in_the_thread_is_answered_and_holds_up_no_request(monkeypatch) -> None:
     def broken(*_arguments: object) -> None:
         raise ZeroDivisionError

@@ -18,6 +18,7 @@ from headrace.kafka import apis
 from headrace.kafka.error_codes import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
+    KAFKA_STORAGE_ERROR,
     MESSAGE_TOO_LARGE,
     NONE,
     NOT_LEADER_OR_FOLLOWER,
@@ -41,8 +42,11 @@ class _KeptDelays:
         self.batches: list[DelayedBatch] = []
         self.completions: list[Completion] = []
         self.is_prompt = True
+        self.fault: StorageUnavailable | None = None
 
     def add(self, partition: PartitionLog, batch: DelayedBatch, user: str = "") -> Kept:
+        if self.fault is not None:
+            raise self.fault
         self.batches.append(batch)
         self.completions.append(Completion())
         if self.is_prompt:
@@ -130,6 +134,30 @@ async def test_a_fault_while_a_batch_is_split_answers_it_and_holds_up_no_other(m
             assert (await faulty).error_code == INVALID_RECORD
         answer = await _ask(rig, _batch({b"d": []}))
         assert (answer.error_code, answer.base_offset) == (NONE, 0)
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+async def test_no_batch_overtakes_one_whose_delayed_records_could_not_be_stored(is_at_once):
+    """Of a producer that the partition does not know yet: it would take any first sequence."""
+    async with broker() as rig:
+        await rig.node.topics.create("t", 1, configs=ON)
+        kept = _kept(rig)
+        kept.is_prompt = False
+        options = {"producer_id": 5, "producer_epoch": 0}
+        first = _batch({b"a": LATER, b"b": []}, base_sequence=0, **options)
+        second = _batch({b"c": []}, base_sequence=2, **options)
+        if is_at_once:
+            kept.fault = StorageUnavailable("loading")
+        sent = [asyncio.create_task(_ask(rig, one)) for one in (first, second)]
+        if not is_at_once:
+            while not kept.completions:
+                await asyncio.sleep(0)
+            kept.completions[0].fail(StorageUnavailable("loading"))
+        codes = [(await one).error_code for one in sent]
+        assert codes == [KAFKA_STORAGE_ERROR, KAFKA_STORAGE_ERROR]
+        kept.is_prompt, kept.fault = True, None
+        assert [(await _ask(rig, one)).error_code for one in (first, second)] == [NONE, NONE]
+        assert await _stored(rig) == [(1, b"b"), (2, b"c")]
 
 
 async def test_an_idempotent_producers_sequences_go_on_over_delayed_records():

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.broker.coordinators.delays import Delays, NoDelays
 from headrace.broker.coordinators.transaction_verification import TransactionalWrite, for_produce
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
+Error = TypeVar("Error", bound=BaseException)
 
 ATTEMPTS_MAX: Final = 8
 """How often a batch waits for its log to be ready; each time until it is signalled."""
@@ -151,10 +152,8 @@ class _Waiting:
         excess = "" if write.has_waited else WAITING.excess_of(holder, self.held, size)
         others = self.held.by_tenant
         if excess and (holder.tenant in others or 0 < others.total() > WAITING.count_max - size):
-            if write.header.producer_id != NO_PRODUCER_ID:
-                # What the producer has already sent after this batch must not overtake it.
-                write.partition.retries.refused(self._clock.now_ms())
-            raise StorageUnavailable(f"{excess}: the batch was not stored, send it again")
+            error = StorageUnavailable(f"{excess}: the batch was not stored, send it again")
+            raise _expect_again(write.partition, write.header.producer_id, error, self._clock)
         write.has_waited = True
         self.held.add(holder, size)
 
@@ -253,11 +252,7 @@ class Appends:
         refusal = self._refused_tenants.get(tenant_of(partition.name))
         if refusal is None:
             return
-        error = refusal()
-        if producer_id != NO_PRODUCER_ID and isinstance(error, Retriable):
-            # What the producer has already sent after this batch must not overtake it.
-            partition.retries.refused(self.clock.now_ms())
-        raise error
+        raise _expect_again(partition, producer_id, refusal(), self.clock)
 
     async def append_own(
         self, partition: PartitionLog, batch: bytes, named: Sequence[NamedSequence] = ()
@@ -372,7 +367,7 @@ class Appends:
         try:
             return self._begin(write)
         except Exception as fault:
-            raise _refusal(write, fault) from fault
+            raise _refusal(write, fault, self.clock) from fault
 
     def _begin(self, write: _Write) -> bool:
         """Open the batch if necessary and append it; False if that takes until `_advance`.
@@ -402,6 +397,8 @@ class Appends:
 
         def then(outcome: AdmittedBatch | BaseException) -> None:
             self._waiting.leave(write)
+            if isinstance(outcome, MemoryError):
+                outcome = _refusal(write, outcome, self.clock)
             if isinstance(outcome, BaseException):
                 write.then(outcome)
             else:
@@ -423,7 +420,7 @@ class Appends:
         try:
             return self._store(write)
         except Exception as fault:  # noqa: BLE001 - as in `_begin_or_refuse`
-            write.then(_refusal(write, fault))
+            write.then(_refusal(write, fault, self.clock))
             return True
 
     def _store(self, write: _Write) -> bool:
@@ -543,10 +540,14 @@ class Appends:
         if admitted.header is not None:  # a refused batch must not have its delayed records stored
             partition.config.check_content(admitted.header, self.clock.now_ms())
         user = user_in(write.user)
-        completion, write.timers = self.delays.add(partition, admitted.delayed, user)
-        if completion.done:
-            if completion.error is not None:
+        try:
+            completion, write.timers = self.delays.add(partition, admitted.delayed, user)
+            if completion.done and completion.error is not None:
                 raise completion.error
+        except HeadraceError as error:
+            _expect_again(partition, header.producer_id, error, self.clock)
+            raise
+        if completion.done:
             write.delays_done = True
             return True
         completion.then(self._delays_stored, write)
@@ -554,7 +555,8 @@ class Appends:
 
     def _delays_stored(self, error: BaseException | None, write: _Write) -> None:
         if error is not None:
-            write.then(error)
+            producer_id = write.header.producer_id
+            write.then(_expect_again(write.partition, producer_id, error, self.clock))
         else:
             write.delays_done = True
             if not self._store_or_fail(write):
@@ -562,18 +564,27 @@ class Appends:
         self._advance(write.partition)
 
 
+def _expect_again(partition: PartitionLog, producer_id: int, error: Error, clock: Clock) -> Error:
+    """The error for which a batch is refused: what its producer has already sent after it must not
+    overtake it if it is sent again."""
+    if producer_id != NO_PRODUCER_ID and isinstance(error, Retriable):
+        partition.retries.refused(clock.now_ms())
+    return error
+
+
 def _holder(write: _Write) -> Holder:
     """For whom a batch counts while it waits."""
     return Holder(tenant_of(write.partition.name), user_in(write.user))
 
 
-def _refusal(write: _Write, fault: Exception) -> HeadraceError:
+def _refusal(write: _Write, fault: Exception, clock: Clock) -> HeadraceError:
     """The error for the producer of a batch that could not be admitted."""
     if isinstance(fault, HeadraceError):
         return fault
     log.error("%s: cannot admit a batch", write.partition.name, exc_info=fault)
     if isinstance(fault, MemoryError):
-        return StorageUnavailable("not enough memory to open the batch: send it again later")
+        error = StorageUnavailable("not enough memory to open the batch: send it again later")
+        return _expect_again(write.partition, write.header.producer_id, error, clock)
     return RecordInvalid("the batch could not be opened and is not stored: see the broker's log")
 
 
