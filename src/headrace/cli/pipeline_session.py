@@ -160,7 +160,8 @@ def describe_topics(
             raise
         refused = failure
     rights, targets = job_module("jobs.rights"), [writes] if writes else []
-    rights.check_rights(rights.missing_rights(connection_of(session), [reads], targets, group))
+    groups = group, rights.of_writes(group)
+    rights.check_rights(rights.missing_rights(connection_of(session), [reads], targets, groups))
     if refused is not None:
         raise refused
 

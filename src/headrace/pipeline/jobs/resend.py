@@ -31,7 +31,7 @@ from headrace.pipeline.jobs.identity import (
     RESENT_NAMES,
     identified,
 )
-from headrace.pipeline.jobs.rights import check_rights, missing_rights
+from headrace.pipeline.jobs.rights import check_rights, missing_rights, of_writes
 from headrace.pipeline.jobs.transfer import (
     CopyReport,
     JobMarks,
@@ -92,7 +92,8 @@ class ResendConfig:
     def check_rights(self) -> None:
         """Raise RightsMissing unless this client may compare the topics and write to one."""
         sources = [self.source] if self.source else []
-        check_rights(missing_rights(self.connection, sources, [self.topic], self.group))
+        groups = self.group, of_writes(self.group)
+        check_rights(missing_rights(self.connection, sources, [self.topic], groups))
 
 
 def run_resend(config: ResendConfig, *, spark: Any) -> CopyReport:

@@ -15,7 +15,7 @@ from headrace.pipeline.written import GROUP_PREFIX
 from headrace.runtime.access import OF_TENANTS, acl_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from headrace.pipeline.jobs.windows import Connection
 
@@ -25,10 +25,13 @@ WRITES: Final = ("read", "write", "describe_configs")
 
 
 def missing_rights(
-    connection: Connection, reads: Iterable[str] = (), writes: Iterable[str] = (), group: str = ""
+    connection: Connection,
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    groups: Iterable[str] = (),
 ) -> list[str]:
     """The commands that give what this client lacks, to read and write these topics and to keep
-    progress in the group, if one is named. Topics that do not exist are left out.
+    progress in these groups. Topics that do not exist are left out.
 
     Raises BrokerUnavailable.
     """
@@ -42,19 +45,15 @@ def missing_rights(
         acl_command(connection.client, operations, "topic", names)
         for operations, names in lacking.items()
     ]
-    kinds = [
-        prefix_of_jobs(one) for one in _groups(group) if connection.cluster.is_group_hidden(one)
-    ]
+    kinds = [prefix_of_jobs(one) for one in groups if connection.cluster.is_group_hidden(one)]
     if kinds:
         found.append(acl_command(connection.client, READS, "group", kinds, is_prefix=True))
     return found
 
 
-def _groups(group: str) -> Iterator[str]:
-    """The job's group, and one as of its writes."""
-    if group:
-        yield group
-        yield f"{GROUP_PREFIX}.{group}.0"
+def of_writes(group: str) -> str:
+    """A group as of the writes of a job, where these go to; the job's is where it reads."""
+    return f"{GROUP_PREFIX}.{group}.0"
 
 
 def check_rights(commands: list[str]) -> None:
