@@ -112,12 +112,26 @@ def test_killed_again_and_again_it_goes_on_without_gap_or_duplicate(config, spar
 
 
 def test_a_job_leaves_the_session_that_the_process_has_alone(config, spark, send, topic):
-    send(topic, 6)
-    assert run_archive(config).record_count == 6
-    run_maintain(MaintainConfig(config.warehouse, config.table))
-    reconcile = ReconcileConfig(config.bootstrap, topic, config.table)
-    assert reconcile_alone(reconcile, config.warehouse, "local[2]").is_exact
-    assert spark.range(3).count() == 3
+    theirs = {
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.shuffle.partitions": "7",
+        "spark.sql.catalog.headrace.warehouse": "file:///of/another",
+    }
+    before = {name: spark.conf.get(name) for name in theirs}
+    for name, value in theirs.items():
+        spark.conf.set(name, value)
+    try:
+        send(topic, 6)
+        assert run_archive(config).record_count == 6
+        run_maintain(MaintainConfig(config.warehouse, config.table))
+        reconcile = ReconcileConfig(config.bootstrap, topic, config.table)
+        assert reconcile_alone(reconcile, config.warehouse, "local[2]").is_exact
+        assert spark.range(3).count() == 3
+        assert {name: spark.conf.get(name) for name in theirs} == theirs
+        assert spark.getActiveSession() is spark
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def test_an_archive_that_is_stopped_as_it_ends_is_done(config, spark, send, topic):

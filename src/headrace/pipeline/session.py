@@ -146,20 +146,25 @@ def _hush() -> None:
 
 @contextmanager
 def given_or_own(spark: Any, config: SessionConfig) -> Iterator[Any]:
-    """`spark`, or without it a session that is stopped at the end; one that the process has already
-    is used, and left as it is. Raises as `make_session`."""
+    """`spark`, or without it a session that is stopped at the end; where the process has one
+    already, one with settings of its own beside that, which is left as it is. Raises as
+    `make_session`."""
     if spark is not None:
         yield spark
         return
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    is_own = SparkContext._active_spark_context is None  # noqa: SLF001 - pyspark has no public way
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - pyspark has no public way
+        theirs: Any = SparkSession.builder.getOrCreate()
+        java = theirs._jsparkSession.newSession()  # noqa: SLF001
+        yield SparkSession(theirs.sparkContext, java, settings_of(config, []))
+        return
     made = make_session(config)
     try:
         yield made
     finally:
-        if is_own:
-            made.stop()
+        made.stop()
 
 
 def session_for(spark: Any, warehouse: Warehouse) -> Any:
