@@ -267,7 +267,9 @@ async def test_a_user_that_pushes_as_many_displaces_its_own_numbers_alone(monkey
         assert len(one.rig.node.services.telemetry._instances) <= 7
         for number in range(200, 220):
             assert await push("mallory", number, 9) == NONE
+        kept = (await one.shown()).count("mallory.")
         assert await push("mallory", 220, 40) == THROTTLING_QUOTA_EXCEEDED
+        assert (await one.shown()).count("mallory.") == kept > 0, "others of the user"
         assert await push("bob", 3, 3) == NONE
         shown = await one.shown()
         assert "alice.0" in shown

@@ -296,8 +296,14 @@ class ClientTelemetry:
         holder, lines = instance.client.holder, _lines(instance.client, points)
         self._lines.add(holder, -instance.lines)
         instance.points, instance.lines = [], 0
-        if excess := self._make_room(self._line_shares, self._lines, holder, lines, instance):
-            raise QuotaExceeded(f"{excess}: subscribe to fewer", throttle_ms=0)
+        if self._line_shares.excess_of(holder, self._lines, lines):
+            others = sum(self._instances[one].lines for one in self._of_holder[holder])
+            self._lines.add(holder, -others)
+            excess = self._line_shares.excess_of(holder, self._lines, lines)
+            self._lines.add(holder, others)
+            if excess:  # also without all its others: these are kept
+                raise QuotaExceeded(f"{excess}: subscribe to fewer", throttle_ms=0)
+            self._make_room(self._line_shares, self._lines, holder, lines, instance)
         self._lines.add(holder, lines)
         instance.points, instance.lines = points, lines
 
