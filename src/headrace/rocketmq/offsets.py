@@ -165,4 +165,9 @@ async def _kept(call: Call, read: Callable[[], Awaitable[PartitionRead]]) -> Par
 
 
 def _bytes_of(found: PartitionRead) -> int:
-    return sum(len(one.value or b"") for one in found.records)
+    return sum(
+        len(one.key or b"")
+        + len(one.value or b"")
+        + sum(len(name) + len(value or b"") for name, value in one.headers)
+        for one in found.records
+    )

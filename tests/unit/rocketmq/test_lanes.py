@@ -29,7 +29,7 @@ from headrace.errors import StorageUnavailable
 from headrace.log.visibility import READ_COMMITTED
 from headrace.metadata.endpoints import ROCKETMQ, Endpoint
 from headrace.records.attributes import HALF, MESSAGE_ID
-from headrace.records.codec import Record
+from headrace.records.codec import Record, encode_batch
 from headrace.records.partitioner import partition_of_key
 from headrace.rocketmq import clients, codes, in_progress, wire
 from headrace.rocketmq.caller import Caller
@@ -595,6 +595,22 @@ async def test_what_a_pull_has_read_counts_until_the_client_has_read_it(rocket):
     await asyncio.wait_for(call.over.wait(), 10)
     assert len(call.sent) == 7
     assert not call.kept_bytes
+
+
+@on_rocketmq
+async def test_what_a_pull_has_read_counts_with_keys_and_headers(rocket):
+    """Records may have nothing else."""
+    await rocket.create("jobs")
+    one = Record(0, 0, bytes(500), None, [("h", bytes(1_500)), ("empty", None)])
+    (log,) = rocket.node.topics.get("jobs").partitions
+    await rocket.node.appends.append_and_wait(log, encode_batch([one] * 3))
+    where = {"group": {"name": "pullers"}, "message_queue": {"topic": {"name": "jobs"}, "id": 0}}
+    call = rocket.begin("PullMessage", wire.request_of("PullMessage")(**where, batch_size=10))
+    kept: list[int] = []
+    call.keep = kept.append
+    await asyncio.wait_for(call.over.wait(), 10)
+    assert kept[0] >= 6_000
+    assert not sum(kept)
 
 
 @on_rocketmq
