@@ -569,9 +569,14 @@ class KafkaFace:
         """The body of a response."""
         is_charged = self._quotas.is_active
         answer = await self._handle(_SERVED[context.api_key], request, context)
-        if is_charged:
+        paced, charged_ns = paced_here(), 0
+        if is_charged and paced is not None:
             answer = self._charged(answer, reply, context)
+            charged_ns = paced.spent_until_now_ns()
         body = write_response(context.api_key, context.version, answer)
+        if charged_ns and paced is not None:  # large answers take as long as what they say
+            rest_ns = paced.spent_until_now_ns() - charged_ns
+            self._quotas.spent(context.session, context.api_key, rest_ns)
         self.figures.note_errors(context.api_key, answer)
         return body
 

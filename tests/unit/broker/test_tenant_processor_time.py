@@ -22,7 +22,7 @@ from headrace.broker.services.record_sends import RecordSends
 from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.shares.share_partitions import SharePartitions
 from headrace.coordination.quotas.entities import PRODUCER, REQUEST
-from headrace.kafka import apis
+from headrace.kafka import apis, dispatch
 from headrace.rocketmq import codes
 
 if TYPE_CHECKING:
@@ -140,6 +140,23 @@ async def test_a_fetch_that_waits_is_charged_for_the_time_that_its_answer_takes(
         await node.appends.append_and_wait(log, batch(b"v"))
         await until(client.answers)
         await until(lambda: node.tenant_rates.used("acme", REQUEST) > 0)
+
+
+async def test_a_request_is_charged_for_the_encoding_of_its_answer(monkeypatch):
+    encode = dispatch.write_response
+
+    def slow(*args):
+        until_ns = time.perf_counter_ns() + SLOW_NS
+        while time.perf_counter_ns() < until_ns:
+            pass
+        return encode(*args)
+
+    async with broker(BrokerConfig(**CONFIG)) as rig:
+        await limited(rig.node)
+        monkeypatch.setattr(dispatch, "write_response", slow)
+        charged_ns = charges(monkeypatch, rig.node.quotas)
+        await as_user(rig.client(), "alice").ask(apis.METADATA, 9, {"topics": None})
+        assert SLOW_NS <= sum(charged_ns) < 2 * SLOW_NS, "once"
 
 
 def slow_down(monkeypatch, owner: type, name: str, *, fails: bool = False) -> None:
