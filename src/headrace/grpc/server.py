@@ -7,7 +7,7 @@ what the services do.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from headrace.grpc.limits import Limits
@@ -152,7 +152,7 @@ class GrpcServer:
         if size <= 0:
             return True
         if self.held_bytes > self.limits.listener_partial_bytes_max:
-            most = self._most(lambda one: one.held_bytes)[0]
+            most = self._largest(attrgetter("held_bytes"))
             most.end_for_memory()
             if most is connection:
                 return False
@@ -183,7 +183,7 @@ class GrpcServer:
         """See Server."""
         self.owed_bytes += change
         if change > 0 and self.owed_bytes > self.limits.listener_unsent_bytes_max:
-            most = self._most(lambda one: one.owed_bytes)[0]
+            most = self._largest(attrgetter("owed_bytes"))
             most.abort("does not read its responses: listener_unsent_bytes_max")
             self._is_trim_due = True
 
@@ -202,14 +202,19 @@ class GrpcServer:
         if self._kept_bytes > self.limits.listener_calls_bytes_max // KEPT_PARTS:
             self._end_largest()
 
-    def _most(self, size_of: Callable[[GrpcProtocol], int]) -> list[GrpcProtocol]:
-        """The connections, the largest of the address that has most first: whoever divides what it
-        has among many does not have others closed."""
-        sizes = {one: size_of(one) for one in self._connections}
-        of_address: Counter[Hashable] = Counter()
-        for one, size in sizes.items():
-            of_address[self.address(one)] += size
-        return sorted(sizes, key=lambda one: (-of_address[self.address(one)], -sizes[one]))
+    def _largest(self, size_of: Callable[[GrpcProtocol], int]) -> GrpcProtocol:
+        """The largest connection of the address that has most: whoever divides what it has among
+        many does not have others closed. Of 10,000 in 2 ms: each frame may ask while there is too
+        much."""
+        of_address = self._of_addresses(size_of)
+        address = max(of_address, key=of_address.__getitem__)
+        return max((one for one in self._connections if one.peer == address), key=size_of)
+
+    def _of_addresses(self, size_of: Callable[[GrpcProtocol], int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for one in self._connections:
+            found[one.peer] = found.get(one.peer, 0) + size_of(one)
+        return found
 
     def _end_largest(self) -> None:
         """End the connections with the largest calls while all together have too much."""
@@ -217,9 +222,11 @@ class GrpcServer:
         excess = sum(one.call_bytes for one in self._connections)
         excess -= self.limits.listener_calls_bytes_max
         if excess > 0:
-            for one in self._most(lambda one: one.call_bytes):
+            sizes = {one: one.call_bytes for one in self._connections}
+            all_of = self._of_addresses(sizes.__getitem__)
+            for one in sorted(sizes, key=lambda one: (-all_of[one.peer], -sizes[one])):
                 if excess > 0:
-                    excess -= one.call_bytes
+                    excess -= sizes[one]
                     one.end_for_memory()
             self._is_trim_due = True
 
