@@ -17,6 +17,7 @@ from headrace.coordination.shares.share_machine import ShareRecord
 from headrace.errors import GroupFull, NotCoordinator, NotOwner
 from headrace.log.visibility import READ_UNCOMMITTED
 from headrace.log.waiters import Waiters
+from headrace.records.tenant_names import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -123,8 +124,8 @@ class Hosted:
             self._makers = makers = {one: makers[one] for one in groups if one in makers}
         if 3 * len(groups) >= 2 * most:  # else no user can have so much
             held = Held()
-            for one in groups:
-                held.add(Holder(user=makers.get(one, NOBODY)))
+            held.by_tenant[DEFAULT] = len(groups)  # at once: 10,000 one by one take 10 ms
+            held.by_user.update(makers.get(one, NOBODY) for one in groups)
             shares = TenantShares("groups of messages", most, "the partition")
             if excess := shares.excess_of(Holder(user=user), held):
                 raise GroupFull(f"{excess}: delete some")
