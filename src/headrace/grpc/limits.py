@@ -48,7 +48,8 @@ class Limits(NamedTuple):
     to 16 MiB takes 26 ms, and one of 16 kB can. A call beyond is refused."""
     listener_slow_messages_max: int = 32
     """Of all connections of the listener: the last one waits for less than a second. Clients are
-    not known yet, since their signatures are checked with the message."""
+    not known yet, since their signatures are checked with the message: an address has at most
+    twice as many as are left for others."""
     unsent_bytes_max: int = 32 * MIB
     """Responses of one connection that its client has not read; then it is closed."""
     listener_unsent_bytes_max: int = 64 * MIB

@@ -163,10 +163,9 @@ class GrpcServer:
     ) -> asyncio.Future[bytes | None] | None:
         """See Server."""
         limits, slow = self.limits, self.slow_messages
-        if (
-            slow.get(connection, 0) >= limits.slow_messages_max
-            or sum(slow.values()) >= limits.listener_slow_messages_max
-        ):
+        left = limits.listener_slow_messages_max - sum(slow.values())
+        of_address = sum(count for one, count in slow.items() if one.peer == connection.peer)
+        if slow.get(connection, 0) >= limits.slow_messages_max or of_address >= 2 * left:
             return None
         running = self._slow_calls.start(function)
         slow[connection] = slow.get(connection, 0) + 1

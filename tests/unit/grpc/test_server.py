@@ -191,7 +191,8 @@ def test_few_messages_wait_to_be_decompressed_and_further_ones_are_refused():
     with (
         gated(limits) as (one, gate),
         RawClient(one.address) as first,
-        RawClient(one.address) as second,
+        RawClient(one.address) as same_address,
+        RawClient(one.address, source="127.0.0.2") as second,
     ):
 
         def send(client, number):
@@ -203,6 +204,8 @@ def test_few_messages_wait_to_be_decompressed_and_further_ones_are_refused():
         first.send(frames.rst_stream(3, frames.CANCEL))  # it still has its place before the thread
         send(first, 7)
         assert first.status(7) == RESOURCE_EXHAUSTED
+        send(same_address, 1)
+        assert same_address.status(1) == RESOURCE_EXHAUSTED, "it leaves room for others"
         send(second, 1)
         send(second, 3)
         assert second.status(3) == RESOURCE_EXHAUSTED
