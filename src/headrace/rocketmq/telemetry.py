@@ -123,12 +123,12 @@ class Telemetry:
             while stream.waiting is not None and not stream.call.is_finished:
                 (body, held), stream.waiting = stream.waiting, None
                 try:
-                    settings = wire.TelemetryCommand.FromString(body).settings
-                    await self._answer(stream, settings)
+                    await self._answer(stream, wire.TelemetryCommand.FromString(body).settings)
                 except DecodeError:
                     stream.refuse()
                 finally:
                     held.release()
+                del body  # the client may never read the answer
                 await stream.call.drained()
         finally:
             stream.is_answering = False

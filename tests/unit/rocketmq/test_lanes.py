@@ -657,6 +657,28 @@ async def test_requests_that_wait_for_messages_are_not_kept(rocket):
         call.cancel()
 
 
+@on_rocketmq
+async def test_settings_are_not_kept_while_a_client_does_not_read_the_answer(rocket):
+    command = wire.TelemetryCommand()
+    command.settings.client_type = wire.PRODUCER  # neither publishes nor subscribes: an error
+    unread = b"\xaa\x7d" + b"\xa0\x8d\x06" + bytes(100_000)  # of a field that nobody knows
+    body = command.SerializeToString() + unread
+    calls = [rocket.stream_call(wire.TELEMETRY, rocket.session, {}) for _ in range(20)]
+    tracemalloc.start()
+    try:
+        for call in calls:
+            call.reading.clear()
+            rocket.messaging.methods[call.path].handler(call).message(bytes(bytearray(body)))
+        await until(lambda: all(call.sent for call in calls))
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert not rocket.messaging.in_progress.bytes
+    assert kept_bytes < 10 * 100_000
+    for call in calls:
+        call.cancel()
+
+
 def test_requests_in_progress_of_an_address_leave_room_for_others(monkeypatch):
     """Whatever number of connections it has, also without a login."""
     monkeypatch.setattr(in_progress, "ALL_BYTES_MAX", 3_000)
