@@ -3,7 +3,6 @@ clients write."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -17,8 +16,6 @@ from tests.integration.clients import create_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.integration.broker import Broker
 
 GUIDE = list(blocks(ROOT / "docs" / "SECURING.md"))
 SETTINGS = [text for language, text in GUIDE if language == "toml"]
@@ -67,21 +64,14 @@ class Guided:
         path.write_text("[serve]\n" + rest.replace("certificates/", f"{self.folder}/certificates/"))
         names = re.findall(r"(\w+)://", first)
         for number, broker in self.brokers.by_id.items():
-            known = listeners(broker)
-            broker.kafka = ",".join(f"{one}://{known.get(one, '127.0.0.1:0')}" for one in names)
+            broker.listen(*names)
             broker.stop()
             broker.options = (*self.own[number], "--config", str(path))
             broker.start()
-            assert [*listeners(broker)] == names
+            assert [*broker.listeners] == names
 
     def bootstrap(self, listener: str) -> str:
-        return ",".join(listeners(one)[listener] for one in self.brokers.by_id.values())
-
-
-def listeners(broker: Broker) -> dict[str, str]:
-    """Their addresses."""
-    found = json.loads((broker.log_path.parent / "ready.json").read_text())
-    return found.get("listeners") or {"PLAINTEXT": found["kafka"]}
+        return ",".join(one.listeners[listener] for one in self.brokers.by_id.values())
 
 
 @pytest.mark.timeout(900)

@@ -102,6 +102,18 @@ class Broker:
         self.kafka, self.http = ready["kafka"], ready["http"]
         return self
 
+    @property
+    def listeners(self) -> dict[str, str]:
+        """The addresses of its listeners, by their names."""
+        path = self.log_path.parent / "ready.json"
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return found.get("listeners") or {"PLAINTEXT": self.kafka}
+
+    def listen(self, *names: str) -> None:
+        """Have it start with these listeners, at the addresses that it had for them."""
+        known = self.listeners
+        self.kafka = ",".join(f"{one}://{known.get(one, '127.0.0.1:0')}" for one in names)
+
     def _fix_ports(self) -> None:
         """Choose ports that it finds free after a restart: see headrace.dev_cluster.ports."""
         self.kafka, self.http = _with_ports(self.kafka), _with_ports(self.http)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 
 import pytest
 from tests.integration.broker import RUNNING, Broker, Place
+from tests.integration.tenants import INSIDE, of_tenants
 
 _numbers = itertools.count(1)
 
@@ -45,24 +45,10 @@ def broker(shared_broker):
 def tenants(tmp_path_factory):
     """The places of two tenants at one broker, whose clients need no login."""
     names = "acme", "beta"
-    broker = Broker(
-        tmp_path_factory.mktemp("tenants"),
-        *("--authorizer", "acl", "--super-users", "User:root"),
-        *("--tenants", ";".join(f"{one}=User:{one}" for one in names)),
-        *(
-            "--listener-security-protocol-map",
-            ",".join(f"{one.upper()}:PLAINTEXT" for one in names),
-        ),
-        *(
-            part
-            for one in names
-            for part in ("--listener-setting", f"listener.name.{one}.headrace.tenant={one}")
-        ),
-    )
-    broker.kafka = ",".join(f"{one.upper()}://127.0.0.1:0" for one in names)
+    broker = Broker(tmp_path_factory.mktemp("tenants"), *of_tenants(*names))
+    broker.listen(INSIDE, *(one.upper() for one in names))
     broker.start()
-    ready = json.loads((broker.log_path.parent / "ready.json").read_text())
-    yield [Place(ready["listeners"][one.upper()]) for one in names]
+    yield [Place(broker.listeners[one.upper()]) for one in names]
     broker.stop()
 
 

@@ -91,13 +91,12 @@ class Entrance:
             *("--sasl-oauthbearer-expected-audience", AUDIENCE),
             *("--super-users", f"User:{USER};User:CN={USER}"),
         )
-        self.broker.kafka = ",".join(f"{one}://127.0.0.1:0" for one in LISTENERS)
+        self.broker.listen(*LISTENERS)
         where = ("--password-file", "-", "--data-dir", str(self.broker.data_dir))
         headrace("user", "add", USER, *where, text=f"{PASSWORD}\n")
         headrace("user", "add", USER, "--tenant", TENANT, *where, text=f"{PASSWORD}\n")
         self.broker.start()
-        ready = json.loads((self.broker.log_path.parent / "ready.json").read_text())
-        self.listeners: dict[str, str] = ready["listeners"]
+        self.listeners = self.broker.listeners
 
     def address(self, way: str) -> str:
         return self.listeners["CERTIFIED" if way == CERTIFICATE else "LOGIN"]

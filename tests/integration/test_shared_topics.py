@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.integration.broker import Broker
 from tests.integration.clients import admin, create_topic
 from tests.integration.java import session
+from tests.integration.tenants import INSIDE, OPERATOR, add_user, of_tenants, share, unshare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,49 +21,25 @@ SOURCE, NAME = "canary-orders", "partner-orders"
 PARTITIONS, COUNT, TIMEOUT_S = 3, 30, 60
 FOLLOWED_S = 1.5
 """After this every broker has followed a change."""
-LISTENERS = "ACME", "BETA"
-OPTIONS = (
-    *("--authorizer", "acl", "--tenants", "acme=User:acme;beta=User:beta"),
-    *("--listener-security-protocol-map", "ACME:PLAINTEXT,BETA:PLAINTEXT"),
-    *("--listener-setting", "listener.name.acme.headrace.tenant=acme"),
-    *("--listener-setting", "listener.name.beta.headrace.tenant=beta"),
-)
 
 
 class Shared:
     """A broker with a listener for each of two tenants, and an operator over HTTP."""
 
     def __init__(self, folder: Path) -> None:
-        self.broker = Broker(folder, *OPTIONS, "--super-users", "User:ANONYMOUS")
-        self._start()
-        rule = {"principal": "User:ANONYMOUS", "operation": "ALL", "resource": "cluster"}
-        self.ask("POST", "acls", rule | {"name": "kafka-cluster", "permission": "allow"})
-        # From now on who is not logged in is of the listener's tenant.
-        self.broker.stop()
-        self.broker.options = (*OPTIONS, "--super-users", "User:root")
-        self._start()
-        ready = json.loads((folder / "ready.json").read_text())
-        self.acme, self.beta = (ready["listeners"][one] for one in LISTENERS)
-
-    def _start(self) -> None:
-        self.broker.kafka = ",".join(f"{one}://127.0.0.1:0" for one in LISTENERS)
-        self.broker.start()
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        request = urllib.request.Request(
-            f"http://{self.broker.http}/v1/{path}", json.dumps(body).encode(), method=method
+        self.broker = Broker(
+            folder, *of_tenants("acme", "beta"), "--http-security-protocol", "SASL_PLAINTEXT"
         )
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return json.load(answer)
+        add_user(OPERATOR, "--data-dir", str(self.broker.data_dir))
+        self.broker.listen(INSIDE, "ACME", "BETA")
+        self.broker.start()
+        self.acme, self.beta = (self.broker.listeners[one] for one in ("ACME", "BETA"))
 
     def share(self) -> None:
-        self.ask("POST", "shared-topics", {"topic": f"acme/{SOURCE}", "reader": "beta"})
-        accepted = {"topic": f"beta/{NAME}", "source": f"acme/{SOURCE}"}
-        self.ask("POST", "accepted-topics", accepted)
+        share(self.broker, SOURCE, NAME)
 
     def unshare(self) -> None:
-        assert self.ask("DELETE", f"shared-topics/acme%2F{SOURCE}/readers/beta")["existed"]
+        unshare(self.broker, SOURCE)
 
     def produce(self, first: int, count: int) -> None:
         producer = Producer({"bootstrap.servers": self.acme, "log_level": 0})
