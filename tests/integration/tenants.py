@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -43,16 +44,29 @@ def add_user(name: str, *where: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def ask(broker: Broker, method: str, path: str, body: Any = None, user: str = OPERATOR) -> Any:
-    """What a broker answers over HTTP to a user. Raises HTTPError."""
+def answered(
+    broker: Broker, method: str, path: str, body: Any = None, user: str = OPERATOR
+) -> tuple[int, str]:
+    """Status and text of what a broker answers over HTTP to a user."""
     request = urllib.request.Request(
         f"http://{broker.http}{path}", json.dumps(body).encode() if body else None, method=method
     )
     request.add_header("Content-Type", "application/json")
     login = base64.b64encode(f"{user}:{user}".encode()).decode()
     request.add_header("Authorization", f"Basic {login}")
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def ask(broker: Broker, method: str, path: str, body: Any = None, user: str = OPERATOR) -> Any:
+    """What it answers; it must not refuse."""
+    status, text = answered(broker, method, path, body, user)
+    assert status < 300, text
+    return json.loads(text)
 
 
 def share(broker: Broker, source: str, name: str, accepting: Broker | None = None) -> None:
