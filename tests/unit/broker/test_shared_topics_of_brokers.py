@@ -16,7 +16,8 @@ from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.errors import TopicExists, TopicUnknown
 from headrace.metadata.followed_facts import SHARED_TOPICS
-from headrace.metadata.tenant_facts import AcceptedFact
+from headrace.metadata.store import ANY
+from headrace.metadata.tenant_facts import AcceptedFact, topic_shares_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,6 +93,20 @@ async def test_any_broker_receives_the_messages_of_a_queue():
         assert [one["ok"] for one in settled["results"]] == [True] * PARTITIONS
         status, got = await webs[1].ask("POST", f"{path}/receive", {"max": 100})
         assert (status, got["messages"]) == (200, [])
+
+
+async def test_a_broker_serves_what_was_accepted_at_another_one_just_now():
+    async with shared() as (cluster, first, _second):
+        first.access.sharing.apply(topic_shares_key("beta"), None)  # as if it had not followed yet
+        assert first.topics.readable.find(NAME) is None
+        web = Web(cluster.rigs[1])
+        status, got = await web.ask("GET", f"/v1/topics/{NAME}/records?partition=0")
+        assert (status, [one["value"] for one in got["records"]]) == (200, ["of acme 0"]), got
+        for tenant in ("acme", "beta"):
+            key = topic_shares_key(tenant)
+            await cluster.rigs[1].metadata.put(key, b"not readable", ANY)
+            status, got = await web.ask("GET", "/v1/topics/«beta»absent/records?partition=0")
+            assert status == 404, got
 
 
 @pytest.mark.parametrize("is_own_first", [True, False])

@@ -12,6 +12,7 @@ store; one that cannot be read shares nothing.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -196,10 +197,12 @@ class TopicSharing:
     async def refresh(self, key: str) -> str:
         """Apply what the store holds about a reader's key; returns the key of the topic that it
         was accepted for, empty if it was not. Raises MetadataUnavailable."""
-        await self.update(tenant_of(key))
+        with suppress(DataCorrupt, FormatUnsupported):  # it shares nothing
+            await self.update(tenant_of(key))
         one = self._accepted.get(key)
         if one is not None:
-            await self.update(tenant_of(one.source))
+            with suppress(DataCorrupt, FormatUnsupported):
+                await self.update(tenant_of(one.source))
         return "" if one is None else one.source
 
     async def update(self, tenant: str) -> None:

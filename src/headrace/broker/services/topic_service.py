@@ -145,12 +145,13 @@ class TopicService:
     # --- look up -----------------------------------------------------------------------------
 
     async def look_up(self, name: str) -> None:
-        """Get a topic that another broker may have created just now, and wait for its owners."""
+        """Get a topic that another broker may have created, or a tenant accepted there, just now,
+        and wait for its owners."""
         if self.readable.find(name) is not None:
             return
         with suppress(MetadataUnavailable):  # then it is answered from what is known here
-            await self._topics.refresh(name)
-            topic = self.find(name)
+            await self.readable.refresh(name)
+            topic = self.readable.find(name)
             if topic is not None:
                 await self._ownership.wait_served(topic)
 
