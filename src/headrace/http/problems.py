@@ -32,7 +32,7 @@ PROBLEM: Final = "application/problem+json"
 _SAME: Final = "correct the request before you retry it"
 _AS_SAID: Final = "do what the detail says; if it names no step, no request of this kind is allowed"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
-    ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
+    ((errors.TopicUnknown,), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
     ((errors.CredentialUnknown, errors.BrokerUnknown), 404, "list them again"),
     ((errors.SecurityDisabled,), 409, "set headrace.authorizer=acl on every broker, then restart"),
@@ -78,6 +78,8 @@ def shown_text(text: str) -> str:
 
 def details(error: HeadraceError) -> dict[str, Any]:
     """The problem's members."""
+    if isinstance(error, errors.TopicIdUnknown):  # of another broker: a client here knows no ids
+        error = errors.TopicUnknown("the topic does not exist")
     status, next_step = status_of(error)
     is_login = isinstance(error, errors.AuthenticationFailed)  # its text is for the log alone
     return {

@@ -12,7 +12,7 @@ from tests.unit.http.http_rig import Web
 from tests.waiting import until
 
 from headrace.broker.services.reads import AT_START, Start
-from headrace.broker.services.topic_service import NewTopic
+from headrace.broker.services.topic_service import NEW_TOPIC_WAIT_S, NewTopic
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.errors import TopicExists, TopicUnknown
 from headrace.metadata.followed_facts import SHARED_TOPICS
@@ -135,3 +135,27 @@ async def test_brokers_agree_who_has_a_name_that_two_took_at_once(is_own_first):
                 topic = node.topics.readable.get("«beta»n")
                 assert topic.home is topic
                 assert node.topics.readable.find_by_id(accepted.id) is None
+
+
+async def test_a_topic_that_another_broker_does_not_know_is_answered_as_unknown():
+    """Without its id, which clients over HTTP do not know."""
+    async with shared() as (cluster, _first, second):
+        second.access.sharing.apply(topic_shares_key("beta"), None)
+        web, path = Web(cluster.rigs[1]), f"/v1/queues/{NAME}/«beta»workers"
+        status, got = await web.ask("POST", f"{path}/receive", {"max": 1})
+        assert (status, got["code"]) == (404, "TopicUnknown"), got
+        assert got["detail"] == "the topic does not exist"
+        status, got = await web.ask("GET", path)
+        assert {one["error"]["code"] for one in got["failed"]} == {"TopicUnknown"}
+
+
+async def test_another_brokers_request_about_a_topic_waits_until_it_is_known_to_be_shared():
+    async with shared() as (cluster, first, second):
+        known = first.topics.readable.get(NAME)
+        key = topic_shares_key("beta")
+        second.access.sharing.apply(key, None)
+        asked = asyncio.create_task(second.services.topics.of_another(known.id, []))
+        await asyncio.sleep(0)
+        second.access.sharing.apply(key, await cluster.rigs[2].metadata.get(key))
+        async with asyncio.timeout(NEW_TOPIC_WAIT_S / 2):
+            assert (await asked).name == NAME

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
     from uuid import UUID
 
 
@@ -28,6 +28,11 @@ class TopicArrivals:
         for waiting in self._awaited.pop(topic_id, ()):
             if not waiting.done():
                 waiting.set_result(None)
+
+    def look_again(self, find: Callable[[UUID], object]) -> None:
+        """Other topics than before may be known."""
+        for topic_id in [one for one in self._awaited if find(one) is not None]:
+            self.came(topic_id)
 
     async def wait(self, topic_id: UUID, timeout_s: float) -> None:
         """Return when the topic is known, or after `timeout_s`."""

@@ -44,6 +44,7 @@ class ReadableTopics:
     def _changed(self) -> None:
         self._known.clear()
         self._topics.version += 1
+        self._topics.arrivals.look_again(self.find_by_id)
 
     @property
     def version(self) -> int:
