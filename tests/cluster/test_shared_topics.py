@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
 from tests.cluster.brokers import Brokers, Load
+from tests.cluster.test_cluster_backup import asked, emptied
 from tests.integration.broker import Place
 from tests.integration.clients import TIMEOUT_S, admin, create_topic
 from tests.integration.raw import Raw, error_codes, fetch_values
@@ -24,6 +25,8 @@ from tests.integration.tenants import (
     unshare,
 )
 from tests.waiting import wait_until
+
+from headrace.cli.cluster_backup import backup, restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -278,6 +281,25 @@ def test_an_end_at_one_broker_holds_at_the_other_one_also_for_what_waits(brokers
     assert waiting(at, name, 10)[0] == [0, 0]
 
 
+def shares_at(broker: Broker) -> list[Any]:
+    """What is shared and accepted."""
+    return [ask(broker, "GET", f"/v1/{one}-topics") for one in ("shared", "accepted")]
+
+
+def check_shared_and_read_on(place: Sharing, before: list[Any], topic: str, name: str) -> None:
+    """Start all brokers: it is as before, and a group that has read 50 records goes on."""
+    for number in place.by_id:
+        place.add(number)
+    for broker in place.running:
+        wait_until(lambda broker=broker: name in topics_at(broker))
+        assert shares_at(broker) == before
+    produce(place, topic, range(50, 60))
+    reader = Reader(place, name, name)
+    reader.wait_read({*range(50, 60)})
+    reader.close()
+    assert reader.found == [*range(50, 60)]
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_it_is_shared_and_read_on_when_all_brokers_have_been_restarted(brokers, end):
     topic, name = f"before-{end}", f"of-{end}"
@@ -287,17 +309,39 @@ def test_it_is_shared_and_read_on_when_all_brokers_have_been_restarted(brokers, 
     reader = Reader(brokers, name, name)
     reader.wait_read({*range(50)})
     reader.close()
-    before = [ask(brokers.by_id[1], "GET", f"/v1/{one}-topics") for one in ("shared", "accepted")]
+    before = shares_at(brokers.by_id[1])
     for broker in brokers.by_id.values():
         getattr(broker, end)()
-    for number in brokers.by_id:
-        brokers.add(number)
-    for broker in brokers.by_id.values():
-        wait_until(lambda broker=broker: name in topics_at(broker))
-        paths = [f"/v1/{one}-topics" for one in ("shared", "accepted")]
-        assert [ask(broker, "GET", path) for path in paths] == before
-    produce(brokers, topic, range(50, 60))
-    reader = Reader(brokers, name, name)
-    reader.wait_read({*range(50, 60)})
-    reader.close()
-    assert reader.found == [*range(50, 60)]
+    check_shared_and_read_on(brokers, before, topic, name)
+
+
+def test_it_is_shared_and_read_on_after_a_restore_of_the_clusters_metadata(tmp_path, make_cluster):
+    cluster = make_cluster(bookie_count=2, auto_recovery=False)
+    address = cluster.zookeeper.address
+    where = ("--zookeeper", address, "--zookeeper-root", f"/{tmp_path.name}", "--json")
+    place = Sharing(tmp_path, address, 2, "--quorum", "2,2,2")
+    topic, name = "kept", "of-backup"
+    try:
+        create_topic(place.bootstrap, topic, 1)
+        share(place.by_id[1], topic, name, place.by_id[2])
+        produce(place, topic, range(50))
+        reader = Reader(place, name, name)
+        reader.wait_read({*range(50)})
+        reader.close()
+        before = shares_at(place.by_id[1])
+        done = asked(backup, tmp_path / "backup", *where)
+        assert done.exit_code == 0, done.output
+        unshare(place.by_id[1], topic)  # it is shared again: the backup is of an earlier moment
+        for broker in place.running:
+            broker.stop()
+        for bookie in cluster.bookies:
+            bookie.stop()
+        emptied(cluster)
+        done = asked(restore, tmp_path / "backup", *where)
+        assert done.exit_code == 0, done.output
+        for bookie in cluster.bookies:
+            bookie.start()
+            cluster.wait_ready(bookie)
+        check_shared_and_read_on(place, before, topic, name)
+    finally:
+        place.close()
