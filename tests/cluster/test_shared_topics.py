@@ -48,10 +48,8 @@ class Sharing(Brokers):
         root = ("--zookeeper-root", f"/{folder.name}")
         for user in (OPERATOR, "acme", "beta"):
             add_user(user, "--zookeeper", zookeeper, *root)
-        http = ("--http-security-protocol", "SASL_PLAINTEXT")
-        super().__init__(
-            folder, zookeeper, count, *root, *of_tenants("acme", "beta"), *http, *options
-        )
+        options = (*root, *of_tenants("acme", "beta"), *options)
+        super().__init__(folder, zookeeper, count, *options)
 
     def add(self, broker_id: int) -> Broker:
         broker = self.by_id.get(broker_id) or self.prepare(broker_id)

@@ -37,6 +37,7 @@ class Place(NamedTuple):
     """One listener of a broker."""
 
     kafka: str
+    http: str = ""
 
     @property
     def address(self) -> tuple[str, int]:

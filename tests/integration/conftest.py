@@ -7,7 +7,7 @@ import re
 
 import pytest
 from tests.integration.broker import RUNNING, Broker, Place
-from tests.integration.tenants import INSIDE, of_tenants
+from tests.integration.tenants import started
 
 _numbers = itertools.count(1)
 
@@ -45,10 +45,8 @@ def broker(shared_broker):
 def tenants(tmp_path_factory):
     """The places of two tenants at one broker, whose clients need no login."""
     names = "acme", "beta"
-    broker = Broker(tmp_path_factory.mktemp("tenants"), *of_tenants(*names))
-    broker.listen(INSIDE, *(one.upper() for one in names))
-    broker.start()
-    yield [Place(broker.listeners[one.upper()]) for one in names]
+    broker = started(tmp_path_factory.mktemp("tenants"), *names)
+    yield [Place(broker.listeners[one.upper()], broker.http) for one in names]
     broker.stop()
 
 

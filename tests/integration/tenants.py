@@ -10,8 +10,12 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from tests.integration.broker import Broker
+
 if TYPE_CHECKING:
-    from tests.integration.broker import Broker
+    from pathlib import Path
+
+    from tests.integration.broker import Place
 
 OPERATOR = "root"
 INSIDE = "INSIDE"
@@ -25,6 +29,7 @@ def of_tenants(*names: str) -> tuple[str, ...]:
     protocols = f"{INSIDE}:SASL_PLAINTEXT", *(f"{one.upper()}:PLAINTEXT" for one in names)
     return (
         *("--authorizer", "acl", "--super-users", f"User:{OPERATOR}"),
+        *("--http-security-protocol", "SASL_PLAINTEXT"),
         *("--tenants", ";".join(f"{one}=User:{one}" for one in names)),
         *("--listener-security-protocol-map", ",".join(protocols)),
         *(
@@ -33,6 +38,14 @@ def of_tenants(*names: str) -> tuple[str, ...]:
             for part in ("--listener-setting", f"listener.name.{one}.headrace.tenant={one}")
         ),
     )
+
+
+def started(folder: Path, *names: str) -> Broker:
+    """A broker with these, and the operator."""
+    broker = Broker(folder, *of_tenants(*names))
+    add_user(OPERATOR, "--data-dir", str(broker.data_dir))
+    broker.listen(INSIDE, *(one.upper() for one in names))
+    return broker.start()
 
 
 def add_user(name: str, *where: str) -> None:
@@ -45,7 +58,7 @@ def add_user(name: str, *where: str) -> None:
 
 
 def answered(
-    broker: Broker, method: str, path: str, body: Any = None, user: str = OPERATOR
+    broker: Broker | Place, method: str, path: str, body: Any = None, user: str = OPERATOR
 ) -> tuple[int, str]:
     """Status and text of what a broker answers over HTTP to a user."""
     request = urllib.request.Request(
@@ -62,14 +75,16 @@ def answered(
             return error.code, error.read().decode()
 
 
-def ask(broker: Broker, method: str, path: str, body: Any = None, user: str = OPERATOR) -> Any:
+def ask(
+    broker: Broker | Place, method: str, path: str, body: Any = None, user: str = OPERATOR
+) -> Any:
     """What it answers; it must not refuse."""
     status, text = answered(broker, method, path, body, user)
     assert status < 300, text
     return json.loads(text)
 
 
-def share(broker: Broker, source: str, name: str, accepting: Broker | None = None) -> None:
+def share(broker: Broker | Place, source: str, name: str, accepting: Broker | None = None) -> None:
     """Have acme share a topic with beta, which accepts it, perhaps at another broker."""
     wanted = {"topic": f"acme/{source}", "reader": "beta"}
     ask(broker, "POST", "/v1/shared-topics", wanted)

@@ -24,6 +24,7 @@ from tests.integration.broker import Broker
 from tests.integration.clients import create_topic
 from tests.integration.java import _classpath
 from tests.integration.raw import Raw, error_codes
+from tests.integration.tenants import share
 from tests.integration.test_transactions import fresh, read_all, read_pairs
 
 from headrace.dev_cluster.ports import free_port
@@ -185,19 +186,29 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 
 
 @pytest.mark.parametrize(
-    ("guarantee", "of_tenant"),
-    [(EXACTLY_ONCE, False), (EXACTLY_ONCE, True), (AT_LEAST_ONCE, False)],
+    ("guarantee", "whose"),
+    [
+        (EXACTLY_ONCE, ""),
+        (EXACTLY_ONCE, "a tenant's"),
+        (EXACTLY_ONCE, "another tenant's"),
+        (AT_LEAST_ONCE, ""),
+    ],
 )
-def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(
-    request, apps, guarantee, of_tenant
-):
-    """Two processes, one killed and started again: what they count is exact in the end."""
-    broker = (
-        request.getfixturevalue("tenants")[0] if of_tenant else request.getfixturevalue("broker")
-    )
-    words, counts, group = fresh("words"), fresh("counts"), fresh("count")
-    create_topic(broker.kafka, words, 4)
+def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(request, apps, guarantee, whose):
+    """Two processes, one killed and started again: what they count is exact in the end. `whose`
+    topic they count."""
+    source, counts, group = fresh("words"), fresh("counts"), fresh("count")
+    words = source
+    if whose:
+        owner, reader = request.getfixturevalue("tenants")
+    else:
+        owner = reader = request.getfixturevalue("broker")
+    broker = reader if whose == "another tenant's" else owner
+    create_topic(owner.kafka, source, 4)
     create_topic(broker.kafka, counts, 4)
+    if broker is not owner:
+        words = fresh("partner-words")
+        share(owner, source, words)
     first, second = (
         apps(
             name, "WordCount", broker.kafka, group, words, counts, fresh("state"),
@@ -207,13 +218,13 @@ def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(
     )  # fmt: skip
     for app in (first, second):
         app.compile("WordCount.java")
-    producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": owner.kafka, "enable.idempotence": True})
     sent = 0
 
     def send(count: int) -> None:
         nonlocal sent
         for number in range(sent, sent + count):
-            producer.produce(words, b"word%d" % (number % 7), partition=number % 4)
+            producer.produce(source, b"word%d" % (number % 7), partition=number % 4)
         assert producer.flush(30) == 0
         sent += count
 

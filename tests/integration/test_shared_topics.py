@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.integration.broker import Broker
 from tests.integration.clients import admin, create_topic
 from tests.integration.java import session
-from tests.integration.tenants import INSIDE, OPERATOR, add_user, of_tenants, share, unshare
+from tests.integration.tenants import ask, share, started, unshare
+from tests.integration.test_transactions import fresh
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 SOURCE, NAME = "canary-orders", "partner-orders"
 PARTITIONS, COUNT, TIMEOUT_S = 3, 30, 60
+END = 1_000_000
+"""The last value."""
 FOLLOWED_S = 1.5
 """After this every broker has followed a change."""
 
@@ -27,12 +30,7 @@ class Shared:
     """A broker with a listener for each of two tenants, and an operator over HTTP."""
 
     def __init__(self, folder: Path) -> None:
-        self.broker = Broker(
-            folder, *of_tenants("acme", "beta"), "--http-security-protocol", "SASL_PLAINTEXT"
-        )
-        add_user(OPERATOR, "--data-dir", str(self.broker.data_dir))
-        self.broker.listen(INSIDE, "ACME", "BETA")
-        self.broker.start()
+        self.broker = started(folder, "acme", "beta")
         self.acme, self.beta = (self.broker.listeners[one] for one in ("ACME", "BETA"))
 
     def share(self) -> None:
@@ -41,10 +39,10 @@ class Shared:
     def unshare(self) -> None:
         unshare(self.broker, SOURCE)
 
-    def produce(self, first: int, count: int) -> None:
+    def produce(self, first: int, count: int, source: str = SOURCE) -> None:
         producer = Producer({"bootstrap.servers": self.acme, "log_level": 0})
         for number in range(first, first + count):
-            producer.produce(SOURCE, str(number).encode(), key=str(number).encode())
+            producer.produce(source, str(number).encode(), key=str(number).encode())
         assert producer.flush(TIMEOUT_S) == 0
 
 
@@ -121,6 +119,46 @@ def test_javas_share_consumer_reads_what_comes(shared):
         has_ended.set()
         thread.join()
     assert 100 in found
+
+
+@pytest.mark.java
+def test_javas_share_consumer_reads_nothing_while_it_is_not_shared(place):
+    """And what was written meanwhile once it is shared again."""
+    session().require_compiler()
+    source, name, group = fresh("canary-revoked"), fresh("partner-revoked"), fresh("shares")
+    create_topic(place.acme, source, 1)
+    share(place.broker, source, name)
+    settings = {"set": {"share.auto.offset.reset": "earliest"}}
+    ask(place.broker, "PATCH", f"/v1/groups/beta%2F{group}/config", settings)
+    out: list[str] = []
+    thread = threading.Thread(
+        target=lambda: out.append(
+            session().run("ShareScenarios", place.beta, "until", name, group, str(END))
+        )
+    )
+    thread.start()
+
+    def has_read(count: int) -> bool:
+        answer = ask(place.broker, "GET", f"/v1/queues/beta%2F{name}/beta%2F{group}")
+        return [one["start_offset"] for one in answer["partitions"]] == [count]
+
+    try:
+        place.produce(0, COUNT, source)
+        wait_until(lambda: has_read(COUNT))
+        unshare(place.broker, source)
+        time.sleep(FOLLOWED_S)
+        ended_ms = time.time_ns() // 1_000_000
+        place.produce(COUNT, COUNT, source)
+        time.sleep(FOLLOWED_S)
+        shared_ms = time.time_ns() // 1_000_000
+    finally:
+        share(place.broker, source, name)
+        place.produce(END, 1, source)
+        thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    came = [tuple(map(int, line.split())) for line in out[0].splitlines() if line]
+    assert {value for _at_ms, value in came} == {*range(2 * COUNT), END}
+    assert not [one for one in came if ended_ms <= one[0] < shared_ms]
 
 
 def read_by(tool: str, place: Shared, asked: list[str]) -> set[int]:

@@ -262,6 +262,22 @@ public final class ShareScenarios {
         check(done.size() >= wanted, done.size() + " of " + wanted + " records came");
     }
 
+    /** Prints when each record of a topic comes, until one has the given value. */
+    static void until(String... args) throws Exception {
+        boolean isOver = false;
+        try (KafkaShareConsumer<String, String> c = consumer(args[1])) {
+            c.subscribe(List.of(args[0]));
+            long end = System.nanoTime() + 120_000_000_000L;
+            while (!isOver && System.nanoTime() < end) {
+                for (ConsumerRecord<String, String> r : c.poll(Duration.ofMillis(200))) {
+                    System.out.println(System.currentTimeMillis() + " " + r.value());
+                    isOver |= r.value().equals(args[2]);
+                }
+            }
+        }
+        check(isOver, "the last record came");
+    }
+
     /** What Kafka's Admin client does with share groups. */
     static void administration(String... args) throws Exception {
         String topic = args[0];
