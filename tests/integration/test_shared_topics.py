@@ -156,7 +156,8 @@ def test_javas_share_consumer_reads_nothing_while_it_is_not_shared(place):
         place.produce(END, 1, source)
         thread.join(TIMEOUT_S)
     assert not thread.is_alive()
-    came = [tuple(map(int, line.split())) for line in out[0].splitlines() if line]
+    lines = [line.split() for line in out[0].splitlines() if line[:1].isdigit()]
+    came = [(int(at_ms), int(value)) for at_ms, value in lines]
     assert {value for _at_ms, value in came} == {*range(2 * COUNT), END}
     assert not [one for one in came if ended_ms <= one[0] < shared_ms]
 

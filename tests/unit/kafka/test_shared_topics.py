@@ -193,6 +193,29 @@ async def test_it_is_absent_once_it_is_no_longer_shared(end):
         assert codes_in(await carol.ask(apis.PRODUCE, 9, produced(NAME, b"mine"))) == {0}
 
 
+@pytest.mark.parametrize("end", [one for one in ENDS if one is not end_by_reader])
+async def test_a_consumer_that_asks_for_it_creates_no_topic_in_its_place(end):
+    """As Java's do of topics that are missing: it would hide what is shared again."""
+    async with shared() as (rig, shares):
+        carol = Tenant(rig, CAROL)
+        await end(rig, shares)
+        asked = metadata_of(NAME, "another") | {"allow_auto_topic_creation": True}
+        answer = await carol.ask(apis.METADATA, 12, asked)
+        assert {one.name: one.error_code for one in answer.topics}[NAME] == 3
+        assert OWN not in rig.node.topics.by_name
+        assert "«beta»another" in rig.node.topics.by_name
+
+
+async def test_a_topic_behind_one_of_the_readers_own_is_not_accepted_again():
+    async with shared() as (rig, shares):
+        await end_by_owner(rig, shares)
+        created = await Tenant(rig, CAROL).ask(apis.CREATE_TOPICS, 5, made_topics(NAME))
+        assert codes_in(created) == {0}
+        await shares.share(KEY, "beta")
+        with pytest.raises(TopicExists):
+            await shares.accept(OWN, KEY, is_operator=False)
+
+
 async def test_a_topic_of_its_own_comes_before_one_that_is_shared():
     """Whichever was first, as brokers may store both at the same moment."""
     async with shared() as (rig, shares):
@@ -247,9 +270,10 @@ NAMING = [api for api in ALL if api.key not in OF_CLIENTS]
 
 @pytest.mark.parametrize("api", NAMING, ids=lambda api: api.name)
 async def test_what_is_shared_no_longer_is_answered_as_what_never_was(api):
-    """In every version, by name and by the id that its reader knew."""
+    """In every version, by name and by the id that its reader knew. But for what a consumer has
+    created by asking for it, above: the tenant itself has accepted this name."""
 
-    async with tenants() as rig:
+    async with tenants(auto_create_topics=False) as rig:
         owner = NamedClient(rig, ALICE)
         assert codes_in(await owner.ask(apis.CREATE_TOPICS, 5, made_topics(SOURCE))) == {0}
         shares = TopicShares(rig.node.services)

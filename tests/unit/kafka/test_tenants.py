@@ -98,9 +98,9 @@ class Tenant(NamedClient):
 
 
 @asynccontextmanager
-async def tenants(*owners: Principal) -> AsyncIterator[BrokerHarness]:
+async def tenants(*owners: Principal, **more: Any) -> AsyncIterator[BrokerHarness]:
     """A broker where each owner has a topic, a group and a transactional id of the same names."""
-    async with broker(BrokerConfig(**CONFIG)) as rig:  # type: ignore[arg-type]
+    async with broker(BrokerConfig(**CONFIG | more)) as rig:
         assert rig.node.access is not None
         kinds = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
         entry = Entry(str(DAVE), "*", Operation.ALL, Permission.ALLOW)

@@ -183,6 +183,8 @@ class TopicService:
                 return await self.create_internal(name)
             if not may_create:
                 raise
+            if await self.readable.is_reserved(name):
+                return self.readable.get(name)
         try:
             await self._topics.create(name)
         except TopicExists:

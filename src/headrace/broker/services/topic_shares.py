@@ -95,7 +95,8 @@ class TopicShares:
         self._check_known()
         topic_id = await self._shared_id(reader, source, is_operator=is_operator)
         before = self.sharing.accepted(name)
-        if before is not None and (before.source, before.source_id) == (source, topic_id):
+        is_same = before is not None and (before.source, before.source_id) == (source, topic_id)
+        if is_same and self._topics.find(name) is None:
             return
         if self._topics.readable.find(name) is not None:
             raise TopicExists(f"topic {name!r} already exists; {_NOTHING}")

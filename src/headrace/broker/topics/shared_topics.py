@@ -115,6 +115,16 @@ class ReadableTopics:
         if self._sharing is not None and (source := await self._sharing.refresh(name)):
             await self._topics.refresh(source)
 
+    async def is_reserved(self, name: str) -> bool:
+        """Whether a tenant has accepted a topic by this name, also if that is not shared at the
+        moment: a consumer that goes on asking for it would create an empty one, which would be the
+        one that the tenant sees when the other is shared again. Raises MetadataUnavailable."""
+        if self._sharing is None or tenant_of(name) == DEFAULT:
+            return False
+        if not self._sharing.is_accepted(name):
+            await self.refresh(name)  # another broker may have stored that just now
+        return self._sharing.is_accepted(name)
+
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self.all_names())

@@ -196,8 +196,9 @@ async def metadata(node: Node, request: MetadataRequest, context: Context) -> An
                 found.append(topics.readable.get_by_id(topic_id))
             else:
                 is_new = may_create and topics.readable.find(item.name) is None
-                found.append(await topics.get_or_create(item.name, may_create=may_create))
-                if is_new:
+                topic = await topics.get_or_create(item.name, may_create=may_create)
+                found.append(topic)
+                if is_new and topic.home is topic:
                     node.services.audit.changed(context.session, "Metadata", [item.name], 0)
         except HeadraceError as error:
             name = item.name if item.name is not None or context.version >= 12 else ""
