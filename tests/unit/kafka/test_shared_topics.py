@@ -39,9 +39,8 @@ from headrace.broker.services.topic_service import NewTopic
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.errors import TopicExists, TopicUnknown
 from headrace.kafka import apis
-from headrace.kafka.handlers.fetch import FetchHandler
-from headrace.log.reading import Miss
 from headrace.metadata.tenant_facts import AcceptedFact
+from headrace.storage.memory import MemoryLedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -344,7 +343,13 @@ async def test_a_fetch_that_reads_from_disk_gets_nothing_once_it_is_shared_no_lo
             return found
 
         monkeypatch.setattr(reads, "read", read_late)
-        monkeypatch.setattr(FetchHandler, "_read_one", lambda *_: Miss(None, 0, 0))
+        cached = MemoryLedgerStore.read_cached
+
+        async def from_disk(*args: Any) -> Any:
+            return cached(*args)
+
+        monkeypatch.setattr(MemoryLedgerStore, "read", from_disk)
+        monkeypatch.setattr(MemoryLedgerStore, "read_cached", lambda *_: None)
         answer = await carol.ask(apis.FETCH, 12, fetched(NAME))
         assert codes_in(answer) == {0, 3}
         assert b"of acme" not in carol.received
