@@ -38,6 +38,7 @@ FOLLOWED_S = 2
 """In this time an end holds at every broker."""
 METADATA, FETCH = 3, 1
 UNKNOWN_TOPIC = 3
+PROTOCOLS = "classic", "consumer"
 STREAMS = "tail", "events"
 
 
@@ -195,7 +196,7 @@ def seen_by_the_owner(broker: Broker, topic: str) -> dict[str, str]:
 
 def test_readers_go_on_when_the_owner_of_their_partition_is_killed(brokers):
     topic, name = "orders", "of-acme"
-    groups = {"of-classic": "classic", "of-consumer": "consumer"}
+    groups = {f"of-{way}": way for way in PROTOCOLS}
     create_topic(brokers.bootstrap, topic, 1)
     share(brokers.by_id[1], topic, name, brokers.by_id[2])
     from_start(brokers, "of-shares")
@@ -343,3 +344,39 @@ def test_it_is_shared_and_read_on_after_a_restore_of_the_clusters_metadata(tmp_p
         check_shared_and_read_on(place, before, topic, name)
     finally:
         place.close()
+
+
+def test_what_is_written_while_it_is_not_shared_is_read_once_it_is_and_not_before(brokers):
+    """By a group of each kind, while it is shared and ended at either broker, and owners are
+    killed."""
+    topic, name = "now-and-then", "of-now-and-then"
+    create_topic(brokers.bootstrap, topic, 1)
+    share(brokers.by_id[1], topic, name, brokers.by_id[2])
+    from_start(brokers, "then-shares")
+    readers = [Reader(brokers, f"then-{way}", name, group_protocol=way) for way in PROTOCOLS]
+    readers.append(ShareReader(brokers, "then-shares", name))
+    written = 0
+    try:
+        for turn in range(4):
+            first, second = brokers.by_id[1 + turn % 2], brokers.by_id[2 - turn % 2]
+            produce(brokers, topic, range(written, written + 20))
+            written += 20
+            for reader in readers:
+                reader.wait_read({*range(written)})
+            unshare(first, topic)
+            time.sleep(FOLLOWED_S)
+            produce(brokers, topic, range(written, written + 20))
+            if turn % 2:
+                owner = brokers.owner(topic)
+                brokers.by_id[owner].kill()
+                brokers.add(owner)
+            time.sleep(FOLLOWED_S)
+            for reader in readers:
+                assert not {*reader.found} & {*range(written, written + 20)}
+            written += 20
+            share(first, topic, name, second)
+        for reader in readers:
+            reader.wait_read({*range(written)})
+    finally:
+        for reader in readers:
+            reader.close()
