@@ -14,7 +14,7 @@ from tests.kit.broker import BrokerHarness, broker
 from tests.waiting import until
 
 from headrace.broker.security.principal import Principal
-from headrace.broker.services import admission, appends
+from headrace.broker.services import admission
 from headrace.errors import BatchCorrupt, BatchTooLarge
 from headrace.kafka import apis
 from headrace.kafka.error_codes import (
@@ -161,8 +161,9 @@ async def test_batches_of_a_user_that_wait_leave_room_for_others(monkeypatch) ->
 
     most = 9 * len(batch(7, 0))
     monkeypatch.setattr(admission, "_outcome", waiting)
-    monkeypatch.setattr(appends, "WAITING", appends.WAITING._replace(count_max=most))
     async with broker() as rig:
+        waits = rig.node.appends._waiting
+        waits.shares = waits.shares._replace(count_max=most)
         await rig.node.topics.create("t", 1, configs={"compression.type": "zstd"})
         flooding, other = rig.client(), rig.client()
         flooding.connection.session.principal = Principal("flooding")
@@ -179,8 +180,7 @@ async def test_batches_of_a_user_that_wait_leave_room_for_others(monkeypatch) ->
         assert 0 < stored <= 6, "two thirds"
         assert {_code(one) for one in flooding.answers()} == {NONE, KAFKA_STORAGE_ERROR}
         assert [_code(one) for one in other.answers()] == [NONE, NONE]
-        held = rig.node.appends._waiting.held
-        assert held.by_tenant == held.by_user == {}
+        assert waits.held.by_tenant == waits.held.by_user == {}
         assert await _ask(rig, batch(20, 20)) == KAFKA_STORAGE_ERROR, "the refused ones come first"
         assert await _ask(rig, batch(20, stored)) == NONE
 

@@ -143,15 +143,16 @@ class _Waiting:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.shares = WAITING
         self.held = Held()
 
     def enter(self, write: _Write) -> None:
         """Count a batch, until `leave`. Raises StorageUnavailable if too much waits in all, or of
         its tenant or user; a tenant's only one may be as large as a share or larger."""
         holder, size = _holder(write), len(write.records)
-        excess = "" if write.has_waited else WAITING.excess_of(holder, self.held, size)
-        others = self.held.by_tenant
-        if excess and (holder.tenant in others or 0 < others.total() > WAITING.count_max - size):
+        excess = "" if write.has_waited else self.shares.excess_of(holder, self.held, size)
+        others, room = self.held.by_tenant, self.shares.count_max - size
+        if excess and (holder.tenant in others or 0 < others.total() > room):
             error = StorageUnavailable(f"{excess}: the batch was not stored, send it again")
             raise _expect_again(write.partition, write.header.producer_id, error, self._clock)
         write.has_waited = True
