@@ -82,7 +82,11 @@ def _check_make(command: Command, arguments: list[str]) -> None:
             assert re.search(rf"^{re.escape(name)}:", MAKEFILE, re.MULTILINE), name
             continue
         assert f"$({name})" in MAKEFILE or name == "PYTHON"
-        if name in {"BENCH", "VERIFY", "DEMO"}:
+        program = ROOT / "benchmarks" / f"{value.partition(' ')[0]}.py"
+        if name == "BENCH" and program.is_file():
+            options = [word for word in words(value) if word.startswith("--")]
+            assert all(f'"{option}"' in program.read_text() for option in options), value
+        elif name in {"BENCH", "VERIFY", "DEMO"}:
             below = {"BENCH": ["bench"], "VERIFY": ["verify", "crash"], "DEMO": ["demo"]}[name]
             _check_headrace(command, [*below, *words(value)])
 

@@ -32,7 +32,7 @@ PROBLEM: Final = "application/problem+json"
 _SAME: Final = "correct the request before you retry it"
 _AS_SAID: Final = "do what the detail says; if it names no step, no request of this kind is allowed"
 _STATUS: Final[tuple[tuple[tuple[type[HeadraceError], ...], int, str], ...]] = (
-    ((errors.TopicUnknown,), 404, "create the topic, or check its name"),
+    ((errors.TopicUnknown, errors.TopicIdUnknown), 404, "create the topic, or check its name"),
     ((TaskUnknown,), 404, "start it again"),
     ((errors.CredentialUnknown, errors.BrokerUnknown), 404, "list them again"),
     ((errors.SecurityDisabled,), 409, "set headrace.authorizer=acl on every broker, then restart"),
