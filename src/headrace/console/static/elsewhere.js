@@ -68,6 +68,8 @@ const COMMANDS = [
   ["keys", () => ["key", "list"]],
   ["acls", (query) => ["acl", "list", ...rules(query)]],
   ["tenants", () => ["tenant", "list"]],
+  ["shared-topics", () => ["topic", "shares"]],
+  ["accepted-topics", () => ["topic", "shares"]],
   ["tenants/*", (tenant) => ["tenant", "describe", tenant]],
 ];
 
