@@ -507,7 +507,7 @@ REASONS: Final[Mapping[str, str]] = {
     "other_tenant": "{principal} is of {tenant} tenant, and the resource is not",
     "no_tenant": "{principal} is of no tenant, and the resource is not",
     "all_tenants": "{name} holds what all tenants have",
-    "shared_topic": "the topic is another tenant's, and nobody changes it by this name",
+    "shared_topic": "the topic belongs to another tenant and is read-only by this name",
     "own_tenant": "the resource is of {tenant}, the principal's tenant",
     "operators_rule": "a rule of the operators decides, about more than this tenant has",
     "closed_tenant": (

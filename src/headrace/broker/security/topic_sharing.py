@@ -5,7 +5,7 @@ name. So neither makes names in the other's namespace, nor learns whether the ot
 topic of the default tenant, an operator's acceptance is both.
 
 Invariants: knows keys and ids, not topics. Both halves name the id of the topic, so a topic that is
-created later with its name is shared with nobody. Every broker follows the facts in the metadata
+created later with its name is not shared. Every broker follows the facts in the metadata
 store; one that cannot be read shares nothing.
 """
 
@@ -246,20 +246,16 @@ class TopicSharing:
                         f"the tenant reads this topic by the name {one.name!r}: leave that first;"
                         " nothing was changed"
                     )
-            others = [one for one in before.accepted if one.name != accepted.name]
-            return replace(before, accepted=[*others, accepted])
+            return replace(before, accepted=[*_but(before, accepted.name), accepted])
 
         await self._change(tenant_of(key), changed)
 
     async def leave(self, key: str) -> None:
         """Have a key stand for nothing. Raises MetadataUnavailable."""
         name = name_in(key)
-
-        def changed(before: TopicSharesFact) -> TopicSharesFact:
-            kept = [one for one in before.accepted if one.name != name]
-            return replace(before, accepted=kept)
-
-        await self._change(tenant_of(key), changed)
+        await self._change(
+            tenant_of(key), lambda before: replace(before, accepted=_but(before, name))
+        )
 
     async def forget(self, tenant: str) -> None:
         """The tenant is about to be deleted: it shares and reads nothing any more, also if one of
@@ -307,3 +303,7 @@ def _tenant(key: str) -> str:
 
 def _without(fact: TopicSharesFact, topic: str, reader: str) -> list[SharedFact]:
     return [one for one in fact.shared if (one.topic, one.reader) != (topic, reader)]
+
+
+def _but(fact: TopicSharesFact, name: str) -> list[AcceptedFact]:
+    return [one for one in fact.accepted if one.name != name]

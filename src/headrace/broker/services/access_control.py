@@ -130,7 +130,7 @@ class AccessControl:
         self.tenants.on_change(self.sharing.tenants_changed)
         self.sharing.on_change(self._tenants_changed)
         self.is_shared: Callable[[str], bool] = lambda _key: False
-        """Whether a key is of a topic that another tenant shares, which nobody may change."""
+        """Whether a key is of a topic that another tenant shares, which is read-only."""
         self.has_tenants = self.tenants.has_any
         self._is_open_without_acl = is_open_without_acl
         self._index = AclIndex()

@@ -54,8 +54,8 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class _Limit:
-    """Of the lines of one kind in BURST_S: whose requests are denied all the time, say, hides
-    nobody else's denials."""
+    """Of the lines of one kind in BURST_S, with shares of users: a client whose requests are
+    denied all the time does not hide the denials of others."""
 
     def __init__(self, rate_per_s: int) -> None:
         self._shares = TenantShares("lines", rate_per_s * BURST_S, "this broker", PLACES_PARTS)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.records.cluster_ids import tenants_cluster_id
 from headrace.records.tenant_names import (
-    CLOSE,
-    OPEN,
     key_of,
     prefix_of,
     tenant_of,
@@ -68,8 +66,8 @@ class TenantView(NamedTuple):
         """What may have the cluster's own id, with the one that the client sees."""
         if not self.prefix or not self.hidden_id or self.hidden_id not in text:
             return text
-        tenant = self.prefix.removeprefix(OPEN).removesuffix(CLOSE)
-        return text.replace(self.hidden_id, tenants_cluster_id(self.hidden_id, tenant))
+        own = tenants_cluster_id(self.hidden_id, tenant_of(self.prefix))
+        return text.replace(self.hidden_id, own)
 
 
 OF_ALL: Final = TenantView()

@@ -131,10 +131,10 @@ class ReadableTopics:
 
     def all_names(self) -> Collection[str]:
         """All names."""
-        by_name, sharing = self._topics.by_name, self._sharing
-        if sharing is None or not sharing.has_any:
+        by_name = self._topics.by_name
+        if not self._has_any:
             return by_name
-        return dict.fromkeys([*by_name, *filter(self.is_shared, sharing.keys())])
+        return [*by_name, *(topic.name for topic in self._shared_topics())]
 
     def all(self) -> list[Topic]:
         """All of them."""
