@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, print_json, print_table
+from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, print_table
 from headrace.cli.pairs import setting
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.cli.config_requests import Resource, Shown
     from headrace.cli.session import CliSession
 
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
 _ID = click.IntRange(0, 2**31 - 1)
 ONE_BROKER = click.option(
     "--broker", type=_ID, default=None, help="Only this broker. Default: all brokers."
@@ -179,7 +178,7 @@ def get(
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @ONE_BROKER
 @GROUP
-@DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @click.pass_obj
 def set_(
@@ -203,7 +202,7 @@ def set_(
 @click.argument("names", nargs=-1, required=True)
 @ONE_BROKER
 @GROUP
-@DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @click.pass_obj
 def unset(

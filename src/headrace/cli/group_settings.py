@@ -13,7 +13,7 @@ import click
 from headrace.cli.config_requests import GROUP, SET, Resource, alter
 from headrace.cli.duration import Duration
 from headrace.cli.names import GROUP_NAME
-from headrace.cli.output import AS_JSON, print_json, tell
+from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, tell
 from headrace.cli.parameters import TOPIC_NAME
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Delays(click.ParamType[str]):
     type=click.Choice(["earliest", "latest"]),
     help="Where the group begins on a topic that it has not consumed.",
 )
-@click.option("--dry-run", is_flag=True, help="Validate only.")
+@VALIDATE_ONLY
 @AS_JSON
 @click.pass_obj
 def set_(session: CliSession, /, name: str, **options: Any) -> None:

@@ -12,7 +12,15 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import NAME, key_in, written_name
-from headrace.cli.output import AS_JSON, confirm, iso_time, print_json, print_table, tell
+from headrace.cli.output import (
+    AS_JSON,
+    VALIDATE_ONLY,
+    confirm,
+    iso_time,
+    print_json,
+    print_table,
+    tell,
+)
 from headrace.cli.pairs import parse_duration_ms
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
 _SCOPE: Final = re.compile(
     r"([A-Za-z_]+(?:,[A-Za-z_]+)*) (topic|group|transactional-id|cluster|user) (.+)"
 )
-_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
 
 
 def _changing(path: str, *, dry_run: bool) -> str:
@@ -105,7 +112,7 @@ def key() -> None:
 @click.option(
     "--user", type=NAME, metavar="NAME", help="Act as another user: needs CREATE_TOKENS on it."
 )
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -167,7 +174,7 @@ def _found(session: CliSession) -> list[dict[str, Any]]:
 @key.command()
 @click.argument("key_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_DRY_RUN
+@VALIDATE_ONLY
 @HTTP
 @click.pass_obj
 def revoke(session: CliSession, key_id: str, yes: bool, dry_run: bool) -> None:

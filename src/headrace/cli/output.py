@@ -34,6 +34,7 @@ GAP = 2
 LAST_COLUMN_MIN = 20
 """A longer text in the last column is folded to this width before rows become blocks."""
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+VALIDATE_ONLY = click.option("--dry-run", is_flag=True, help="Validate only.")
 
 
 def print_json(value: Any, *, is_written: bool = False, has_contents: bool = True) -> None:

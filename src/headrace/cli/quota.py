@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
-from headrace.cli.output import AS_JSON, print_json, print_table, tell
+from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, print_table, tell
 from headrace.cli.pairs import setting
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 DESCRIBE, ALTER = (48, 1), (49, 1)
 ANY = 2
 KINDS = {"user": "user", "client_id": "client-id", "ip": "ip"}
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Validate only.")
 Entity = dict[str, str | None]
 
 
@@ -140,7 +139,7 @@ def list_(session: CliSession, /, as_json: bool, **options: Any) -> None:
 @quota.command("set")
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
 @entity_options
-@DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @click.pass_obj
 def set_(
@@ -162,7 +161,7 @@ def set_(
 @quota.command()
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @entity_options
-@DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @click.pass_obj
 def delete(

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import click
 
 from headrace.cli.failures import USAGE, CommandFailed
-from headrace.cli.output import AS_JSON, confirm, print_json, print_table, tell
+from headrace.cli.output import AS_JSON, VALIDATE_ONLY, confirm, print_json, print_table, tell
 from headrace.cli.pairs import setting
 from headrace.cli.parameters import PRINCIPAL_NAME
 from headrace.cli.web import HTTP, Web, path_of
@@ -19,7 +19,6 @@ from headrace.cli.web import HTTP, Web, path_of
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
-_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
 _ACCESS: Final = click.option(
     "--access",
     type=click.Choice(["all", "rules"]),
@@ -66,7 +65,7 @@ def _asked(session: CliSession, method: str, path: str, body: Any = None, **quer
     help="Of the tenant, for example User:alice. May be repeated.",
 )
 @_ACCESS
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -179,7 +178,7 @@ def describe(session: CliSession, name: str, *, as_json: bool) -> None:
     help="A topic of the tenant that gets the audit log's lines about it, created if it is missing;"
     " empty: none.",
 )
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -224,7 +223,7 @@ def set_(
     help="Also with topics, groups or principals. They stay: super users see them.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli.output import AS_JSON, print_json, print_table, tell
+from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, print_table, tell
 from headrace.cli.parameters import OF_TENANT, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.records.tenant_names import written_topic
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
-
-_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Validate only.")
-
-
 _READER: Final = click.option(
     "--with", "reader", required=True, type=OF_TENANT, help="The tenant, which may not exist yet."
 )
@@ -35,7 +31,7 @@ def _done(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
 @click.command()
 @click.argument("topic", type=TOPIC_NAME)
 @_READER
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -56,7 +52,7 @@ def share(session: CliSession, topic: str, reader: str, *, dry_run: bool, as_jso
 @click.command()
 @click.argument("topic", type=TOPIC_NAME)
 @_READER
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -72,7 +68,7 @@ def unshare(session: CliSession, topic: str, reader: str, *, dry_run: bool, as_j
 @click.command()
 @click.argument("source", type=TOPIC_NAME)
 @click.option("--as", "name", required=True, type=TOPIC_NAME, help="The name of the reader's.")
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
@@ -93,7 +89,7 @@ def accept(session: CliSession, source: str, name: str, *, dry_run: bool, as_jso
 
 @click.command()
 @click.argument("name", type=TOPIC_NAME)
-@_DRY_RUN
+@VALIDATE_ONLY
 @AS_JSON
 @HTTP
 @click.pass_obj
