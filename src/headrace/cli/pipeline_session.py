@@ -159,9 +159,8 @@ def describe_topics(
         if not failure.lacks_right:
             raise
         refused = failure
-    rights, targets = job_module("jobs.rights"), [writes] if writes else []
-    groups = group, rights.of_writes(group)
-    rights.check_rights(rights.missing_rights(connection_of(session), [reads], targets, groups))
+    targets = [writes] if writes else []
+    job_module("jobs.rights").check_job(connection_of(session), group, [reads], targets)
     if refused is not None:
         raise refused
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-_GIVEN: Final = "option."
+OF_NEW: Final = "option."
 """Precedes the options of a new table, which Spark tells without it, too."""
 _KEPT: Final = "headrace.options"
 _SERVERS: Final = frozenset({"bootstrap.servers", "kafka.bootstrap.servers"})
@@ -34,7 +34,7 @@ def options_of_new(raw: Mapping[str, str]) -> dict[str, str] | None:
     if one is a secret."""
     given = {name.lower(): str(value) for name, value in dict(raw).items()}
     options = {
-        name.removeprefix(_GIVEN): value for name, value in given.items() if name.startswith(_GIVEN)
+        name.removeprefix(OF_NEW): value for name, value in given.items() if name.startswith(OF_NEW)
     }
     for name in filter(_SECRET.search, sorted(options)):
         raise OptionInvalid(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
+from headrace.pipeline.catalog_tables import OF_NEW
 from headrace.pipeline.client_settings import client_settings
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.planning import walk
@@ -192,7 +193,7 @@ def offsets_to_json(offsets: Offsets) -> str:
 
 def _lower(raw: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     options = {name.lower(): str(value) for name, value in dict(raw).items()}
-    if any(name.startswith("option.") for name in options):
+    if any(name.startswith(OF_NEW) for name in options):
         raise OptionInvalid(
             "This data source has no tables in Spark's catalog. Nothing was created. Use CREATE"
             " TEMPORARY VIEW ... USING ... OPTIONS (...), or for records CREATE TABLE ... USING"

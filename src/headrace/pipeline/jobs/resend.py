@@ -31,7 +31,7 @@ from headrace.pipeline.jobs.identity import (
     RESENT_NAMES,
     identified,
 )
-from headrace.pipeline.jobs.rights import check_rights, missing_rights, of_writes
+from headrace.pipeline.jobs.rights import check_job
 from headrace.pipeline.jobs.transfer import (
     CopyReport,
     JobMarks,
@@ -92,8 +92,7 @@ class ResendConfig:
     def check_rights(self) -> None:
         """Raise RightsMissing unless this client may compare the topics and write to one."""
         sources = [self.source] if self.source else []
-        groups = self.group, of_writes(self.group)
-        check_rights(missing_rights(self.connection, sources, [self.topic], groups))
+        check_job(self.connection, self.group, sources, [self.topic])
 
 
 def run_resend(config: ResendConfig, *, spark: Any) -> CopyReport:

@@ -56,6 +56,14 @@ def of_writes(group: str) -> str:
     return f"{GROUP_PREFIX}.{group}.0"
 
 
+def check_job(
+    connection: Connection, group: str, reads: Iterable[str], writes: Iterable[str]
+) -> None:
+    """Raise RightsMissing unless a job with this name may read and write these topics of one
+    cluster, and keep its progress there. Raises BrokerUnavailable."""
+    check_rights(missing_rights(connection, reads, writes, (group, of_writes(group))))
+
+
 def check_rights(commands: list[str]) -> None:
     """Raise RightsMissing if there are commands to run."""
     if commands:

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from headrace.java.jars import cache_folder
 from headrace.pipeline.errors import DeliveryInDoubt, OptionInvalid, TopicRecreated
-from headrace.pipeline.jobs.rights import check_rights, missing_rights, of_writes
+from headrace.pipeline.jobs.rights import check_job, check_rights, missing_rights, of_writes
 from headrace.pipeline.jobs.windows import Connection, Window
 from headrace.pipeline.leases import hold
 from headrace.pipeline.options import parse_sink
@@ -218,12 +218,11 @@ class Copy:
     def check_rights(self, targets: Iterable[str]) -> None:
         """Raise RightsMissing unless this client may read the source and write to these topics."""
         reads = [self.source] if self.source else []
-        marks, writes = self.group, of_writes(self.group)
         if self.to is None:
-            check_rights(missing_rights(self.connection, reads, targets, (marks, writes)))
+            check_job(self.connection, self.group, reads, targets)
         else:
-            missing = missing_rights(self.connection, reads, (), [marks])
-            check_rights(missing + missing_rights(self.to, (), targets, [writes]))
+            missing = missing_rights(self.connection, reads, (), [self.group])
+            check_rights(missing + missing_rights(self.to, (), targets, [of_writes(self.group)]))
 
 
 class Chunk(NamedTuple):
