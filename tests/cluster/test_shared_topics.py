@@ -285,6 +285,17 @@ def shares_at(broker: Broker) -> list[Any]:
     return [ask(broker, "GET", f"/v1/{one}-topics") for one in ("shared", "accepted")]
 
 
+def share_and_read(place: Sharing, topic: str, name: str) -> list[Any]:
+    """Share a topic, whose 50 records a group reads; returns what is shared."""
+    create_topic(place.bootstrap, topic, 1)
+    share(place.by_id[1], topic, name, place.by_id[2])
+    produce(place, topic, range(50))
+    reader = Reader(place, name, name)
+    reader.wait_read({*range(50)})
+    reader.close()
+    return shares_at(place.by_id[1])
+
+
 def check_shared_and_read_on(place: Sharing, before: list[Any], topic: str, name: str) -> None:
     """Start all brokers: it is as before, and a group that has read 50 records goes on."""
     for number in place.by_id:
@@ -302,13 +313,7 @@ def check_shared_and_read_on(place: Sharing, before: list[Any], topic: str, name
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_it_is_shared_and_read_on_when_all_brokers_have_been_restarted(brokers, end):
     topic, name = f"before-{end}", f"of-{end}"
-    create_topic(brokers.bootstrap, topic, 1)
-    share(brokers.by_id[1], topic, name, brokers.by_id[2])
-    produce(brokers, topic, range(50))
-    reader = Reader(brokers, name, name)
-    reader.wait_read({*range(50)})
-    reader.close()
-    before = shares_at(brokers.by_id[1])
+    before = share_and_read(brokers, topic, name)
     for broker in brokers.by_id.values():
         getattr(broker, end)()
     check_shared_and_read_on(brokers, before, topic, name)
@@ -321,13 +326,7 @@ def test_it_is_shared_and_read_on_after_a_restore_of_the_clusters_metadata(tmp_p
     place = Sharing(tmp_path, address, 2, "--quorum", "2,2,2")
     topic, name = "kept", "of-backup"
     try:
-        create_topic(place.bootstrap, topic, 1)
-        share(place.by_id[1], topic, name, place.by_id[2])
-        produce(place, topic, range(50))
-        reader = Reader(place, name, name)
-        reader.wait_read({*range(50)})
-        reader.close()
-        before = shares_at(place.by_id[1])
+        before = share_and_read(place, topic, name)
         done = asked(backup, tmp_path / "backup", *where)
         assert done.exit_code == 0, done.output
         unshare(place.by_id[1], topic)  # it is shared again: the backup is of an earlier moment

@@ -68,6 +68,13 @@ class Lake:
         assert len(found) > 4
         return int(found[-1]["base_offset"])
 
+    def stored(self, topic: str) -> tuple[int, list[dict[str, Any]], dict[str, str]]:
+        """Until all but the open ledger are in object storage: the offset where that one begins,
+        all rows as brokers return them, and the options to read those before that offset."""
+        end = self.wait_offloaded(topic)
+        expected = rows(self.options(topic))
+        return end, expected, {"endingOffsets": json.dumps({topic: {"0": end}})}
+
     def send(self, topic: str, count: int = COUNT, codec: str = "none") -> None:
         rng = Random(self.sent)
         producer = Producer({
@@ -108,10 +115,8 @@ def test_tasks_return_the_same_records_and_brokers_send_none_of_those_in_object_
     lake, codec
 ):
     lake.send("old", codec=codec)
-    end = lake.wait_offloaded("old")
-    expected = rows(lake.options("old"))
+    end, expected, old = lake.stored("old")
     assert [row["offset"] for row in expected] == [*range(COUNT)]
-    old = {"endingOffsets": json.dumps({"old": {"0": end}})}
     names = "headrace_fetch_bytes_total", "headrace_tier_cold_read_bytes_total"
     before = [lake.figure(name) for name in names]
     assert rows(lake.tiered("old", **old)) == expected[:end]
@@ -326,10 +331,8 @@ def test_records_are_read_from_s3(tmp_path, monkeypatch):
     try:
         create_topic(lake.broker.kafka, "old", **SETTINGS)
         lake.send("old")
-        end = lake.wait_offloaded("old")
-        expected = rows(lake.options("old"))
+        end, expected, old = lake.stored("old")
         before = lake.figure("headrace_fetch_bytes_total")
-        old = {"endingOffsets": json.dumps({"old": {"0": end}})}
         assert rows(lake.tiered("old", **old)) == expected[:end]
         assert lake.figure("headrace_fetch_bytes_total") == before
         reader = HeadraceReader(parse_source(lake.tiered("old", maxRecordsPerTask="200")))
@@ -392,9 +395,7 @@ def test_a_tenants_client_finds_objects_by_the_cluster_id_that_it_sees(tmp_path)
     try:
         create_topic(lake.broker.kafka, "old", **SETTINGS)
         lake.send("old")
-        end = lake.wait_offloaded("old")
-        expected = rows(lake.options("old"))
-        old = {"endingOffsets": json.dumps({"old": {"0": end}})}
+        end, expected, old = lake.stored("old")
         reader = HeadraceReader(parse_source(lake.tiered("old", **old)))
         tasks = reader.partitions()
         (real,) = {place.prefix for task in tasks for place in task.places}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
 import pytest
 from click.testing import CliRunner
+from tests.kit.json_server import answering
 
 from headrace.cli.backlog_park import park, parked, unpark
 from headrace.cli.queue import watch
@@ -24,28 +21,11 @@ def broker():
     """The address of a server, and what it answers."""
     answer: dict = {}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            told = {"cluster_id": "here"} if self.path == "/v1/cluster" else answer
-            body = json.dumps(told).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def told(_address: str, path: str) -> dict:
+        return {"cluster_id": "here"} if path == "/v1/cluster" else answer
 
-        do_POST = do_GET  # noqa: N815 - the library's name
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}", answer
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(told) as address:
+        yield address, answer
 
 
 def session() -> CliSession:

@@ -4,14 +4,13 @@ partitions, and what an archive is compared with."""
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
+from tests.kit.json_server import answering
 
 from headrace.cli import find as find_module
 from headrace.cli.failures import CommandFailed
@@ -52,27 +51,14 @@ def _message(topic: str, partition: int) -> dict[str, Any]:
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            answer: dict[str, Any] = {"cluster_id": "here"}
-            if asked.path != "/v1/cluster":
-                answer = _answer(asked.path, parse_qs(asked.query))
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_address: str, path: str) -> dict[str, Any]:
+        asked = urlsplit(path)
+        if asked.path == "/v1/cluster":
+            return {"cluster_id": "here"}
+        return _answer(asked.path, parse_qs(asked.query))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(answer) as found:
+        yield found
 
 
 def test_partitions_whose_owner_could_not_be_asked_are_named(address: str) -> None:

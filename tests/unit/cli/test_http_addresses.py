@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import socket
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+from tests.kit.json_server import answering
 
 from headrace.cli.failures import CommandFailed
 from headrace.cli.health import _probes
@@ -68,35 +67,23 @@ def test_an_address_that_hangs_up_on_plain_http_may_speak_tls():
 
 
 def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_and_again():
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            loopback = f"127.0.0.1:{self.server.server_port}"
-            brokers = [
-                {
-                    "id": number,
-                    "endpoints": [
-                        {"face": "kafka", "address": "h:9092", "security": "PLAINTEXT"},
-                        {"face": "http", "address": loopback, "security": "PLAINTEXT"},
-                        {"face": "http", "address": f"b{number}:9443", "security": "SASL_SSL"},
-                    ],
-                }
-                for number in (1, 2, 3)
-            ]
-            body = json.dumps({"broker": 2, "brokers": brokers}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def cluster(loopback: str, _path: str) -> dict[str, object]:
+        brokers = [
+            {
+                "id": number,
+                "endpoints": [
+                    {"face": "kafka", "address": "h:9092", "security": "PLAINTEXT"},
+                    {"face": "http", "address": loopback, "security": "PLAINTEXT"},
+                    {"face": "http", "address": f"b{number}:9443", "security": "SASL_SSL"},
+                ],
+            }
+            for number in (1, 2, 3)
+        ]
+        return {"broker": 2, "brokers": brokers}
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        asked = f"127.0.0.1:{server.server_port}"
+    with answering(cluster) as asked:
         session = CliSession("127.0.0.1:9092", given_http=asked, same_cluster={asked})
         found = [(one.broker, one.address) for one in _probes(session, is_cluster=True)]
-        server.shutdown()
     assert found == [(1, "https://b1:9443"), (2, asked), (3, "https://b3:9443")]
 
 
@@ -105,21 +92,7 @@ def test_the_health_of_a_cluster_is_asked_of_each_broker_and_not_of_one_again_an
 def test_a_command_knows_a_cluster_by_the_id_that_its_user_sees_there(over_http, over_kafka):
     """Over HTTP its user may be another one than over Kafka: an operator, or nobody."""
     there, here = (tenants_cluster_id(CLUSTERS[at], of) for at, of in (over_http, over_kafka))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"cluster_id": there}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
+    with answering(lambda _address, _path: {"cluster_id": there}) as address:
         web = Web(CliSession("127.0.0.1:9092", cluster_id=here, given_http=address), address)
         tenants = {over_http[1], over_kafka[1]}
         if over_http[0] == over_kafka[0] and (DEFAULT in tenants or len(tenants) == 1):
@@ -127,4 +100,3 @@ def test_a_command_knows_a_cluster_by_the_id_that_its_user_sees_there(over_http,
         else:
             with pytest.raises(CommandFailed, match=f"belongs to cluster {there}"):
                 web.ask("GET", "/v1/topics")
-        server.shutdown()

@@ -358,6 +358,11 @@ async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):
 
 QUEUE = f"/v1/queues/{NAME}/workers"
 LETTERS = "letters"
+WITH_LETTERS = {
+    "share.auto.offset.reset": "earliest",
+    "errors.deadletterqueue.topic.name": LETTERS,
+}
+"""Settings of a group from the start of a topic, with dead letters."""
 
 
 async def received(web: NamedWeb, who: str, path: str = QUEUE, **asked: Any) -> list[Any]:
@@ -465,11 +470,7 @@ async def test_a_queue_is_received_no_more_once_it_is_shared_no_longer(monkeypat
 async def test_dead_letters_of_a_readers_group_are_its_own_and_name_its_topic(monkeypatch):
     async with administered(monkeypatch) as web:
         await share(web)
-        settings = {
-            "share.auto.offset.reset": "earliest",
-            "errors.deadletterqueue.topic.name": LETTERS,
-        }
-        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": WITH_LETTERS})
         (message,) = await received(web, "carol")
         dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "no"}]}
         await done(web, "carol", "POST", f"{QUEUE}/settle", dead)
@@ -488,11 +489,7 @@ async def test_dead_letters_of_a_readers_group_are_its_own_and_name_its_topic(mo
 async def test_a_dead_letter_that_waits_is_copied_after_changes_of_the_topic(monkeypatch):
     async with administered(monkeypatch) as web:
         await share(web)
-        settings = {
-            "share.auto.offset.reset": "earliest",
-            "errors.deadletterqueue.topic.name": LETTERS,
-        }
-        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": WITH_LETTERS})
         takes = "errors.deadletterqueue.group.enable"
         await done(
             web, "carol", "POST", "/v1/topics", {"name": LETTERS, "config": {takes: "false"}}
@@ -516,11 +513,9 @@ async def test_a_dead_letter_that_waits_is_copied_after_changes_of_the_topic(mon
 async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monkeypatch):
     async with administered(monkeypatch) as web:
         await share(web)
-        settings = {
-            "share.auto.offset.reset": "earliest",
+        settings = WITH_LETTERS | {
             "share.record.lock.duration.ms": "1000",
             "share.delivery.count.limit": "2",
-            "errors.deadletterqueue.topic.name": LETTERS,
         }
         await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": settings})
         for _ in range(2):
@@ -540,11 +535,7 @@ async def test_a_group_of_operators_receives_a_tenants_topic(is_shared, monkeypa
     async with administered(monkeypatch) as web:
         if is_shared:
             await share(web)
-        settings = {
-            "share.auto.offset.reset": "earliest",
-            "errors.deadletterqueue.topic.name": LETTERS,
-        }
-        await done(web, "root", "PATCH", "/v1/groups/ops/config", {"set": settings})
+        await done(web, "root", "PATCH", "/v1/groups/ops/config", {"set": WITH_LETTERS})
         queue = f"/v1/queues/«acme»{SOURCE}/ops"
         (message,) = await received(web, "root", queue)
         shown = await done(web, "root", "GET", f"/v1/topics/«acme»{SOURCE}/messages")

@@ -613,16 +613,21 @@ async def test_what_a_pull_has_read_counts_with_keys_and_headers(rocket):
     assert not sum(kept)
 
 
+def waiting_for(topic: str) -> list[tuple[str, object]]:
+    """A receive and a pull that wait for 30 s."""
+    pull = wire.request_of("PullMessage")(
+        group={"name": "pullers"}, message_queue={"topic": {"name": topic}}, batch_size=10
+    )
+    wire.set_ms(pull.long_polling_timeout, 30_000)
+    receive = receive_request(topic, GROUP, wait_ms=30_000)
+    return [("ReceiveMessage", receive), ("PullMessage", pull)]
+
+
 @on_rocketmq
 async def test_requests_that_wait_for_messages_take_no_room_of_others(rocket):
     """They may be as large as one may be, and wait for as long as their client wants."""
     await rocket.create("jobs")
-    pull = wire.request_of("PullMessage")(
-        group={"name": "pullers"}, message_queue={"topic": {"name": "jobs"}}, batch_size=10
-    )
-    wire.set_ms(pull.long_polling_timeout, 30_000)
-    receive = receive_request("jobs", GROUP, wait_ms=30_000)
-    calls = [rocket.begin("ReceiveMessage", receive), rocket.begin("PullMessage", pull)]
+    calls = [rocket.begin(*one) for one in waiting_for("jobs")]
     assert rocket.messaging.in_progress.bytes
     await until(lambda: not rocket.messaging.in_progress.bytes)
     assert not any(call.is_finished for call in calls)
@@ -634,13 +639,8 @@ async def test_requests_that_wait_for_messages_take_no_room_of_others(rocket):
 async def test_requests_that_wait_for_messages_are_not_kept(rocket):
     """What is not counted any more: of 1,000 calls of a connection each had 256 KiB."""
     await rocket.create("jobs")
-    pull = wire.request_of("PullMessage")(
-        group={"name": "pullers"}, message_queue={"topic": {"name": "jobs"}}, batch_size=10
-    )
-    wire.set_ms(pull.long_polling_timeout, 30_000)
-    receive = receive_request("jobs", GROUP, wait_ms=30_000)
     calls = []
-    for name, request in (("ReceiveMessage", receive), ("PullMessage", pull)):
+    for name, request in waiting_for("jobs"):
         unread = b"\xaa\x7d" + b"\xa0\x8d\x06" + bytes(100_000)  # of a field that nobody knows
         request.MergeFromString(unread)
         calls.append(rocket.begin(name, request))
