@@ -3,8 +3,8 @@
 Invariants: one broker, one session, the sources in turn after a warm-up each, all columns into
 Spark's noop sink; then the sinks in turn, `headrace` exactly once, the connector at least once;
 then archives into new Iceberg tables of one layout, by `headrace`, and by the connector and one
-append. CPU is that of Java and the Python workers together, without the broker's, so other work on
-the machine matters little.
+append; then a topic's table, beside an idle broker. CPU is that of Java and the Python workers
+together, and the broker's beside it, so other work on the machine matters little.
 
     python -m benchmarks.spark [--records 1000000] [--rounds 2]
 
@@ -26,7 +26,7 @@ import psutil
 from confluent_kafka import Producer
 
 from headrace.java.jars import Jar, ensure_jars
-from headrace.pipeline.catalog import TableName, open_catalog
+from headrace.pipeline.catalog import TableName, open_catalog, table_of_topic
 from headrace.pipeline.demo.broker import BrokerProcess
 from headrace.pipeline.demo.clients import create_topic
 from headrace.pipeline.jars import PINNED
@@ -36,7 +36,7 @@ from headrace.pipeline.session import SessionConfig, make_session
 from headrace.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
@@ -55,6 +55,8 @@ SOURCES: dict[str, tuple[str, dict[str, str]]] = {
 }
 SINKS = {"headrace": "headrace", "Spark's connector": "kafka"}
 PARTITIONS = 4
+KINDS = ("read", "write", "archive", "table")
+IDLE = "nothing, for 2 s"
 
 
 class Load(NamedTuple):
@@ -97,20 +99,20 @@ def fill(bootstrap: str, load: Load, count: int, **settings: str) -> None:
     producer.flush(120)
 
 
-def cpu_s(without: int) -> float:
-    """CPU of this process and its descendants, but those of the process `without`."""
+def cpu_s(broker: int) -> tuple[float, float]:
+    """CPU of this process and its descendants but the broker's, and of the broker's processes."""
     own = psutil.Process()
-    found = 0.0
+    found = [0.0, 0.0]
     for process in [own, *own.children(recursive=True)]:
         try:
-            if without not in (process.pid, *(parent.pid for parent in process.parents())):
-                found += sum(process.cpu_times()[:4])
+            line = (process.pid, *(parent.pid for parent in process.parents()))
+            found[broker in line] += sum(process.cpu_times()[:4])
         except psutil.Error:
             continue
-    return found
+    return found[0], found[1]
 
 
-def read(spark: Any, bootstrap: str, source: str, topic: str) -> None:
+def read(spark: Any, bootstrap: str, topic: str, source: str) -> None:
     """Read all of a topic."""
     name, options = SOURCES[source]
     reader = spark.read.format(name).option("kafka.bootstrap.servers", bootstrap)
@@ -118,7 +120,7 @@ def read(spark: Any, bootstrap: str, source: str, topic: str) -> None:
     reader.options(**options).load().write.format("noop").mode("overwrite").save()
 
 
-def write(spark: Any, bootstrap: str, sink: str, count: int) -> None:
+def write(spark: Any, bootstrap: str, count: int, sink: str) -> None:
     """Write `count` records of 100 B, which Spark makes up, to a topic."""
     rows = spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
         "concat('key-', id % 1000) AS key", "lpad(cast(id AS string), 100, 'value ') AS value"
@@ -127,7 +129,7 @@ def write(spark: Any, bootstrap: str, sink: str, count: int) -> None:
     writer.option("topic", "written").mode("append").save()
 
 
-def archive(spark: Any, bootstrap: str, source: str, topic: str, warehouse: Warehouse) -> None:
+def archive(spark: Any, bootstrap: str, topic: str, warehouse: Warehouse, source: str) -> None:
     """Put all of a topic into a new Iceberg table."""
     config = ArchiveConfig(bootstrap, topic, warehouse, f"headrace.archived_{uuid4().hex}")
     if source == "headrace":
@@ -144,12 +146,24 @@ def archive(spark: Any, bootstrap: str, source: str, topic: str, warehouse: Ware
     frame.selectExpr("*", *absent).select(*(f.name for f in kept)).writeTo(table.in_spark).append()
 
 
-def measured(what: str, count: int, broker: BrokerProcess, run: Callable[[], None]) -> str:
+def read_table(spark: Any, topic: str, warehouse: Warehouse, what: str) -> None:
+    """Read all of a topic from its table, or nothing for as long as that takes about."""
+    if what == IDLE:
+        time.sleep(2)
+        return
+    table = table_of_topic(warehouse, topic)
+    spark.table(table.in_spark).write.format("noop").mode("overwrite").save()
+
+
+def measured(count: int, broker: BrokerProcess, run: Callable[[], None]) -> str:
     """Run, and say what it cost."""
     before, begun = cpu_s(broker.pid), time.monotonic()
     run()
-    cpu, seconds = cpu_s(broker.pid) - before, time.monotonic() - begun
-    return f"{what}: {cpu / count * 1e6:.2f} CPU s per million, {count / seconds:,.0f} records/s"
+    after, seconds = cpu_s(broker.pid), time.monotonic() - begun
+    cpu, of_broker = ((now - then) / count * 1e6 for now, then in zip(after, before, strict=True))
+    return (
+        f"{cpu:.2f} CPU s per million (broker: {of_broker:.3f}), {count / seconds:,.0f} records/s"
+    )
 
 
 def main() -> None:
@@ -157,6 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     options = parser.parse_args()
     jars = ensure_jars([*PINNED, *map(Jar.parse, CONNECTOR)])
     with tempfile.TemporaryDirectory() as text:
@@ -169,29 +184,29 @@ def main() -> None:
             spark = make_session(
                 SessionConfig("local[2]", memory_mb=1_500, settings=settings, warehouse=lake)
             )
-            for load in LOADS:
-                count = int(options.records * load.share)
-                for turn in range(options.rounds + 1):
-                    for source in SOURCES:
-                        job = partial(read, spark, broker.kafka, source, load.topic)
-                        line = measured(f"{load.topic}: {source}", count, broker, job)
-                        if turn:  # the first is the warm-up
-                            print(line, flush=True)
+            counts = {load.topic: int(options.records * load.share) for load in LOADS}
+            jobs: list[tuple[str, str, int, Iterable[str], Callable[[str], None]]] = []
+            for topic, count in counts.items():
+                reading = partial(read, spark, broker.kafka, topic)
+                jobs.append(("read", topic, count, SOURCES, reading))
+            writing = partial(write, spark, broker.kafka, options.records)
+            jobs.append(("write", "small", options.records, SINKS, writing))
+            for topic, count in counts.items():
+                archiving = partial(archive, spark, broker.kafka, topic, lake)
+                jobs.append(("archive", topic, count, SINKS, archiving))
+            reading_table = partial(read_table, spark, "small", lake)
+            jobs.append(
+                ("table", "small", options.records, ("the topic's table", IDLE), reading_table)
+            )
             create_topic(broker.kafka, "written", PARTITIONS, {})
-            for turn in range(options.rounds + 1):
-                for sink in SINKS:
-                    job = partial(write, spark, broker.kafka, sink, options.records)
-                    line = measured(f"write: {sink}", options.records, broker, job)
-                    if turn:
-                        print(line, flush=True)
-            for load in LOADS:
-                count = int(options.records * load.share)
-                for turn in range(options.rounds + 1):
-                    for source in SINKS:
-                        job = partial(archive, spark, broker.kafka, source, load.topic, lake)
-                        line = measured(f"archive {load.topic}: {source}", count, broker, job)
-                        if turn:
-                            print(line, flush=True)
+            if "table" in options.only:
+                run_archive(ArchiveConfig(broker.kafka, "small", lake), spark=spark)
+            for kind, topic, count, systems, job in jobs:
+                for turn in range(options.rounds + 1 if kind in options.only else 0):
+                    for system in systems:
+                        line = measured(count, broker, partial(job, system))
+                        if turn:  # the first is the warm-up
+                            print(f"{kind} {topic}: {system}: {line}", flush=True)
             spark.stop()
 
 
