@@ -195,7 +195,7 @@ class Node:
         self._coordinated = CoordinatedLogs(self.topics, self.ownership, clock)
         self.cluster = Cluster(config, self.topics, self.ownership, clock)
         self._check_group = None if self.access is None else self.tenant_rates.counts.check_group
-        self.group_configs = ConfiguredGroups(metadata, self.topics.by_name.get, self._check_group)
+        self.group_configs = ConfiguredGroups(metadata, self.topics, self._check_group)
         self.group_configs.bound(lambda: config.groups_max, clock.now_ns)
         self._prepare_storage(shared_ledgers, tier, machine)
         self.producer_ids = ProducerIds(metadata, clock)

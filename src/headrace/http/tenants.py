@@ -162,12 +162,22 @@ class TenantOperations:
         audit_topic: str | None = call.body.get("audit_topic")
         if audit_topic is not None:
             await tenants.set_audit_topic(name, audit_topic, is_dry_run=True)
+            await self._check_writable(name, audit_topic)
         await tenants.change(name, added, removed, limits, *modes, is_dry_run=call.is_dry_run)
         if audit_topic is not None:
             await tenants.set_audit_topic(name, audit_topic, is_dry_run=call.is_dry_run)
         if moved:
             await tenants.move(name, moved, is_dry_run=call.is_dry_run)
         return {"tenant": _shown(tenants, name), "dry_run": call.is_dry_run}
+
+    async def _check_writable(self, tenant: str, topic: str) -> None:
+        """Raise Contradiction if the tenant reads a topic of another one by this name."""
+        topics, key = self._services.topics, prefix_of(tenant) + topic
+        if topics.find(key) is None and await topics.readable.is_reserved(key):
+            raise Contradiction(
+                f"{topic} is the name of a topic that another tenant shares with {tenant}, to which"
+                " nothing can be written: name another topic; nothing was changed"
+            )
 
     async def _delete(self, call: Call) -> Json:
         name, tenants = call.path["tenant"], self._tenants()

@@ -356,6 +356,17 @@ async def test_the_tenants_audit_logs_name_their_own_half(monkeypatch):
         assert "canary" not in str(carol[1:])
 
 
+async def test_an_audit_topic_is_not_created_in_place_of_a_shared_one(monkeypatch, caplog):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        assert web.node.access is not None
+        await web.node.access.tenants.set_audit_topic("beta", NAME)  # as if that had been first
+        await done(web, "carol", "POST", "/v1/topics", {"name": "mine"})
+        await until(lambda: "cannot be written" in caplog.text)
+        assert f"«beta»{NAME}" not in web.node.topics.by_name
+
+
 QUEUE = f"/v1/queues/{NAME}/workers"
 LETTERS = "letters"
 WITH_LETTERS = {
@@ -508,6 +519,50 @@ async def test_a_dead_letter_that_waits_is_copied_after_changes_of_the_topic(mon
             await asyncio.sleep(0.01)
         found = await done(web, "carol", "GET", f"/v1/dead-letters/{LETTERS}/letters")
         assert len(found["letters"]) == 1
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_nothing_is_written_by_the_name_of_a_shared_topic(is_shared, monkeypatch):
+    """No dead letter, and no line of the audit log, also while it is not shared."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        if not is_shared:
+            await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        letters = {"set": {"errors.deadletterqueue.topic.name": NAME}}
+        for who, path, body in (
+            ("carol", "/v1/groups/workers/config", letters),
+            ("root", "/v1/tenants/beta", {"audit_topic": NAME}),
+        ):
+            _, answer = await refused(web, who, "PATCH", path, body)
+            assert NAME in answer["detail"]
+            assert "another tenant shares" in answer["detail"]
+        assert not web.node.services.configurations.overrides_of_group("«beta»workers")
+        assert not (await done(web, "root", "GET", "/v1/tenants/beta")).get("audit_topic")
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_dead_letters_wait_while_their_topic_has_the_name_of_a_shared_one(
+    is_shared, monkeypatch, caplog
+):
+    async with administered(monkeypatch) as web:
+        await share(web)
+        await done(web, "carol", "PATCH", "/v1/groups/workers/config", {"set": WITH_LETTERS})
+        await done(web, "alice", "POST", "/v1/topics", {"name": "canary-late"})
+        await done(web, "alice", "POST", SHARED, {"topic": "canary-late", "reader": "beta"})
+        accepted = {"topic": LETTERS, "source": "acme/canary-late"}
+        await done(web, "carol", "POST", ACCEPTED, accepted)
+        if not is_shared:
+            await done(web, "alice", "DELETE", f"{SHARED}/canary-late/readers/beta")
+        (message,) = await received(web, "carol")
+        dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "no"}]}
+        await done(web, "carol", "POST", f"{QUEUE}/settle", dead)
+        copied = web.node.dead_letters
+        await until(lambda: copied.failed_total >= 3)
+        assert caplog.text.count("that another tenant shares") == 1
+        assert f"«beta»{LETTERS}" not in web.node.topics.by_name
+        assert (copied.copied_total, copied.given_up_total) == (0, 0)
+        await done(web, "carol", "DELETE", f"{ACCEPTED}/{LETTERS}")
+        await until(lambda: copied.copied_total == 1)
 
 
 async def test_no_dead_letter_is_copied_once_the_topic_is_shared_no_longer(monkeypatch):

@@ -293,6 +293,14 @@ def own_dead_letter_topic(group_id: str, topic: str) -> ConfigInvalid:
     )
 
 
+def shared_dead_letter_topic(topic: str) -> ConfigInvalid:
+    """The error that a dead letter topic has the name of one that another tenant shares."""
+    return ConfigInvalid(
+        f"{topic} is the name of a topic that another tenant shares, to which nothing can be"
+        f" written: set {DEAD_LETTER_TOPIC} of the group to another topic"
+    )
+
+
 def group_value(overrides: Mapping[str, str], name: str) -> str:
     """The value of one setting."""
     return overrides.get(name, GROUP_DEFINITIONS[name].default)

@@ -23,6 +23,7 @@ from headrace.broker.coordinators.group_config import (
     check_group_config,
     own_dead_letter_topic,
     share_config,
+    shared_dead_letter_topic,
 )
 from headrace.broker.coordinators.kept_state import Kept
 from headrace.broker.security.tenant_shares import user_here
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Mapping
     from uuid import UUID
 
-    from headrace.broker.topics.topic import Topic
+    from headrace.broker.topics.topics import Topics
     from headrace.coordination.shares.config import ShareConfig
     from headrace.metadata.store import MetadataStore
 
@@ -70,12 +71,12 @@ class ConfiguredGroups:
     def __init__(
         self,
         metadata: MetadataStore,
-        topic: Callable[[str], Topic | None] = lambda _: None,
+        topics: Topics | None = None,
         check_new: Callable[[str], None] | None = None,
     ) -> None:
-        """`topic(name)`: the topic of that name, if there is one. `check_new` raises the error that
-        refuses a new share group."""
-        self._topic = topic
+        """`topics`: those that may be dead letter topics. `check_new` raises the error that refuses
+        a new share group."""
+        self._known_topics = topics
         self._metadata = metadata
         self._facts: dict[str, GroupFact] = {}
         self._topics: dict[str, tuple[UUID, ...]] = {}
@@ -210,9 +211,7 @@ class ConfiguredGroups:
                         f"{DEAD_LETTER_TOPIC} names a topic of another tenant than the group's:"
                         " name one of the same tenant; nothing was changed"
                     )
-                letters = self._topic(named)
-                if letters is not None:
-                    self._check_letters(group_id, letters)
+                await self._check_letters(group_id, named)
                 if is_validated_only:
                     return
                 fact = self._facts.get(group_id, GroupFact({}))
@@ -220,7 +219,13 @@ class ConfiguredGroups:
                     return
         raise _contended(group_id)
 
-    def _check_letters(self, group_id: str, letters: Topic) -> None:
+    async def _check_letters(self, group_id: str, name: str) -> None:
+        topics = self._known_topics
+        letters = None if topics is None else topics.by_name.get(name)
+        if topics is None or letters is None:
+            if topics is not None and name and await topics.readable.is_reserved(name):
+                raise shared_dead_letter_topic(name)
+            return
         if letters.id in self.share_topics(group_id):
             raise own_dead_letter_topic(group_id, letters.name)
         if not accepts_dead_letters(letters.fact.configs):

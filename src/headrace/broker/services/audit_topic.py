@@ -89,6 +89,8 @@ class AuditTopic:
         try:
             return self._topics.get(self._name)
         except TopicUnknown:
+            if await self._topics.readable.is_reserved(self._name):
+                raise
             try:
                 await self._topics.create(NewTopic(self._name, 1))
             except TopicExists:  # another broker was faster

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from headrace.broker.coordinators.group_config import shared_dead_letter_topic
 from headrace.broker.topics.overrides import accepts_dead_letters
 from headrace.coordination.shares.commands import DeadLetteredCommand
 from headrace.errors import (
@@ -418,6 +419,8 @@ class DeadLetters:
         name = origin.target()
         topic = self._topics.by_name.get(name)
         if topic is None:
+            if await self._topics.readable.is_reserved(name):
+                raise _Misconfigured(str(shared_dead_letter_topic(name)))
             try:
                 # So that letters can be appended to it again as they are, by a redrive for example.
                 settings = {SETTING: "ignore"}
