@@ -36,7 +36,9 @@ class GroupFact(StoredFact):
 
     configs: dict[str, str]
     share_topics: str | None = None
-    """The ids of the topics for which it has share group state, in hexadecimal, comma-separated."""
+    """The ids of the topics for which it has share group state, in hexadecimal, comma-separated; of
+    one that another tenant shares, that of its owner's topic, with whose partitions the state is
+    kept."""
     unknown: dict[str, Any] = field(default_factory=dict)
     share_partitions: str | None = None
     """How many partitions each had when the group began on it: id=count, comma-separated. Those

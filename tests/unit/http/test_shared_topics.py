@@ -403,20 +403,37 @@ async def test_groups_of_both_tenants_receive_every_message(monkeypatch):
             assert [one["topic"] for one in lag["offsets"]] == [name]
 
 
-async def test_a_group_deleted_while_the_topic_is_not_shared_begins_anew(monkeypatch):
+@pytest.mark.parametrize("is_ended_by", ["owner", "reader"])
+async def test_a_group_deleted_while_the_topic_is_not_shared_begins_anew(is_ended_by, monkeypatch):
     async with administered(monkeypatch) as web:
         await share(web)
         config = {"set": {"share.auto.offset.reset": "earliest"}}
         await done(web, "carol", "PATCH", "/v1/groups/workers/config", config)
         (message,) = await received(web, "carol")
         await done(web, "carol", "POST", f"{QUEUE}/settle", {"ack": [message["receipt"]]})
-        await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        if is_ended_by == "owner":
+            await done(web, "alice", "DELETE", f"{SHARED}/{SOURCE}/readers/beta")
+        else:
+            await done(web, "carol", "DELETE", f"{ACCEPTED}/{NAME}")
         await done(web, "carol", "DELETE", "/v1/groups/workers")
         home = web.node.topics.get(f"«acme»{SOURCE}")
         assert not (await web.node.shares.ask(home, 0, DescribeCommand())).groups
         await share(web)
         (message,) = await received(web, "carol")
         assert message["value"] == "of acme"
+
+
+async def test_a_group_goes_with_the_topic_that_it_consumed(monkeypatch):
+    """With its owner's, whether its reader still has it or not."""
+    async with administered(monkeypatch) as web:
+        await share(web)
+        await received(web, "carol")
+        await done(web, "carol", "DELETE", f"{ACCEPTED}/{NAME}")
+        groups = web.node.group_configs
+        assert groups.share_groups() == ["«beta»workers"]
+        assert (await done(web, "carol", "GET", "/v1/groups/workers/offsets"))["offsets"] == []
+        await done(web, "alice", "DELETE", f"/v1/topics/{SOURCE}")
+        await until(lambda: not groups.share_groups())
 
 
 async def test_groups_of_a_reader_leave_room_for_others(monkeypatch):

@@ -264,7 +264,8 @@ class ConfiguredGroups:
             log.debug("%s", error)  # `check_readable` refuses the group
 
     async def begin(self, group_id: str, topic_id: UUID, partitions: int = 0) -> int | None:
-        """Record that the share group begins on a topic with so many partitions; returns how many
+        """Record that the share group begins on a topic (of a shared one, its owner's) with so many
+        partitions; returns how many
         it had when the group began, None if that is not known. A new group counts for the user
         whose request this is. Raises GroupIdInvalid, PolicyViolation, MetadataUnavailable.
 

@@ -122,10 +122,6 @@ class TopicSharing:
         name = next(names, None)
         return None if name is None else prefix_of(tenant) + name
 
-    def source_of(self, key: str) -> UUID:
-        """The id of the topic for which a reader has accepted a key, shared or not."""
-        return self._accepted[key].source_id
-
     def is_accepted(self, key: str) -> bool:
         """Whether a reader has such a name, shared or not."""
         return key in self._accepted

@@ -284,10 +284,10 @@ class GroupLags:
         """The same of a share group, in all partitions of its topics."""
         answers = await self._calls.ask_brokers("groups.share_places", [group_id])
         rows, failed = split(answers)
-        topics = filter(None, map(self._readable.find_by_id, self._shared.share_topics(group_id)))
+        topics = self._readable.consumed(group_id, self._shared.share_topics(group_id))
         found = {
             (topic.name, number): KnownLag(topic.name, number)
-            for topic in sorted(topics, key=lambda one: one.name)
+            for topic in topics
             for number in range(len(topic.partitions))
         }
         for one in (KnownLag(*row) for part in rows.values() for row in part):
@@ -296,8 +296,8 @@ class GroupLags:
 
     def _shared_partitions(self, group_id: str) -> int:
         """How many partitions a share group has; 0: it is a consumer group."""
-        topics = map(self._readable.find_by_id, self._shared.share_topics(group_id))
-        return sum(len(topic.partitions) for topic in topics if topic is not None)
+        topics = self._readable.consumed(group_id, self._shared.share_topics(group_id))
+        return sum(len(topic.partitions) for topic in topics)
 
     def _number(self) -> int:
         return self._clock.now_ms() // INTERVAL_MS

@@ -141,7 +141,7 @@ class QueueOwners:
 
     def unbegun(self, topic: Topic, group_id: str, numbers: Sequence[int]) -> bool:
         """Whether the group may not have begun on some of these partitions of other brokers."""
-        if topic.id not in self._known.share_topics(group_id):
+        if topic.home.id not in self._known.share_topics(group_id):
             self._begun.pop((topic.id, group_id), None)  # it was deleted, if it ever began
             return True
         return not self._begun.get((topic.id, group_id), set()).issuperset(numbers)

@@ -156,8 +156,7 @@ class ShareGroupAdministration:
         return found
 
     def _begun(self, group_id: str) -> list[tuple[str, int]]:
-        known = (self._readable.find_by_id(one) for one in self._known.share_topics(group_id))
-        topics = sorted((topic for topic in known if topic), key=lambda topic: topic.name)
+        topics = self._readable.consumed(group_id, self._known.share_topics(group_id))
         return [(topic.name, number) for topic in topics for number in range(len(topic.partitions))]
 
     def _keys(
@@ -277,8 +276,8 @@ class ShareGroupAdministration:
         if is_dry_run:
             return
         with self._groups.kept_empty(group_id):
-            # Also where it may not be read at the moment: the group is not to be there again later.
-            known = [self._readable.keeping(one) for one in self._known.share_topics(group_id)]
+            # Also where it may not be read any more: the group is not to be there again later.
+            known = [self._readable.find_by_id(one) for one in self._known.share_topics(group_id)]
             await self._delete_in(group_id, [topic for topic in known if topic is not None])
             self._groups.check_empty(group_id)  # this broker may have ceased to coordinate it
             await self._known.end(group_id)
@@ -293,7 +292,7 @@ class ShareGroupAdministration:
         for error in outcomes.values():
             if error is not None:
                 raise error
-        await self._known.end(group_id, {topic.id for topic in topics})
+        await self._known.end(group_id, {topic.home.id for topic in topics})
 
     async def forget_here(self, group_id: str, key: PartitionKey) -> None:
         """Delete the group in a partition of this broker. Raises TopicIdUnknown, NotOwner,

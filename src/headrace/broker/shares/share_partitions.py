@@ -381,7 +381,7 @@ class SharePartitions:
 
     async def _open_group(self, hosted: Hosted, group_id: str, topic: Topic, number: int) -> bool:
         """Whether the group was new, and begins after records that are there."""
-        partitions_then = await self._begin(group_id, topic.id, len(topic.partitions))
+        partitions_then = await self._begin(group_id, topic.home.id, len(topic.partitions))
         terms = self._terms(group_id)
         machine, log_config, config = hosted.shard.machine, hosted.data.config, terms.config
         is_new = True

@@ -20,7 +20,7 @@ from headrace.errors import TopicUnknown
 from headrace.records.tenant_names import DEFAULT, tenant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from uuid import UUID
 
     from headrace.broker.security.topic_sharing import TopicSharing
@@ -156,13 +156,12 @@ class ReadableTopics:
         # The tenant may have a topic of its own by this name.
         return None if found is None or found.home.id != home.id else found
 
-    def keeping(self, topic_id: UUID) -> Topic | None:
-        """The topic of an id with whose partitions groups are kept: also of one that was accepted
-        and is not shared at the moment."""
-        key = None if self._sharing is None else self._sharing.key_of(topic_id)
-        if self._sharing is None or key is None:
-            return self._topics.by_id.get(topic_id)
-        return self._topics.by_id.get(self._sharing.source_of(key))
+    def consumed(self, group_id: str, topic_ids: Iterable[UUID]) -> list[Topic]:
+        """Of the topics with whose partitions a group is kept, those that its tenant sees, as it
+        sees them; sorted by name."""
+        homes = filter(None, map(self._topics.by_id.get, topic_ids))
+        seen = (self.seen_by(group_id, home) for home in homes)
+        return sorted((one for one in seen if one is not None), key=lambda one: one.name)
 
     def has_group(self, topic: Topic, group_id: str) -> bool:
         """Whether a group that consumes a topic's partitions consumes them by the topic's name. The
