@@ -181,6 +181,8 @@ class TenantOperations:
 
     async def _delete(self, call: Call) -> Json:
         name, tenants = call.path["tenant"], self._tenants()
+        if tenants.was_deleted(name) and not call.is_dry_run:  # by a request that failed then?
+            await self._end_shares(name)
         tenants.require_deletable(name)
         principals, is_forced = tenants.principals(name), call.query.get("force", False)
         held = {
@@ -197,11 +199,16 @@ class TenantOperations:
                 " the rights of the default tenant; nothing was changed"
             )
         if not call.is_dry_run:
-            sharing = TopicShares(self._services).sharing
-            await sharing.forget(name)
-            await sharing.forget_reader(name)
-            await tenants.delete(name, is_forced=is_forced)
+            await tenants.delete(name, is_forced=is_forced)  # if it is refused, nothing has changed
+            await self._end_shares(name)
         return {"tenant": name, **held, "dry_run": call.is_dry_run}
+
+    async def _end_shares(self, name: str) -> None:
+        """What a tenant that was deleted shared and read is shared no longer, also with one of its
+        name."""
+        sharing = TopicShares(self._services).sharing
+        await sharing.forget(name)
+        await sharing.forget_reader(name)
 
 
 def _shown(tenants: Tenants, name: str) -> Json:

@@ -19,6 +19,7 @@ from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.commands import DescribeCommand
+from headrace.errors import MetadataUnavailable
 from headrace.metadata.followed_facts import CLOSED_TENANTS
 
 if TYPE_CHECKING:
@@ -227,26 +228,51 @@ async def test_what_was_shared_with_an_earlier_tenant_is_not_shared_with_a_new_o
         assert "beta" in [one["reader"] for one in given]
 
 
-async def test_a_new_tenant_shares_and_reads_nothing_of_an_earlier_one(monkeypatch):
-    """Nor what was stored while that was deleted."""
+async def test_a_deletion_that_is_refused_ends_no_share(monkeypatch):
+    """As of a tenant that another broker has just given a principal."""
     async with administered(monkeypatch) as web:
         assert web.node.access is not None
         tenants, delete = web.node.access.tenants, web.node.access.tenants.delete
+
+        async def delete_late(tenant: str, *, is_forced: bool = False) -> None:
+            await tenants.change(tenant, ["User:gus"])
+            await delete(tenant, is_forced=is_forced)
+
+        monkeypatch.setattr(tenants, "delete", delete_late)
+        await done(web, "root", "POST", "/v1/tenants", {"name": "gamma"})
+        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
+        accepted = {"topic": f"gamma/{NAME}", "source": f"acme/{SOURCE}"}
+        await done(web, "root", "POST", ACCEPTED, accepted)
+        await refused(web, "root", "DELETE", "/v1/tenants/gamma")
+        assert (await done(web, "root", "GET", ACCEPTED))["topics"][0]["is_shared"]
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_a_new_tenant_reads_nothing_of_one_whose_deletion_failed(is_repeated, monkeypatch):
+    """Once it was stored. A repetition ends what is shared with it, too."""
+    async with administered(monkeypatch) as web:
+        assert web.node.access is not None
+        sharing = web.node.access.sharing
         created = {"name": "gamma", "principals": ["User:gus"]}
         accepted = {"topic": f"gamma/{NAME}", "source": f"acme/{SOURCE}"}
 
-        async def delete_late(tenant: str, *, is_forced: bool = False) -> None:
-            await done(web, "alice", "POST", SHARED, shared)
-            await done(web, "root", "POST", ACCEPTED, accepted)
-            await delete(tenant, is_forced=is_forced)
+        async def fail(_tenant: str) -> None:
+            raise MetadataUnavailable("the store is away")
 
-        shared = {"topic": SOURCE, "reader": "gamma"}
         await done(web, "root", "POST", "/v1/tenants", created)
-        await done(web, "alice", "POST", SHARED, shared)
-        monkeypatch.setattr(tenants, "delete", delete_late)
-        await done(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
+        await done(web, "root", "POST", ACCEPTED, accepted)
+        with monkeypatch.context() as patched:
+            patched.setattr(sharing, "forget", fail)
+            status, _ = await refused(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+            assert status == 503
+        if is_repeated:
+            status, _ = await refused(web, "root", "DELETE", "/v1/tenants/gamma?force=true")
+            assert status == 404
+            assert (await done(web, "alice", "GET", SHARED))["topics"] == []
         await done(web, "root", "POST", "/v1/tenants", created)
         assert (await done(web, "root", "GET", ACCEPTED))["topics"] == []
+        await done(web, "alice", "POST", SHARED, {"topic": SOURCE, "reader": "gamma"})
         await done(web, "root", "POST", ACCEPTED, accepted)
         await done(web, "root", "POST", "/v1/tenants", created)  # a repetition ends nothing
         assert (await done(web, "root", "GET", ACCEPTED))["topics"][0]["is_shared"]

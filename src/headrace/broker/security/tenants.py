@@ -210,6 +210,10 @@ class Tenants:
         """Whether there is such a tenant."""
         return tenant in self._stored or self.is_configured(tenant)
 
+    def was_deleted(self, tenant: str) -> bool:
+        """Whether there was such a tenant, as far as that is still known, and is none now."""
+        return tenant in self._known and not self.exists(tenant)
+
     def names(self) -> Sequence[str]:
         """All tenants, sorted."""
         return sorted({*self._stored, *self._configured.values()})

@@ -254,12 +254,12 @@ class TopicSharing:
         )
 
     async def forget(self, tenant: str) -> None:
-        """The tenant is about to be deleted: it shares and reads nothing any more, also if one of
+        """The tenant was deleted: it shares and reads nothing any more, also if one of
         that name is created. Raises MetadataUnavailable."""
         await self._change(tenant, lambda before: replace(before, shared=[], accepted=[]))
 
     async def forget_reader(self, tenant: str) -> None:
-        """The tenant is about to be deleted: nothing is shared with it any more, also with another
+        """The tenant was deleted: nothing is shared with it any more, also with another
         one that is created with its name. Raises MetadataUnavailable."""
 
         def others(before: TopicSharesFact) -> TopicSharesFact:
