@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         arrivals: Arrivals
 
         def address(self, connection: GrpcProtocol) -> Hashable:
-            """Whose connections take turns as one."""
+            """Whose connections take turns, and have bounds, as one."""
             ...
 
         def opened(self, connection: GrpcProtocol) -> bool:
@@ -106,9 +106,9 @@ class GrpcProtocol:
     __slots__ = (
         "_close_at_s", "_heard_s", "_http2", "_is_draining", "_is_heard", "_is_lingering",
         "_is_probed", "_is_receiving", "_loop", "_next_deadline", "_opened_s", "_refuse_at_s",
-        "_server", "_transport", "_tunnel", "_turns", "held_bytes", "is_secure", "is_slow",
-        "is_write_paused", "kept", "limits", "outflow", "owed_bytes", "peer", "run_slowly",
-        "session",
+        "_server", "_transport", "_tunnel", "_turns", "address", "held_bytes", "is_secure",
+        "is_slow", "is_write_paused", "kept", "limits", "outflow", "owed_bytes", "peer",
+        "run_slowly", "session",
     )  # fmt: skip
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
@@ -122,6 +122,8 @@ class GrpcProtocol:
         self._transport: asyncio.Transport | None = None
         self._tunnel: TlsTunnel | None = None
         self.peer = ""
+        self.address: Hashable = ""
+        """See Server.address."""
         self.is_secure = False
         self.session: object | None = None
         self.held_bytes = 0
@@ -158,7 +160,8 @@ class GrpcProtocol:
         if address:
             self.peer = str(address[0])
         server = self._server
-        self._turns = Turns(self, self._transport, server.arrivals, server.address(self))
+        self.address = server.address(self)
+        self._turns = Turns(self, self._transport, server.arrivals, self.address)
         if not self._server.opened(self):
             self.abort("is one too many: connections_max")
 

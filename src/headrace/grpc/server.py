@@ -164,7 +164,7 @@ class GrpcServer:
         """See Server."""
         limits, slow = self.limits, self.slow_messages
         left = limits.listener_slow_messages_max - sum(slow.values())
-        of_address = sum(count for one, count in slow.items() if one.peer == connection.peer)
+        of_address = sum(count for one, count in slow.items() if one.address == connection.address)
         if slow.get(connection, 0) >= limits.slow_messages_max or of_address >= 2 * left:
             return None
         running = self._slow_calls.start(function)
@@ -207,12 +207,12 @@ class GrpcServer:
         much."""
         of_address = self._of_addresses(size_of)
         address = max(of_address, key=of_address.__getitem__)
-        return max((one for one in self._connections if one.peer == address), key=size_of)
+        return max((one for one in self._connections if one.address == address), key=size_of)
 
-    def _of_addresses(self, size_of: Callable[[GrpcProtocol], int]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _of_addresses(self, size_of: Callable[[GrpcProtocol], int]) -> dict[Hashable, int]:
+        found: dict[Hashable, int] = {}
         for one in self._connections:
-            found[one.peer] = found.get(one.peer, 0) + size_of(one)
+            found[one.address] = found.get(one.address, 0) + size_of(one)
         return found
 
     def _end_largest(self) -> None:
@@ -223,7 +223,7 @@ class GrpcServer:
         if excess > 0:
             sizes = {one: one.call_bytes for one in self._connections}
             all_of = self._of_addresses(sizes.__getitem__)
-            for one in sorted(sizes, key=lambda one: (-all_of[one.peer], -sizes[one])):
+            for one in sorted(sizes, key=lambda one: (-all_of[one.address], -sizes[one])):
                 if excess > 0:
                     excess -= sizes[one]
                     one.end_for_memory()

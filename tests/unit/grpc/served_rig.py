@@ -145,6 +145,13 @@ class Collect:
         self._call.respond(b" ".join(self._bodies))
 
 
+class NetworkServer(GrpcServer):
+    """Takes the addresses of a network, such as 127.0.0.*, as one client."""
+
+    def address(self, connection) -> str:
+        return connection.peer.rpartition(".")[0]
+
+
 @contextlib.contextmanager
 def served(limits=DEFAULTS, methods=(), **options) -> Iterator[Served]:
     made = Served()
@@ -154,7 +161,7 @@ def served(limits=DEFAULTS, methods=(), **options) -> Iterator[Served]:
 
     async def start() -> None:
         services = services_of([*made.methods(), *methods])
-        made.server = GrpcServer(services, limits, **options)
+        made.server = NetworkServer(services, limits, **options)
         made.address = await made.server.listen("127.0.0.1", 0)
 
     try:

@@ -32,6 +32,8 @@ from headrace.runtime.tls import TlsMaterial, server_context
 
 OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = b"0", b"1", b"4", b"8"
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE = b"12", b"13", b"14"
+NETWORKED = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.{}"])
+"""Connections of one address, or of a client that takes all of its network."""
 
 
 def message(body: bytes, flag: int = 0) -> bytes:
@@ -185,14 +187,15 @@ def gated(limits=DEFAULTS):
 COMPRESSED = {**GRPC, ":path": "/t/length", "grpc-encoding": "gzip"}
 
 
-def test_few_messages_wait_to_be_decompressed_and_further_ones_are_refused():
+@NETWORKED
+def test_few_messages_wait_to_be_decompressed_and_further_ones_are_refused(source):
     packed = message(gzip.compress(b"a" * 300_000), 1)
     limits = Limits(slow_messages_max=2, listener_slow_messages_max=3)
     with (
         gated(limits) as (one, gate),
         RawClient(one.address) as first,
-        RawClient(one.address) as same_address,
-        RawClient(one.address, source="127.0.0.2") as second,
+        RawClient(one.address, source=source.format(7)) as same_address,
+        RawClient(one.address, source="127.0.1.2") as second,
     ):
 
         def send(client, number):
@@ -440,18 +443,20 @@ def test_the_connection_with_the_largest_calls_is_closed_when_all_take_too_much(
         assert one.server.connection_count <= 2
 
 
+@NETWORKED
 @pytest.mark.parametrize("path", ["/t/never", "/t/keeps"])
-def test_many_connections_of_an_address_have_no_other_closed_that_has_more_calls(path):
+def test_many_connections_of_an_address_have_no_other_closed_that_has_more_calls(path, source):
     """Nor is there a second in which calls keep as much as they can."""
     keeps = Method("/t/keeps", lambda call, body: call.keep(int(body)))
     limits = Limits(listener_calls_bytes_max=2_000_000)
     with contextlib.ExitStack() as opened, served(limits, [keeps]) as one:
-        busy = opened.enter_context(RawClient(one.address, source="127.0.0.2"))
+        busy = opened.enter_context(RawClient(one.address, source="127.0.1.2"))
         for number in range(4):
             busy.call(2 * number + 1, "/t/keeps", b"200000")
         busy.call(9, "/t/echo", b"")
         assert busy.status(9) == OK
-        greedy = [opened.enter_context(RawClient(one.address)) for _ in range(40)]
+        sources = [source.format(number + 1) for number in range(40)]
+        greedy = [opened.enter_context(RawClient(one.address, source=each)) for each in sources]
         for client in greedy:
             more = {f"x{field}": f"{field}" for field in range(200)}
             with contextlib.suppress(OSError):
@@ -459,6 +464,30 @@ def test_many_connections_of_an_address_have_no_other_closed_that_has_more_calls
         wait_until(lambda: one.server.connection_count < 41)
         busy.call(11, "/t/echo", b"served")
         assert busy.status(11) == OK
+
+
+@NETWORKED
+def test_many_connections_of_an_address_have_no_other_closed_that_holds_more_than_each(source):
+    limits = Limits(listener_partial_bytes_max=1 << 20)
+    body = b"\0" + (1 << 20).to_bytes(4) + bytes(400_000)
+    with contextlib.ExitStack() as opened, served(limits) as one:
+
+        def hold(source, size):
+            client = opened.enter_context(RawClient(one.address, source=source))
+            with contextlib.suppress(OSError):
+                client.call(1, "/t/echo", None)
+                client.send(*[data(1, body[at : at + 10_000]) for at in range(0, size, 10_000)])
+                client.send(frames.frame(frames.PING, 0, 0, b"received"))
+                while (found := client.frame()) is not None and found.kind != frames.PING:
+                    pass
+            return client
+
+        busy = hold("127.0.1.2", 400_000)
+        for number in range(14):
+            hold(source.format(number + 1), 60_000)
+        wait_until(lambda: one.server.connection_count < 15)
+        busy.call(3, "/t/echo", b"served")
+        assert busy.status(3) == OK
 
 
 def test_responses_that_calls_keep_until_the_client_reads_count_as_calls_do():
