@@ -207,6 +207,24 @@ async def test_what_is_repeated_is_counted_and_a_flood_of_logins_is_bounded(monk
     assert lines()[-1]["request"] == "DeleteTopics", "a flood hides no change"
 
 
+async def test_who_changes_things_all_the_time_has_no_others_repetitions_written(lines):
+    log = audit.Audit(HandClock())
+    mallory, alice = (ClientSession("SASL", "::1", Principal(one)) for one in ("mallory", "alice"))
+    for number in range(2 * audit.REPEATED_MAX):
+        log.changed_frequently(mallory, "OffsetCommit", [f"group-{number}"], 0)
+    before = len(lines())
+    for _ in range(10):
+        log.changed_frequently(alice, "OffsetCommit", ["reset"], 0)
+    assert len(lines()) == before + 1
+
+
+async def test_failed_logins_from_a_network_of_ipv6_are_those_of_one_client(lines):
+    log = audit.Audit(HandClock())
+    for number in range(10):
+        log.login_failed(ClientSession("SASL", f"2001:db8::{number}"), "alice", "PLAIN")
+    assert len(lines()) == 1
+
+
 async def test_who_is_denied_all_the_time_hides_nobody_elses_denials(lines):
     clock = HandClock()
     log = audit.Audit(clock)

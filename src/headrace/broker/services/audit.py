@@ -10,10 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.security.tenant_shares import PLACES_PARTS, Held, Holder, TenantShares
+from headrace.broker.security.client_addresses import client_address
+from headrace.broker.security.tenant_shares import (
+    PLACES_PARTS,
+    Held,
+    Holder,
+    SharedPlaces,
+    TenantShares,
+)
 from headrace.broker.services.audit_lines import (
     CHANGED,
     DENIED,
@@ -23,6 +31,7 @@ from headrace.broker.services.audit_lines import (
     AuditLines,
 )
 from headrace.broker.services.fair_shares import holder_of
+from headrace.errors import StorageUnavailable
 from headrace.records.tenant_names import written
 
 if TYPE_CHECKING:
@@ -47,7 +56,7 @@ LOGIN_REPEATS_S: Final = 1.0
 FREQUENT_REPEATS_S: Final = 60.0
 """Of what programs do all the time and people by hand seldom."""
 REPEATED_MAX: Final = 1_000
-"""Kinds of lines of which repetitions are counted at a time."""
+"""Kinds of lines of which repetitions are counted at a time; users have shares of them."""
 FREQUENT: Final = "frequent"
 """Changes with a limit of their own."""
 _NS_PER_S: Final = 1_000_000_000
@@ -101,6 +110,7 @@ class Audit:
         }
         self._repeats: dict[Hashable, int] = {}
         """How often what was written of late has happened again."""
+        self._repeating = SharedPlaces("kinds of lines", REPEATED_MAX)
         self.denied_total = 0
         self.changed_total = 0
 
@@ -162,8 +172,9 @@ class Audit:
         named = user[:NAME_LENGTH_MAX]
         fields = {"event": LOGIN_FAILED, "user": named, "mechanism": mechanism}
         write = partial(self._write, session, "login", LOGIN_FAILED, [named], **fields)
-        key = "login", session.client_host, session.place, named, mechanism
-        self._once(key, LOGIN_REPEATS_S, write)
+        address = client_address(session.client_host)
+        key = "login", address, session.place, named, mechanism
+        self._once(session, key, LOGIN_REPEATS_S, write)
 
     def changed_frequently(
         self,
@@ -177,19 +188,27 @@ class Audit:
         named, count = self._named(resources), len(resources)
         fields = session, request, named, _cut(resources), count, failed_count
         key = session.principal, session.client_host, request, count, *named
-        self._once(key, FREQUENT_REPEATS_S, partial(self._changed, *fields, limit=FREQUENT))
+        write = partial(self._changed, *fields, limit=FREQUENT)
+        self._once(session, key, FREQUENT_REPEATS_S, write)
 
-    def _once(self, key: Hashable, period_s: float, write: Callable[..., None]) -> None:
-        """Write a line, and after the period a second one with the number of repetitions."""
+    def _once(
+        self, session: ClientSession, key: Hashable, period_s: float, write: Callable[..., None]
+    ) -> None:
+        """Write a line, and after the period a second one with the number of repetitions, unless
+        those of too many lines are counted: each is a line then."""
         if key in self._repeats:
             self._repeats[key] += 1
             return
         write()
-        if len(self._repeats) < REPEATED_MAX:
+        with suppress(StorageUnavailable):
+            free = self._repeating.take(holder_of(session, self._authorizer))
             self._repeats[key] = 0
-            asyncio.get_running_loop().call_later(period_s, self._end_repeats, key, write)
+            asyncio.get_running_loop().call_later(period_s, self._end_repeats, key, write, free)
 
-    def _end_repeats(self, key: Hashable, write: Callable[..., None]) -> None:
+    def _end_repeats(
+        self, key: Hashable, write: Callable[..., None], free: Callable[[], None]
+    ) -> None:
+        free()
         repeated = self._repeats.pop(key)
         if repeated:
             write(repeated=repeated)
