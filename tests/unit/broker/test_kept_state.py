@@ -20,7 +20,8 @@ from headrace.broker.coordinators.transaction_coordinator import IDLE_MS_MIN
 from headrace.broker.security import tenant_shares
 from headrace.broker.security.principal import BROKER, Principal
 from headrace.broker.security.tenant_shares import NOBODY
-from headrace.broker.shares import lite_partitions, share_partitions
+from headrace.broker.services.configurations import SET, ConfigChange
+from headrace.broker.shares import lite_partitions, parked_room, share_partitions
 from headrace.coordination.groups.commands import (
     CommitCommand,
     DeleteGroupsCommand,
@@ -606,6 +607,38 @@ async def test_users_leave_room_for_the_groups_of_others_on_a_partition(monkeypa
         for number in range(20):
             await of_partition.remove_group(topic, 0, f"{NOISY}-{number}")
         assert await begin(NOISY, 99)
+
+
+async def test_users_leave_room_for_the_parked_keys_of_others(monkeypatch):
+    monkeypatch.setattr(parked_room, "PARKED_MAX", 90)
+    async with broker() as rig:
+        node = rig.node
+        await node.topics.create("t", 2)
+        topic, queues = node.topics.get("t"), node.services.queues
+
+        async def park(user: str, group: str, *numbers: int, partition: int = 0) -> bool:
+            asker = SimpleNamespace(path=(None, user))
+            monkeypatch.setattr(tenant_shares, "paced_here", lambda: asker)
+            try:
+                await queues.park_here(topic, partition, group, [b"%d" % one for one in numbers])
+            except PolicyViolation as error:
+                return "parked keys" not in str(error)
+            return True
+
+        ordered = [ConfigChange("headrace.share.key.order", SET, "true")]
+        for group in ("a", "b", "c"):
+            await node.services.configurations.change_group(group, ordered)
+        assert await park(NOISY, "a", *range(30))
+        assert await park(NOISY, "a", *range(20), partition=1)
+        found = [await park(NOISY, "b", number) for number in range(25)]
+        assert found == [True] * 10 + [False] * 15
+        assert await park(NOISY, "a", *range(30)), "what is there goes on"
+        assert await park(QUIET, "c", 1)
+        assert not await park(NOISY, "b", 1, 2, 98, 99)
+        assert len(await queues.list_parked_here(topic, 0, "b")) == 10
+        await queues.unpark_here(topic, 0, "a", [b"%d" % number for number in range(10)])
+        rig.clock.ahead_ms += 1_001
+        assert await park(NOISY, "b", 99)
 
 
 async def test_share_groups_that_begin_at_other_brokers_count():

@@ -23,7 +23,6 @@ from headrace.coordination.shares.commands import (
     NOT_PARKED,
     ListParkedCommand,
     ParkedKey,
-    ParkKeyCommand,
     ReleaseKeyCommand,
 )
 from headrace.errors import GroupUnknown, HeadraceError, RecordStateInvalid
@@ -224,12 +223,10 @@ class QueueService:
     async def park_here(
         self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]
     ) -> None:
-        """Raises what `SharePartitions.begin` and `ask` raise."""
+        """Raises what `SharePartitions.begin` and `park` raise."""
         await self._check_parks(group_id)  # before the group begins on the topic
         await self._shares.begin(topic, number, group_id)
-        commands = [ParkKeyCommand(group_id, key, crc32(key)) for key in keys]
-        # Side by side they share a sync.
-        await gather_charged(self._shares.ask(topic, number, one) for one in commands)
+        await self._shares.park(topic, number, group_id, keys)
 
     async def _check_parks(self, group_id: str) -> None:
         try:

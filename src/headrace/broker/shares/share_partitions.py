@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
@@ -22,6 +23,7 @@ from headrace.broker.shares.filtering import Filtering
 from headrace.broker.shares.held_batches import HeldBatches
 from headrace.broker.shares.hosted_shares import LITE, Hosted
 from headrace.broker.shares.lite_partitions import LitePartitions
+from headrace.broker.shares.parked_room import ParkedRoom
 from headrace.broker.shares.queue_figures import QueueFigures
 from headrace.broker.shares.share_receive import Received, ReceiveRequest, ShareReceive
 from headrace.coordination.shares.commands import (
@@ -31,6 +33,7 @@ from headrace.coordination.shares.commands import (
     LogStartCommand,
     MoveStartCommand,
     OpenShareGroupCommand,
+    ParkKeyCommand,
     ReleaseMemberCommand,
     RemoveGroupCommand,
     SettleCommand,
@@ -49,6 +52,7 @@ from headrace.errors import (
     HeadraceError,
 )
 from headrace.metadata.facts import CompanionKind
+from headrace.runtime.loop_turns import gather_charged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -98,6 +102,7 @@ class SharePartitions:
             self._make,
             is_standalone=is_standalone,
         )
+        self._parked = ParkedRoom(lambda: self._host, environment.clock.now_ns)
         self._held_batches = HeldBatches()
         self._filtering = Filtering()
         self.lite = LitePartitions(
@@ -250,6 +255,15 @@ class SharePartitions:
         reply = await hosted.ask(command)
         hosted.wake()
         return reply
+
+    async def park(self, topic: Topic, number: int, group_id: str, keys: Sequence[bytes]) -> None:
+        """Park keys of a group that has begun. Raises PolicyViolation if that would be too many of
+        a user, a tenant or the broker, and as `ask`."""
+        hosted = await self._host.open(topic, number)
+        async with self._parked.taken(hosted, group_id, keys):
+            commands = [ParkKeyCommand(group_id, key, crc32(key)) for key in keys]
+            # Side by side they share a sync.
+            await gather_charged(self.ask(topic, number, one) for one in commands)
 
     async def take_back(
         self, topic: Topic, number: int, offset: int, *, is_dry_run: bool
