@@ -40,6 +40,8 @@ DUPLICATES_KEPT: Final = 5
 SEQUENCE_END: Final = 2**31
 REFUSED_MS_MAX: Final = 30_000
 """For how long a client that was refused may be told to wait."""
+REFUSED_MAX: Final = 1_000
+"""Producers of a partition that are told apart; of more, all are taken for refused."""
 RETRIES_MS: Final = 15_000
 """After appends resume, how long later batches must wait for failed ones to be retried."""
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
@@ -531,12 +533,14 @@ class RetryGate:
     new one.
     """
 
-    __slots__ = ("_until_ms", "has_failures")
+    __slots__ = ("_refused", "_until_ms", "has_failures")
 
     def __init__(self, *, has_failures: bool) -> None:
         self.has_failures = has_failures
         """Whether a batch may have failed since appends were last accepted."""
         self._until_ms = -1
+        self._refused: dict[int, int] = {}
+        """Until when batches of single producers must come first; the latest is the last one."""
 
     def reopened(self, now_ms: int) -> None:
         """Appends are accepted again: those that failed can be retried."""
@@ -544,20 +548,29 @@ class RetryGate:
             self.has_failures = False
             self._until_ms = now_ms + RETRIES_MS
 
-    def refused(self, now_ms: int) -> None:
+    def refused(self, producer_id: int, now_ms: int) -> None:
         """A batch was refused before it was appended; its client sends it again."""
-        self._until_ms = max(self._until_ms, now_ms + REFUSED_MS_MAX + RETRIES_MS)
+        until_ms, refused = now_ms + REFUSED_MS_MAX + RETRIES_MS, self._refused
+        refused.pop(producer_id, None)
+        while refused and next(iter(refused.values())) <= now_ms:
+            del refused[next(iter(refused))]
+        if len(refused) < REFUSED_MAX:
+            refused[producer_id] = until_ms
+        else:  # too many to tell them apart
+            self._until_ms = max(self._until_ms, until_ms)
 
-    def is_waiting(self, now_ms: int) -> bool:
+    def is_waiting(self, producer_id: int, now_ms: int) -> bool:
         """Whether failed batches may still be retried, and must come first."""
+        until_ms = max(self._until_ms, self._refused.get(producer_id, -1))
         # The upper bound: the clock went back.
-        return 0 < self._until_ms - now_ms <= REFUSED_MS_MAX + RETRIES_MS
+        return 0 < until_ms - now_ms <= REFUSED_MS_MAX + RETRIES_MS
 
     def check(
         self, producers: ProducerState, batch: BatchHeader, now_ms: int
     ) -> AppendedBatch | None:
         """See ProducerState.check. Raises StorageUnavailable if a failed batch must come first."""
-        if self._until_ms < 0 or not self.is_waiting(now_ms):
+        is_open = self._until_ms < 0 and not self._refused
+        if is_open or not self.is_waiting(batch.producer_id, now_ms):
             return producers.check(batch)
         try:
             duplicate = producers.check(batch)

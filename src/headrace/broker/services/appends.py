@@ -331,7 +331,7 @@ class Appends:
             and header.base_sequence > 0
             and partition.is_loaded
             and header.producer_id not in partition.producers
-            and not partition.retries.is_waiting(self.clock.now_ms())
+            and not partition.retries.is_waiting(header.producer_id, self.clock.now_ms())
         ):
             raise OutOfOrderSequence(
                 f"producer {header.producer_id} is unknown to {partition.name} and begins "
@@ -569,7 +569,7 @@ def _expect_again(partition: PartitionLog, producer_id: int, error: Error, clock
     """The error for which a batch is refused: what its producer has already sent after it must not
     overtake it if it is sent again."""
     if producer_id != NO_PRODUCER_ID and isinstance(error, Retriable):
-        partition.retries.refused(clock.now_ms())
+        partition.retries.refused(producer_id, clock.now_ms())
     return error
 
 
