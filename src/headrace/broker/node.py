@@ -105,7 +105,7 @@ from headrace.log.partition_log import PartitionLog
 from headrace.log.sealed_view import show_sealed
 from headrace.metadata.config_facts import BROKER_CONFIGS
 from headrace.metadata.endpoints import HTTP_ADVERTISED, http_text, listeners_text
-from headrace.metadata.facts import GROUPS, TOPICS, copy_cluster_id, ensure_cluster_id
+from headrace.metadata.facts import TOPICS, copy_cluster_id, ensure_cluster_id
 from headrace.records.identifiers import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.records.tenant_names import tenant_of
 from headrace.runtime.disk import open_files_limit
@@ -350,10 +350,10 @@ class Node:
             self.services.telemetry.subscriptions.facts,
             *(() if self.access is None else self.access.followed),
             self.services.authentication.users.facts,
+            self.group_configs.facts,
         )
         for prefix, apply, turns in (
             (BROKER_CONFIGS, self.settings.apply, None),
-            (GROUPS, self.group_configs.apply, None),
             *((facts.prefix, facts.apply, facts.turns) for facts in changed_here),
             *((kind.prefix, kind.apply, None) for kind in self.services.issuers.kinds),
         ):
@@ -377,7 +377,6 @@ class Node:
                 await self._collect_orphans()
         await self._copy_cluster_id()
         self.tasks.spawn(self.topics.deletions.finish_all(self.ownership), "unfinished deletions")
-        self.tasks.spawn(self.group_configs.delete_empty(), "empty group settings")
         self.tasks.spawn(self.services.issuers.run(), "ended credentials")
         self.tasks.spawn(self.services.topic_figures.rates.run(), "rates of topics")
         self.tasks.spawn(self.services.lags.run(), "lag of groups")

@@ -12,7 +12,6 @@ from tests.kit.broker import BrokerHarness
 from tests.kit.cluster import Cluster, append_at
 from tests.waiting import until
 
-from headrace.broker.coordinators import groups_configured
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.housekeeping.chain_repair import ChainRepairer
 from headrace.broker.housekeeping.fact_audit import audit
@@ -29,6 +28,7 @@ from headrace.errors import (
     MetadataUnavailable,
 )
 from headrace.log.ledger_chain import Acknowledged, LedgerChain
+from headrace.metadata import followed_facts
 from headrace.metadata.facts import (
     CLUSTER_ID,
     PARTITIONS,
@@ -788,7 +788,7 @@ async def test_group_settings_that_are_deleted_by_hand_are_reported_and_a_reset_
 
 
 async def test_settings_that_stay_empty_are_deleted(monkeypatch) -> None:
-    monkeypatch.setattr(groups_configured, "EMPTY_KEPT_S", 0.05)
+    monkeypatch.setattr(followed_facts, "EMPTY_KEPT_S", 0.05)
 
     async with Cluster() as cluster:
         node = await cluster.start(1)

@@ -6,13 +6,12 @@ through a MetadataCache. What a share group has consumed is in the journals of i
 
 Settings are never replaced by defaults in silence. A share group whose fact cannot be decoded is
 refused until it can. A broker never deletes a fact that has content: it empties it, and the empty
-fact is deleted EMPTY_KEPT_S later, when every broker has seen it. So a fact with settings that
+fact is deleted once every broker has seen it (`followed_facts`). So a fact with settings that
 vanishes was deleted by hand, and is reported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,12 +32,13 @@ from headrace.errors import (
     DataCorrupt,
     FormatUnsupported,
     GroupIdInvalid,
-    HeadraceError,
     MetadataUnavailable,
     PolicyViolation,
     VersionConflict,
 )
 from headrace.metadata.decoding import decode_fact
+from headrace.metadata.facts import GROUPS
+from headrace.metadata.followed_facts import FollowedFacts
 from headrace.metadata.group_facts import GroupFact, group_key, group_of_key
 from headrace.metadata.store import ABSENT, MetadataEntry
 from headrace.records.tenant_names import name_in, tenant_of
@@ -59,8 +59,6 @@ GROUP_ID_LENGTH_MAX = 255
 ATTEMPTS_MAX = 16
 """Attempts of one change while other brokers change the same group: each of them writes it once at
 its beginning."""
-EMPTY_KEPT_S = 600.0
-"""How long an empty fact is kept: longer than a broker can be cut off and keep its session."""
 NO_OVERRIDES: Mapping[str, str] = {}
 NO_PARTITIONS: Mapping[UUID, int] = {}
 
@@ -78,6 +76,7 @@ class ConfiguredGroups:
         a new share group."""
         self._known_topics = topics
         self._metadata = metadata
+        self.facts = FollowedFacts(metadata, GROUPS, "settings of groups", self.apply)
         self._facts: dict[str, GroupFact] = {}
         self._topics: dict[str, tuple[UUID, ...]] = {}
         self._versions: dict[str, int] = {}
@@ -106,6 +105,7 @@ class ConfiguredGroups:
             self._damaged[group_id] = str(error)
             raise
         self._note_lost(key, group_id, fact)
+        self.facts.note(key, entry, is_empty=fact is not None and fact.is_empty)
         topics = () if fact is None else fact.topics()
         if topics:
             self._topics[group_id] = topics
@@ -146,23 +146,6 @@ class ConfiguredGroups:
                 f" missing; no restart is needed ({reason})",
                 group=group_id,
             )
-
-    async def delete_empty(self) -> None:
-        """Delete facts that have been empty for EMPTY_KEPT_S, until cancelled."""
-        before: dict[str, int] = {}
-        while True:
-            await asyncio.sleep(EMPTY_KEPT_S)
-            empty = {
-                group_id: self._versions[group_id]
-                for group_id, fact in self._facts.items()
-                if fact.is_empty
-            }
-            for group_id in [one for one in empty if before.get(one) == empty[one]]:
-                try:
-                    await self._metadata.delete(group_key(group_id), empty[group_id])
-                except HeadraceError as error:  # another broker was faster, or it is set again
-                    log.debug("cannot delete the empty settings of %s: %s", group_id, error)
-            before = empty
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """The overrides of the group."""
@@ -254,12 +237,8 @@ class ConfiguredGroups:
     async def _read_again(self, group_id: str) -> None:
         key = group_key(group_id)
         try:
-            for _ in range(ATTEMPTS_MAX):
-                before = self._facts.get(group_id)
-                entry = await self._metadata.get(key)
-                if self._facts.get(group_id) is before:  # else what was read may be the older one
-                    self.apply(key, entry)
-                    return
+            async with self.facts.turns.of(key):
+                self.apply(key, await self._metadata.get(key))
         except (DataCorrupt, FormatUnsupported) as error:
             log.debug("%s", error)  # `check_readable` refuses the group
 
@@ -338,11 +317,12 @@ class ConfiguredGroups:
         if fact.is_empty and version == ABSENT and key not in self.lost_facts:
             return True
         try:
-            version = await self._metadata.put(key, fact.encode(), version)
+            async with self.facts.turns.of(key):
+                version = await self._metadata.put(key, fact.encode(), version)
+                self.apply(key, MetadataEntry(key, fact.encode(), version))
         except VersionConflict:
             await self._read_again(group_id)
             return False
-        self.apply(key, MetadataEntry(key, fact.encode(), version))
         return True
 
 
