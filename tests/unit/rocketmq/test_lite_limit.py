@@ -13,6 +13,7 @@ from tests.waiting import until
 from headrace.broker.services import admission, configurations
 from headrace.broker.services.configurations import ConfigChange
 from headrace.broker.services.record_sends import Outgoing, Sent
+from headrace.broker.shares import lite_room
 from headrace.errors import LiteTopicsFull
 from headrace.kafka import apis, error_codes
 from headrace.records.attributes import LITE_TOPIC
@@ -150,3 +151,35 @@ async def test_batches_have_a_bound_of_records_of_lite_topics_which_are_learned_
     assert got
     assert max(turns) <= 2 * DECODED_AT_ONCE
     assert len(index(rocket)) == 2
+
+
+@on_rocketmq
+async def test_users_leave_room_for_the_lite_topics_of_others_on_all_partitions(rocket):
+    one = await limited(rocket, 100, "n0", lite_expiration_ms=60_000)
+    lite, log = rocket.node.shares.lite, rocket.node.topics.get(PARENT).require_log(0)
+
+    async def sent(user, *names):
+        """The indexes of those that are refused."""
+        records = list(enumerate(names))
+        try:
+            lite.check(log, records, user)
+        except LiteTopicsFull as full:
+            return [at for at, _ in full.fields["record_errors"]]
+        now_ms = rocket.node.clock.now_ms()
+        await append_named(rocket, *(name.encode() for name in names), timestamp_ms=now_ms)
+        lite.note(log, records, user)
+        return []
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lite_room, "BROKER_MAX", lite_room.BROKER_MAX._replace(count_max=9))
+        found = [await sent("noisy", f"n{number}") for number in range(9)]
+        assert found == [[]] * 6 + [[0]] * 3
+        assert await sent("noisy", "n1", "n2") == [], "what is there goes on"
+        assert await sent("noisy", "n1", "more") == [1]
+        assert await sent("quiet", "q1") == []
+        assert await one.take() == ["0"]
+        assert await sent("noisy", "more") == [0], "whether a consumer has read them or not"
+        rocket.rig.clock.ahead_ms += 61_000
+        assert await sent("noisy", "more") == [0], "which looks for those that have expired"
+        await until(lambda: not len(index(rocket)))
+        assert await sent("noisy", "more") == []

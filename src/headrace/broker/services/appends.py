@@ -432,7 +432,7 @@ class Appends:
         admitted, partition = write.admitted, write.partition
         assert admitted is not None, "a batch is opened before it is stored"
         if admitted.lite and self._lite is not None:
-            self._lite.check(partition, admitted.lite)
+            self._lite.check(partition, admitted.lite, user_in(write.user))
         if (admitted.delayed is not None and not write.delays_done) or admitted.named:
             if partition.ready is not None or partition.active is None:
                 partition.prepare()
@@ -499,7 +499,7 @@ class Appends:
         self.bytes_total += write.header.length
         self.batches_total += 1
         if admitted.lite and self._lite is not None:
-            self._lite.note(write.partition, admitted.lite)
+            self._lite.note(write.partition, admitted.lite, user_in(write.user))
         if admitted.delayed is not None:
             self.delayed_total += len(admitted.delayed.records)
 

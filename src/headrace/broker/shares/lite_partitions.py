@@ -15,6 +15,7 @@ from headrace.broker.companions.companion_host import CompanionHost
 from headrace.broker.coordinators.coordinator_shard import CoordinatorShard
 from headrace.broker.coordinators.group_config import own_dead_letter_topic
 from headrace.broker.coordinators.internal_topics import InternalPartition
+from headrace.broker.security.tenant_shares import NOBODY, Held
 from headrace.broker.shares.hosted_shares import Hosted
 from headrace.broker.shares.lite_receive import LiteReceive, catch_up
 from headrace.broker.shares.lite_waits import LiteWaits
@@ -209,25 +210,37 @@ class LitePartitions:
 
     # --- sends -------------------------------------------------------------------------------
 
-    def check(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
-        """Records (index in their batch, lite topic) are about to be appended. Raises
+    def check(self, partition: PartitionLog, records: Sequence[tuple[int, str]], user: str) -> None:
+        """Records (index in their batch, lite topic) of a user are about to be appended. Raises
         LiteTopicsFull. Where nothing consumes, none takes memory, and nothing is checked."""
         found = self._known_of(partition)
         if found is None:
             return
         lite, index = found
         try:
-            lite.room.check(index, records, partition.config.lite_topics_max)
+            most = partition.config.lite_topics_max
+            lite.room.check(index, records, most, user, self._held)
         except LiteTopicsFull:
             lite.learn()  # what has expired, for the next ones
             raise
 
-    def note(self, partition: PartitionLog, records: Sequence[tuple[int, str]]) -> None:
+    def _held(self) -> Held:
+        """How many lite topics there are on all partitions."""
+        held = Held()
+        for hosted in self._host:
+            machine = hosted.shard.machine
+            if isinstance(machine, LiteMachine) and hosted.lite is not None:
+                hosted.lite.room.add_to(held, machine.index)
+        return held
+
+    def note(
+        self, partition: PartitionLog, records: Sequence[tuple[int, str]], user: str = NOBODY
+    ) -> None:
         """They were appended."""
         found = self._known_of(partition)
         if found is not None:
             lite, index = found
-            lite.room.note(index, records)
+            lite.room.note(index, records, user)
 
     def _known_of(self, partition: PartitionLog) -> tuple[LiteWaits, LiteIndex] | None:
         """What is known of a partition whose lite topics are loaded here."""
