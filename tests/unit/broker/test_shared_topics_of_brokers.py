@@ -159,3 +159,43 @@ async def test_another_brokers_request_about_a_topic_waits_until_it_is_known_to_
         second.access.sharing.apply(key, await cluster.rigs[2].metadata.get(key))
         async with asyncio.timeout(NEW_TOPIC_WAIT_S / 2):
             assert (await asked).name == NAME
+
+
+async def test_what_another_broker_has_just_shared_ends_with_its_reader():
+    """A tenant that is created with the reader's name does not read it."""
+    async with shared() as (cluster, first, second):
+        assert first.access is not None
+        await first.access.tenants.create("gamma", ["User:gina"])
+        await until(lambda: second.access.tenants.exists("gamma"))
+        await shares(second).share(SOURCE, "gamma")
+        await until(lambda: len(first.access.sharing.given("acme")) == 2)
+        first.access.sharing.apply(topic_shares_key("acme"), None)  # it has not followed yet
+        status, got = await Web(cluster.rigs[1]).ask("DELETE", "/v1/tenants/gamma?force=true")
+        assert status == 200, got
+        await until(lambda: not second.access.tenants.exists("gamma"))
+        await first.access.tenants.create("gamma", ["User:gus"])
+        await until(lambda: second.access.tenants.exists("gamma"))
+        for node in (first, second):
+            with pytest.raises(TopicUnknown):
+                await shares(node).accept("«gamma»g", SOURCE, is_operator=False)
+
+
+async def test_a_broker_that_has_not_followed_yet_changes_what_is_stored():
+    """It neither leaves undone what another broker's change has made necessary, nor says that there
+    was nothing to end."""
+    async with shared() as (_cluster, first, second):
+        accepted = await first.metadata.get(topic_shares_key("beta"))
+        given = await first.metadata.get(topic_shares_key("acme"))
+        assert await shares(second).leave(NAME)
+        await until(lambda: not first.access.sharing.is_accepted(NAME))
+        first.access.sharing.apply(topic_shares_key("beta"), accepted)
+        await shares(first).accept(NAME, SOURCE, is_operator=False)
+        await until(lambda: second.topics.readable.find(NAME))
+        first.access.sharing.apply(topic_shares_key("beta"), None)
+        assert await shares(first).leave(NAME)
+        await shares(first).accept(NAME, SOURCE, is_operator=False)
+        first.access.sharing.apply(topic_shares_key("acme"), None)
+        assert await shares(first).unshare(SOURCE, "beta", is_dry_run=True)
+        assert await shares(first).unshare(SOURCE, "beta")
+        first.access.sharing.apply(topic_shares_key("acme"), given)
+        assert not await shares(first).unshare(SOURCE, "beta")

@@ -265,9 +265,9 @@ class TopicSharing:
         def others(before: TopicSharesFact) -> TopicSharesFact:
             return replace(before, shared=[one for one in before.shared if one.reader != tenant])
 
-        for owner in self.tenants():
-            if any(one.reader == tenant for one in self.given(owner)):
-                await self._change(owner, others)
+        for entry in await self._metadata.list(TOPIC_SHARES):  # also what others stored just now
+            with suppress(DataCorrupt, FormatUnsupported):  # it shares nothing
+                await self._change(_tenant(entry.key), others)
 
     async def _change(
         self, tenant: str, change: Callable[[TopicSharesFact], TopicSharesFact]

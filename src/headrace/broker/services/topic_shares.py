@@ -68,6 +68,7 @@ class TopicShares:
 
     async def unshare(self, topic: str, reader: str, *, is_dry_run: bool = False) -> bool:
         """Share it no longer; returns whether it was. Raises MetadataUnavailable."""
+        await self.sharing.update(tenant_of(topic))  # another broker may have stored it just now
         given = self.sharing.given(tenant_of(topic))
         was = any((one.topic, one.reader) == (name_in(topic), reader) for one in given)
         if not is_dry_run:
@@ -94,6 +95,7 @@ class TopicShares:
             raise TopicNameInvalid(f"{own[:249]!r} is not the name of a topic; {_NOTHING}")
         self._check_known()
         topic_id = await self._shared_id(reader, source, is_operator=is_operator)
+        await self.sharing.update(reader)
         before = self.sharing.accepted(name)
         is_same = before is not None and (before.source, before.source_id) == (source, topic_id)
         if is_same and self._topics.find(name) is None:
@@ -130,6 +132,7 @@ class TopicShares:
     async def leave(self, name: str, *, is_dry_run: bool = False) -> bool:
         """Have a name of a tenant stand for no topic of another; returns whether it did. Raises
         MetadataUnavailable."""
+        await self.sharing.update(tenant_of(name))
         was = self.sharing.is_accepted(name)
         if not is_dry_run:
             await self.sharing.leave(name)
