@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.http.test_authorization import NAMED, guarded
-from tests.unit.http.test_tenant_names import TENANTS
+from tests.unit.http.test_tenant_names import CONFIG, GROUP, READS, TENANTS, TOPIC, filled
 from tests.waiting import until
 
 from headrace.broker.security import topic_sharing
 from headrace.broker.security.acls import Acl, Entry, Pattern, Permission
 from headrace.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from headrace.broker.services.topic_shares import TopicShares
+from headrace.coordination.groups.commands import NO_GENERATION, CommitCommand, OffsetToCommit
 from headrace.coordination.shares import share_machine
 from headrace.coordination.shares.commands import DescribeCommand
 from headrace.errors import MetadataUnavailable
@@ -709,6 +711,43 @@ async def test_a_reader_searches_what_is_in_the_log_and_nothing_else(monkeypatch
         for path in ("messages", "export"):
             status, _ = await refused(web, "carol", "GET", f"/v1/topics/{NAME}/{path}")
             assert status == 404
+
+
+async def test_neither_tenant_learns_what_the_other_does_with_the_topic(monkeypatch):
+    """From no operation: the names of groups, dead letters, and messages that are not delivered
+    yet are its own affair."""
+    async with filled(monkeypatch, tenants=TENANTS) as web:
+        shares = TopicShares(web.node.services)
+        await shares.share(f"«acme»{TOPIC}", "beta")
+        await shares.accept("«beta»kestrel-topic", f"«acme»{TOPIC}", is_operator=False)
+        config = CONFIG | {"errors.deadletterqueue.topic.name": "kestrel-letters"}
+        await done(web, "carol", "PATCH", "/v1/groups/kestrel-group/config", {"set": config})
+        queue = "/v1/queues/kestrel-topic/kestrel-group"
+        (message, *_) = await received(web, "carol", queue, max=1)
+        dead = {"dead_letter": [{"receipt": message["receipt"], "reason": "kestrel"}]}
+        await done(web, "carol", "POST", f"{queue}/settle", dead)
+        await until(lambda: "«beta»kestrel-letters" in web.node.topics.by_name)
+        commit = CommitCommand(
+            "«beta»kestrel-readers",
+            NO_GENERATION,
+            "",
+            None,
+            [OffsetToCommit("«beta»kestrel-topic", 0, 1, 0, "kestrel")],
+        )
+        await web.node.groups.submit(commit)
+        sides = {
+            "carol": ("kestrel-topic", "kestrel-group", r"secret|alice|'(?:later|half)'|«"),
+            "alice": (TOPIC, GROUP, r"kestrel|carol|«beta"),
+        }
+        for who, (topic, group, foreign) in sides.items():
+            for name in READS:
+                if name in {"followEvents", "followTopic", "listAcceptedTopics"}:
+                    continue
+                web.principal = who
+                answer = await web.call(name, topic=topic, group=group)
+                text = str(answer).replace("«acme»second", "")  # a message
+                found = re.findall(f".{{0,60}}(?:{foreign}).{{0,60}}", text)
+                assert not found, (who, name, found)
 
 
 OTHERS = {

@@ -432,29 +432,53 @@ async def test_a_transaction_commits_offsets_of_it_and_writes_none_of_its_record
             await asyncio.sleep(0.01)  # its marker is being written
 
 
+def streams_beat(source: str, *changelogs: dict[str, Any]) -> dict[str, Any]:
+    """The first heartbeat of a member of a streams group."""
+    lists = ("source_topic_regex", "repartition_sink_topics")
+    lists += ("repartition_source_topics", "copartition_groups")
+    part = {"subtopology_id": "0", **{one: [] for one in lists}, "source_topics": [source]}
+    part["state_changelog_topics"] = list(changelogs)
+    tasks = ("active_tasks", "standby_tasks", "warmup_tasks", "client_tags")
+    return {
+        "group_id": "app",
+        "member_id": str(uuid4()),
+        "member_epoch": 0,
+        "endpoint_information_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout_ms": 60_000,
+        "process_id": "p",
+        "user_endpoint": None,
+        "topology": {"epoch": 1, "subtopologies": [part]},
+        "shutdown_application": False,
+        **{one: [] for one in tasks},
+        "task_offsets": None,
+        "task_end_offsets": None,
+    }
+
+
+async def test_no_topic_of_a_streams_group_is_created_in_place_of_a_shared_one():
+    async with shared() as (rig, shares):
+        await shares.unshare(KEY, "beta")
+        carol = Tenant(rig, CAROL)
+        assert codes_in(await carol.ask(apis.CREATE_TOPICS, 5, made_topics("source"))) == {0}
+        changelogs = [
+            {"name": name, "partitions": 0, "replication_factor": 0, "topic_configs": []}
+            for name in (NAME, "state")
+        ]
+        beat = streams_beat("source", *changelogs)
+        joined = await carol.ask(apis.STREAMS_GROUP_HEARTBEAT, 0, beat)
+        assert joined.error_code == 0, joined
+        async with asyncio.timeout(10):
+            while "«beta»state" not in rig.node.topics.by_name:
+                await asyncio.sleep(0.01)
+        assert OWN not in rig.node.topics.by_name
+
+
 @pytest.mark.parametrize("source", [NAME, "absent-topic"])
 async def test_a_streams_group_has_it_as_a_source(source):
     async with shared() as (rig, _):
-        lists = ("source_topic_regex", "state_changelog_topics", "repartition_sink_topics")
-        lists += ("repartition_source_topics", "copartition_groups")
-        part = {"subtopology_id": "0", **{one: [] for one in lists}, "source_topics": [source]}
-        tasks = ("active_tasks", "standby_tasks", "warmup_tasks", "client_tags")
-        beat = {
-            "group_id": "app",
-            "member_id": str(uuid4()),
-            "member_epoch": 0,
-            "endpoint_information_epoch": 0,
-            "instance_id": None,
-            "rack_id": None,
-            "rebalance_timeout_ms": 60_000,
-            "process_id": "p",
-            "user_endpoint": None,
-            "topology": {"epoch": 1, "subtopologies": [part]},
-            "shutdown_application": False,
-            **{one: [] for one in tasks},
-            "task_offsets": None,
-            "task_end_offsets": None,
-        }
+        beat = streams_beat(source)
         joined = await Tenant(rig, CAROL).ask(apis.STREAMS_GROUP_HEARTBEAT, 0, beat)
         assert joined.error_code == 0
         # Sources that are missing are named here.
@@ -485,3 +509,122 @@ def _of_name(request: Any) -> Any:
     if isinstance(request, list):
         return [_of_name(item) for item in request]
     return NAME if request == TOPIC else request
+
+
+async def in_transaction(client: Tenant, group: dict[str, str]) -> dict[str, Any]:
+    """Begin a transaction with an offset of the shared topic; returns the request that ends it."""
+    init = {"transactional_id": TRANSACTION, "transaction_timeout_ms": 60_000}
+    begun = await client.ask(
+        apis.INIT_PRODUCER_ID, 4, init | {"producer_id": -1, "producer_epoch": -1}
+    )
+    named = {
+        "transactional_id": TRANSACTION,
+        "producer_id": begun.producer_id,
+        "producer_epoch": begun.producer_epoch,
+    }
+    assert codes_in(await client.ask(apis.ADD_OFFSETS_TO_TXN, 3, named | group)) == {0}
+    offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
+    topics = [{"name": NAME, "partitions": [offset | {"committed_metadata": ""}]}]
+    of_member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    commit = named | group | of_member | {"topics": topics}
+    assert codes_in(await client.ask(apis.TXN_OFFSET_COMMIT, 3, commit)) == {0}
+    return named | {"committed": True}
+
+
+async def test_an_offset_in_an_open_transaction_is_forgotten_when_the_topic_is_accepted_anew():
+    """As one that was committed before, also if the transaction ends later."""
+    async with shared() as (rig, shares):
+        carol, group = Tenant(rig, CAROL), {"group_id": "in-transactions"}
+        end = await in_transaction(carol, group)
+        await shares.leave(OWN)
+        await shares.accept(OWN, KEY, is_operator=False)
+        assert codes_in(await carol.ask(apis.END_TXN, 3, end)) == {0}
+        while True:  # its marker is being written
+            ask = group | {"topics": None, "require_stable": True}
+            found = await carol.ask(apis.OFFSET_FETCH, 7, ask)
+            if codes_in(found) == {0}:
+                break
+            await asyncio.sleep(0.01)
+        assert [
+            part.committed_offset
+            for topic in found.topics
+            for part in topic.partitions
+            if part.committed_offset >= 0
+        ] == []
+
+
+async def test_the_owners_producers_are_not_described_to_a_reader():
+    async with shared() as (rig, _):
+        producer = {"producer_id": 77, "producer_epoch": 0, "base_sequence": 0}
+        part = {"index": 0, "records": batch(b"by one", **producer)}
+        sent = produced(SOURCE, b"") | {"topic_data": [{"name": SOURCE, "partition_data": [part]}]}
+        assert codes_in(await NamedClient(rig, ALICE).ask(apis.PRODUCE, 9, sent)) == {0}
+        asked = {"topics": [{"name": NAME, "partition_indexes": [0]}]}
+        answer = await Tenant(rig, CAROL).ask(apis.DESCRIBE_PRODUCERS, 0, asked)
+        (described,) = answer.topics[0].partitions
+        assert list(described.active_producers) == []
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_share_session_gets_and_settles_nothing_once_it_is_shared_no_longer(end):
+    """Nor does a request of it that waits."""
+    async with shared() as (rig, shares):
+        carol = Tenant(rig, CAROL)
+        await rig.node.group_configs.change(
+            "«beta»workers", lambda _: {"share.auto.offset.reset": "earliest"}
+        )
+        member = str(uuid4())
+        beat = {
+            "group_id": "workers",
+            "member_id": member,
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": [NAME],
+        }
+        joined = await carol.ask(apis.SHARE_GROUP_HEARTBEAT, 1, beat)
+        assert joined.error_code == 0, joined
+        (topic,) = (await carol.ask(apis.METADATA, 12, metadata_of(NAME))).topics
+
+        def share_fetch(epoch: int, wait_ms: int = 0, **part: Any) -> dict[str, Any]:
+            parts = [{"partition_index": 0, "partition_max_bytes": 0, **part}]
+            parts[0].setdefault("acknowledgement_batches", [])
+            return {
+                "group_id": "workers",
+                "member_id": member,
+                "share_session_epoch": epoch,
+                "max_wait_ms": wait_ms,
+                "min_bytes": 1,
+                "max_bytes": 1_000_000,
+                "max_records": 10,
+                "batch_size": 10,
+                "topics": [{"topic_id": topic.topic_id, "partitions": parts}],
+                "forgotten_topics_data": [],
+            }
+
+        while b"of acme" not in carol.received:
+            carol.transport.out.clear()
+            carol.asked.clear()
+            got = await carol.ask(apis.SHARE_FETCH, 1, share_fetch(0, 1_000))
+            assert codes_in(got) == {0}
+        carol.transport.out.clear()
+        carol.asked.clear()
+        carol.send(apis.SHARE_FETCH, 1, share_fetch(1, 60_000))
+        await asyncio.sleep(0.01)
+        assert not carol.received
+        await end(rig, shares)
+        if end in {end_by_owner, end_by_reader}:
+            written = await NamedClient(rig, ALICE).ask(
+                apis.PRODUCE, 9, produced(SOURCE, b"of later")
+            )
+            assert codes_in(written) == {0}
+        async with asyncio.timeout(30):
+            while not carol.answers():
+                await asyncio.sleep(0.01)
+        assert codes_in(carol.answers()[0]) == {0, 100}
+        acknowledged = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+        settled = await carol.ask(
+            apis.SHARE_FETCH, 1, share_fetch(2, acknowledgement_batches=[acknowledged])
+        )
+        assert codes_in(settled) == {0, 100}
+        for value in (b"of later", b"of acme", b"canary"):
+            assert value not in carol.received

@@ -8,13 +8,14 @@ topic that another coordinator has created meanwhile serves as well.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from headrace.errors import HeadraceError, TopicExists
+from headrace.errors import HeadraceError, PolicyViolation, TopicExists
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from headrace.broker.topics.topics import Topics
     from headrace.coordination.streams.topology import InternalTopic
     from headrace.runtime.tasks import Tasks
 
@@ -25,24 +26,10 @@ PROBLEMS_MAX: Final = 1_000
 BROKER_DEFAULT: Final = -1
 
 
-class CreatesTopics(Protocol):
-    """The part of `Topics` needed here."""
-
-    async def create(
-        self,
-        name: str,
-        partition_count: int = BROKER_DEFAULT,
-        replication_factor: int = BROKER_DEFAULT,
-        configs: Mapping[str, str] | None = None,
-    ) -> object:
-        """Raises HeadraceError."""
-        ...
-
-
 class StreamsTopics:
     """See the module."""
 
-    def __init__(self, topics: CreatesTopics, tasks: Tasks) -> None:
+    def __init__(self, topics: Topics, tasks: Tasks) -> None:
         self._topics = topics
         self._tasks = tasks
         self._in_progress: dict[str, None] = {}
@@ -77,6 +64,8 @@ class StreamsTopics:
 
     async def _create_one(self, topic: InternalTopic) -> None:
         factor = topic.replication_factor if topic.replication_factor > 0 else BROKER_DEFAULT
+        if await self._topics.readable.is_reserved(topic.name):
+            raise PolicyViolation("another tenant shares a topic of this name: use another one")
         try:
             await self._topics.create(
                 topic.name, topic.partition_count, factor, dict(topic.configs)
