@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.kit.broker import broker
-from tests.unit.rocketmq.rocketmq_rig import Rocket, TestConnection
+from tests.unit.rocketmq.rocketmq_rig import Rocket, TestConnection, receive_request
 from tests.waiting import until
 
 from headrace.broker.broker_config import BrokerConfig
@@ -325,6 +325,42 @@ async def test_a_tenant_receives_a_topic_that_another_shares():
         rocket.session = bob
         answers = await answer_of(rocket, "ReceiveMessage", "bob", TOPIC)
         assert "TOPIC_NOT_FOUND" in answers
+
+
+async def test_a_receive_that_waits_ends_once_the_topic_is_shared_no_longer():
+    """And what was delivered before is settled no more, by the old name or by a new one."""
+    async with broker(BrokerConfig(**CONFIG, tenants="acme=User:alice;beta=User:bob")) as rig:
+        rocket, source = Rocket(rig), "«acme»canary-orders"
+        shares = await share_a_topic(rocket, TOPIC)
+        alice, bob = (ClientSession("ROCKETMQ", "10.0.0.7", Principal(n)) for n in ("alice", "bob"))
+        await rocket.set_group(f"«beta»{GROUP}", share_auto_offset_reset="earliest")
+        rocket.session = alice
+        await rocket.send("canary-orders", b"of acme")
+        rocket.session = bob
+        (message,) = await rocket.receive(TOPIC, GROUP, wait_ms=30_000)
+        call = rocket.begin("ReceiveMessage", receive_request(TOPIC, GROUP, wait_ms=30_000))
+        await asyncio.sleep(0.05)
+        assert not call.is_finished
+        assert await shares.unshare(source, "beta")
+        await rocket.code("SendMessage")  # bob's, refused
+        rocket.session = alice
+        await rocket.send("canary-orders", b"of later")
+        await asyncio.wait_for(call.over.wait(), 10)
+        answers = str([wire.response_of("ReceiveMessage").FromString(one) for one in call.sent])
+        assert "TOPIC_NOT_FOUND" in answers
+        for foreign in ("of later", "canary", "«", rig.node.cluster_id):
+            assert foreign not in answers
+        rocket.session = bob
+        handle = {"receipt_handle": message.system_properties.receipt_handle}
+        await shares.share(source, "beta")
+        await shares.leave(f"«beta»{TOPIC}")
+        for rpc in ("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"):
+            fields = {"entries": [handle]} if rpc == "AckMessage" else handle
+            where = {"group": {"name": GROUP}, "topic": {"name": TOPIC}}
+            assert await rocket.code(rpc, **where, **fields) == codes.TOPIC_NOT_FOUND
+        await shares.accept("«beta»renamed", source, is_operator=False)
+        (later,) = await rocket.receive("renamed", GROUP, wait_ms=30_000)
+        assert (later.body, later.topic.name) == (b"of later", "renamed")
 
 
 @pytest.mark.parametrize("rpc", [name for name in ACCESS if name not in OF_CLIENTS])
