@@ -8,7 +8,7 @@ can add sections that this one skips, or rejects if they are required.
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import DataCorrupt, FormatUnsupported
 from headrace.log.aborted_index import AbortedIndex
@@ -16,6 +16,9 @@ from headrace.log.named_sequences import NamedSequences
 from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import ProducerState
 from headrace.storage.ledger import FOOTER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 VERSION = 2
 _WITHOUT_SECTIONS = 1
@@ -25,7 +28,8 @@ _SECTIONED_HEAD = Struct(">BqqB")
 _SECTION = Struct(">HHI")
 REQUIRED = 1
 INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED = 1, 2, 3, 4, 5, 6, 7
-_NOTHING_OPEN = ProducerState().encode_open()
+_NOTHING_OPEN = bytes(4)
+"""A count of 0."""
 _KNOWN = frozenset({INDEX, PRODUCERS, OPEN, ABORTED, COORDINATORS, COMPACTED, NAMED})
 
 
@@ -52,23 +56,37 @@ class LedgerContents(NamedTuple):
     """The first offset of the earliest transaction that is open at its end; None: none is."""
 
 
-def encode_footer(footer: Footer) -> bytes:
+def encode_footer(footer: Footer, bytes_max: int = FOOTER_BYTES_MAX) -> bytes:
     """Encode within the storage limit: if necessary, the oldest producers are dropped."""
+    steps = encode_in_steps(footer, bytes_max)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            data: bytes = done.value
+            return data
+
+
+def encode_in_steps(
+    footer: Footer, bytes_max: int = FOOTER_BYTES_MAX
+) -> Generator[None, None, bytes]:
+    """As `encode_footer`, in steps of about a millisecond. Nothing in it may change meanwhile."""
     producers = footer.producers
     sections = [(INDEX, REQUIRED, footer.offset_index.encode())]
     if footer.aborted is not None and len(footer.aborted):
         sections.append((ABORTED, REQUIRED, footer.aborted.encode()))
     if producers.has_open:
-        sections.append((OPEN, REQUIRED, producers.encode_open()))
-    if producers.has_coordinators:
-        sections.append((COORDINATORS, 0, producers.encode_coordinators()))
+        sections.append((OPEN, REQUIRED, (yield from producers.encode_open())))
+    if coordinators := (yield from producers.encode_coordinators()):
+        sections.append((COORDINATORS, 0, coordinators))
     if producers.named:
         sections.append((NAMED, 0, producers.named.encode()))
     if footer.is_compacted:
         sections.append((COMPACTED, REQUIRED, b""))
     size = _SECTIONED_HEAD.size + sum(_SECTION.size + len(data) for _, _, data in sections)
-    left = FOOTER_BYTES_MAX - size - _SECTION.size
-    sections.append((PRODUCERS, REQUIRED, producers.encode(left)))
+    left = bytes_max - size - _SECTION.size
+    sections.append((PRODUCERS, REQUIRED, (yield from producers.encode(left))))
+    yield  # they may be 16 MB
     parts = [
         _SECTIONED_HEAD.pack(VERSION, footer.end_offset, footer.first_append_ms, len(sections))
     ]

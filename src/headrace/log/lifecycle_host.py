@@ -341,8 +341,8 @@ class LifecycleHost:
         assert new is not None
         assert not target.has_pending, "a ledger is closed after its last append is durable"
         new.base_offset = new.end_offset = target.end_offset
-        # Encoded now: by the time it is sealed, producers have advanced.
-        old.footer = old.encode_footer(target.producers)
+        # Now: by the time it is sealed, producers have advanced.
+        old.footer = old.footer_with(target.producers)
         target.segments.append(new)
         target.active = new
         target.visibility.switch()
@@ -360,7 +360,7 @@ class LifecycleHost:
         if not segment.is_sealed:
             if segment.footer is None:
                 assert segment.end_offset == self._log.end_offset, "producer state is at its end"
-                segment.footer = segment.encode_footer(self._log.producers)
+                segment.footer = segment.footer_with(self._log.producers)
             await seal(segment, segment.footer, self._store)
 
     def seal_again(self) -> None:

@@ -54,7 +54,7 @@ async def load_segments(
             producers = await segment.load_by_scan(store, info.end, producers, now_ms)
             segment.is_sealed = info.is_sealed
             if not info.is_sealed and link is not fact.ledgers[-1]:
-                segment.footer = segment.encode_footer(producers)
+                segment.footer = segment.footer_with(producers)
         segments.append(segment)
     if producers is None:
         producers = await producers_after(segments, store, now_ms)
@@ -77,6 +77,6 @@ def appendable(
         # All batches of a ledger have the same leader epoch.
         or active.leader_epoch != leader_epoch
     ):
-        active.footer = active.encode_footer(producers)
+        active.footer = active.footer_with(producers)
         return None
     return active

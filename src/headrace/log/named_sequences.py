@@ -102,6 +102,12 @@ class NamedSequences:
             # In front: they are among the least recently used.
             self._highest = {**dict(reversed(restored.items())), **highest}
 
+    def snapshot(self) -> NamedSequences:
+        """These as they are now, to be encoded later."""
+        taken = NamedSequences()
+        taken._highest = self._highest.copy()
+        return taken
+
     def encode(self) -> bytes:
         """Encode for a footer (`docs/FORMAT.md`). Do not change: stored."""
         parts = [_COUNT.pack(len(self._highest))]

@@ -11,8 +11,6 @@ not durable yet are recorded, so that a failed append of a marker reopens the tr
 
 from __future__ import annotations
 
-from collections import Counter
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import (
@@ -25,18 +23,30 @@ from headrace.errors import (
     TransactionStateInvalid,
 )
 from headrace.log.named_sequences import NamedSequences
+from headrace.log.producer_encoding import (
+    BATCH,
+    COORDINATOR,
+    COUNT,
+    DUPLICATES_KEPT,
+    NO_COORDINATOR_EPOCH,
+    OPEN,
+    PRODUCER,
+    encode_coordinators,
+    encode_pairs,
+    encode_producers,
+    find_idle,
+    slices,
+)
 from headrace.records.batch import TRANSACTIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
+    from struct import Struct
 
     from headrace.records.batch import BatchHeader
 
-NO_COORDINATOR_EPOCH: Final = -1
 MARKERS_BUMP: Final = 2
 """The first transaction version in which each marker carries a new producer epoch (KIP-890)."""
-DUPLICATES_KEPT: Final = 5
-"""An idempotent Java producer has at most five requests in flight. Do not change."""
 SEQUENCE_END: Final = 2**31
 REFUSED_MS_MAX: Final = 30_000
 """For how long a client that was refused may be told to wait."""
@@ -47,14 +57,6 @@ RETRIES_MS: Final = 15_000
 EXPIRY_GRACE_NS: Final = 3600 * 10**9
 """Idle time by the monotonic clock before expiry, if it is not to come earlier: the wall clock may
 be set."""
-SLICE: Final = 2_000
-"""Producers that are looked at without a pause, when all are."""
-COARSE_MS: Final = 8_192
-_COUNT: Final = Struct(">I")
-_PRODUCER: Final = Struct(">qhqB")
-_BATCH: Final = Struct(">iiqq")
-_OPEN: Final = Struct(">qq")
-_COORDINATOR: Final = Struct(">qi")
 
 
 class AppendedBatch(NamedTuple):
@@ -77,18 +79,25 @@ class ProducerDescription(NamedTuple):
     open_offset: int
 
 
-class _Producer:
+class Producer:
+    """What is kept of one producer."""
+
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "epoch",
         "first_sequence",
+        "generation",
         "overdue_ns",
         "seen_ms",
     )
 
-    def __init__(self, epoch: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH) -> None:
+    def __init__(
+        self, epoch: int, coordinator_epoch: int = NO_COORDINATOR_EPOCH, generation: int = 0
+    ) -> None:
         self.epoch = epoch
+        self.generation = generation
+        """How many snapshots had been taken when it was made: later ones have it, too."""
         self.coordinator_epoch = coordinator_epoch
         """Of the transaction coordinator that wrote the producer's last marker."""
         self.batches: list[AppendedBatch] = []
@@ -98,11 +107,12 @@ class _Producer:
         self.overdue_ns: int | None = None
         """When it was first found expired, by the monotonic clock; None if it is not."""
 
-    def copy(self) -> _Producer:
+    def copy(self, generation: int) -> Producer:
         """A copy that further batches and markers do not change."""
-        copied = _Producer(self.epoch, self.coordinator_epoch)
+        copied = Producer(self.epoch, self.coordinator_epoch, generation)
         copied.batches = list(self.batches)
         copied.first_sequence, copied.seen_ms = self.first_sequence, self.seen_ms
+        copied.overdue_ns = self.overdue_ns
         return copied
 
 
@@ -111,7 +121,7 @@ class _BeforeMarker(NamedTuple):
 
     marker_offset: int
     producer_id: int
-    producer: _Producer | None
+    producer: Producer | None
     open_offset: int | None
 
 
@@ -123,11 +133,14 @@ def sequence_after(sequence: int, count: int) -> int:
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_before_markers", "_open", "_producers", "named")
+    __slots__ = ("_before_markers", "_generation", "_open", "_producers", "named")
 
     def __init__(self) -> None:
         self.named = NamedSequences()
-        self._producers: dict[int, _Producer] = {}
+        self._generation = 0
+        """How many snapshots were taken: a producer of an earlier one is copied before it
+        changes."""
+        self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
         """Producer id -> first offset of its open transaction, in offset order."""
         self._before_markers: list[_BeforeMarker] = []
@@ -222,7 +235,11 @@ class ProducerState:
         No append below `safe_offset` will be undone.
         """
         producer = self._producers.get(batch.producer_id)
-        if producer is None or producer.epoch != batch.producer_epoch:
+        if (
+            producer is None
+            or producer.epoch != batch.producer_epoch
+            or producer.generation != self._generation
+        ):
             producer = self._with_epoch(batch)
         producer.seen_ms = now_ms
         if batch[5] & TRANSACTIONAL and batch.producer_id not in self._open:  # by name: 25 ns more
@@ -239,19 +256,35 @@ class ProducerState:
         while len(batches) > DUPLICATES_KEPT and batches[DUPLICATES_KEPT].base_offset < safe_offset:
             del batches[0]
 
-    def _with_epoch(self, batch: BatchHeader) -> _Producer:
-        """The producer of `batch`, in the batch's epoch."""
-        producer = self._producers.get(batch.producer_id)
-        if producer is None:
-            producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
-        elif producer.epoch != batch.producer_epoch:
-            producer = _Producer(batch.producer_epoch, producer.coordinator_epoch)
-            self._producers[batch.producer_id] = producer
+    def _with_epoch(self, batch: BatchHeader) -> Producer:
+        """The producer of `batch`, in the batch's epoch, to be changed."""
+        producer_id, generation = batch.producer_id, self._generation
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer.epoch == batch.producer_epoch:
+            return self._to_change(producer_id, producer)
+        coordinator_epoch = NO_COORDINATOR_EPOCH if producer is None else producer.coordinator_epoch
+        producer = Producer(batch.producer_epoch, coordinator_epoch, generation)
+        self._producers[producer_id] = producer
         return producer
+
+    def _to_change(self, producer_id: int, producer: Producer) -> Producer:
+        """The producer, or a copy of it if a snapshot has it."""
+        if producer.generation != self._generation:
+            producer = self._producers[producer_id] = producer.copy(self._generation)
+        return producer
+
+    def snapshot(self) -> ProducerState:
+        """This state as it is now, to be encoded while this one changes. No change may be pending
+        that could be undone. Copies no producer, but what finds them."""
+        self._generation += 1
+        taken = ProducerState()
+        taken._producers, taken._open = self._producers.copy(), self._open.copy()
+        taken.named = self.named.snapshot()
+        return taken
 
     def describe(self) -> Iterator[list[ProducerDescription]]:
         """All producers, in steps of SLICE, of about a millisecond."""
-        for some in self._slices():
+        for some in slices(self._producers):
             yield [
                 ProducerDescription(
                     producer_id,
@@ -315,7 +348,10 @@ class ProducerState:
         before, first_offset = self._producers.get(producer_id), self._open.get(producer_id)
         kept.append(
             _BeforeMarker(
-                marker_offset, producer_id, None if before is None else before.copy(), first_offset
+                marker_offset,
+                producer_id,
+                None if before is None else before.copy(self._generation),
+                first_offset,
             )
         )
         producer = self._with_epoch(batch)
@@ -334,14 +370,15 @@ class ProducerState:
         """
         self._forget_markers(end_offset)
         self.named.truncate(end_offset)
-        for producer in self._producers.values():
+        for producer_id, producer in list(self._producers.items()):
             batches = producer.batches
             if not batches or batches[-1].base_offset < end_offset:  # as those of most: 50 ns
                 continue
             kept = [batch for batch in batches if batch.base_offset < end_offset]
+            changed = self._to_change(producer_id, producer)
             if not kept:
-                producer.first_sequence = batches[0].first_sequence
-            producer.batches = kept
+                changed.first_sequence = batches[0].first_sequence
+            changed.batches = kept
 
     def _forget_markers(self, end_offset: int) -> None:
         kept, open_offsets = self._before_markers, self._open
@@ -367,7 +404,7 @@ class ProducerState:
 
         A producer with an open transaction never expires.
         """
-        for some in self._slices():
+        for some in slices(self._producers):
             for producer_id in some:
                 producer = self._producers.get(producer_id)
                 if producer is None:
@@ -385,28 +422,16 @@ class ProducerState:
         as if expired. A step for each SLICE of them, of about a millisecond: how many it dropped.
 
         Those with an open transaction, or with batches that may be undone, stay: no append below
-        `safe_offset` will be. Sorting a million takes a second, so the time before which `count`
-        were last seen is found by counting, to some seconds and then exactly.
+        `safe_offset` will be.
         """
-        first_ms, end_ms = 0, before_ms
-        left = count
-        for step_ms in (COARSE_MS, 1):
-            counts: Counter[int] = Counter()
-            for some in self._slices():
-                for producer_id in some:
-                    seen_ms = self._idle_since(producer_id, safe_offset)
-                    if first_ms <= seen_ms < end_ms:
-                        counts[seen_ms // step_ms] += 1
-                yield 0
-            for part in sorted(counts):
-                if left < counts[part]:
-                    first_ms, end_ms = part * step_ms, min((part + 1) * step_ms, end_ms)
-                    break
-                left -= counts[part]
-            else:  # all of these
-                first_ms, left = end_ms, 0
-                break
-        for some in self._slices():
+        idle = find_idle(
+            self._producers,
+            count,
+            before_ms,
+            lambda producer_id: self._idle_since(producer_id, safe_offset),
+        )
+        first_ms, end_ms, left = yield from _counting(idle)
+        for some in slices(self._producers):
             dropped = 0
             for producer_id in some:
                 seen_ms = self._idle_since(producer_id, safe_offset)
@@ -417,11 +442,6 @@ class ProducerState:
                     left -= is_last
             yield dropped
 
-    def _slices(self) -> Iterator[list[int]]:
-        known = list(self._producers)
-        for at in range(0, len(known), SLICE):
-            yield known[at : at + SLICE]
-
     def _idle_since(self, producer_id: int, safe_offset: int) -> int:
         """When it was last seen; -1: it is not known any more, or not idle."""
         producer = self._producers.get(producer_id)
@@ -431,46 +451,24 @@ class ProducerState:
             return -1
         return producer.seen_ms
 
-    def encode(self, bytes_max: int = 2**63) -> bytes:
-        """Encode for a sealed ledger's footer (`docs/FORMAT.md`). Do not change: stored.
-
-        Decoding assumes that a producer without batches starts at 0, so others are omitted. If the
-        result would exceed `bytes_max`, the longest idle producers are dropped, as if expired,
-        those with an open transaction last.
-        """
-        told = {
-            producer_id: producer
-            for producer_id, producer in self._producers.items()
-            if producer.batches or not producer.first_sequence
-        }
-        each = _PRODUCER.size + DUPLICATES_KEPT * _BATCH.size
-        if _COUNT.size + each * len(told) > bytes_max:
-            newest = sorted(
-                told, key=lambda known: (known in self._open, told[known].seen_ms), reverse=True
-            )
-            room = max(bytes_max - _COUNT.size, 0) // each
-            told = {producer_id: told[producer_id] for producer_id in newest[:room]}
-        out = [_COUNT.pack(len(told))]
-        for producer_id, producer in told.items():
-            batches = producer.batches[-DUPLICATES_KEPT:]
-            out.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(batches)))
-            out.extend(_BATCH.pack(*batch) for batch in batches)
-        return b"".join(out)
+    def encode(self, bytes_max: int) -> Generator[None, None, bytes]:
+        """See `encode_producers`."""
+        return encode_producers(self._producers, self._open, bytes_max)
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
         """Decode. Raises DataCorrupt."""
         state = cls()
         try:
-            count, at = _COUNT.unpack_from(data)[0], _COUNT.size
+            count, at = COUNT.unpack_from(data)[0], COUNT.size
             for _ in range(count):
-                producer_id, epoch, seen_ms, batch_count = _PRODUCER.unpack_from(data, at)
-                at += _PRODUCER.size
-                producer = _Producer(epoch)
+                producer_id, epoch, seen_ms, batch_count = PRODUCER.unpack_from(data, at)
+                at += PRODUCER.size
+                producer = Producer(epoch)
                 producer.seen_ms = seen_ms
                 for _ in range(batch_count):
-                    producer.batches.append(AppendedBatch._make(_BATCH.unpack_from(data, at)))
-                    at += _BATCH.size
+                    producer.batches.append(AppendedBatch._make(BATCH.unpack_from(data, at)))
+                    at += BATCH.size
                 state._producers[producer_id] = producer
         except Exception as error:
             raise DataCorrupt(f"a ledger footer's producer states are corrupt: {error}") from error
@@ -481,46 +479,45 @@ class ProducerState:
         """Whether any transaction is open."""
         return bool(self._open)
 
-    def encode_open(self) -> bytes:
-        """Encode the open transactions for a footer. Do not change: stored."""
-        entries = [_OPEN.pack(producer_id, first) for producer_id, first in self._open.items()]
-        return _COUNT.pack(len(entries)) + b"".join(entries)
+    def encode_open(self) -> Generator[None, None, bytes]:
+        """The open transactions, for a footer."""
+        return encode_pairs(OPEN, self._open.items())
 
     def decode_open(self, data: bytes) -> None:
         """Decode what `encode_open` returned. Raises DataCorrupt."""
-        for producer_id, first_offset in _entries(_OPEN, data):
+        for producer_id, first_offset in _entries(OPEN, data):
             self._open[producer_id] = first_offset
 
-    @property
-    def has_coordinators(self) -> bool:
-        """Whether any producer has completed a transaction."""
-        return any(
-            producer.coordinator_epoch != NO_COORDINATOR_EPOCH
-            for producer in self._producers.values()
-        )
-
-    def encode_coordinators(self) -> bytes:
-        """Encode the coordinator epochs for a footer. Do not change: stored."""
-        entries = [
-            _COORDINATOR.pack(producer_id, producer.coordinator_epoch)
-            for producer_id, producer in self._producers.items()
-            if producer.coordinator_epoch != NO_COORDINATOR_EPOCH
-        ]
-        return _COUNT.pack(len(entries)) + b"".join(entries)
+    def encode_coordinators(self) -> Generator[None, None, bytes]:
+        """See the function of this name."""
+        return encode_coordinators(self._producers)
 
     def decode_coordinators(self, data: bytes) -> None:
         """Decode what `encode_coordinators` returned. Raises DataCorrupt."""
-        for producer_id, coordinator_epoch in _entries(_COORDINATOR, data):
+        for producer_id, coordinator_epoch in _entries(COORDINATOR, data):
             if producer_id in self._producers:
                 self._producers[producer_id].coordinator_epoch = coordinator_epoch
 
 
+def _counting(
+    steps: Generator[None, None, tuple[int, int, int]],
+) -> Generator[int, None, tuple[int, int, int]]:
+    """As steps that have dropped nothing."""
+    try:
+        while True:
+            next(steps)
+            yield 0
+    except StopIteration as done:
+        found: tuple[int, int, int] = done.value
+        return found
+
+
 def _entries(layout: Struct, data: bytes) -> Iterator[tuple[int, int]]:
-    count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else -1
-    if not 0 <= count * layout.size <= len(data) - _COUNT.size:
+    count = COUNT.unpack_from(data)[0] if len(data) >= COUNT.size else -1
+    if not 0 <= count * layout.size <= len(data) - COUNT.size:
         raise DataCorrupt("a section of a ledger footer is truncated")
     for at in range(count):
-        yield layout.unpack_from(data, _COUNT.size + at * layout.size)
+        yield layout.unpack_from(data, COUNT.size + at * layout.size)
 
 
 class RetryGate:

@@ -5,22 +5,37 @@ Invariants: knows ledgers and their store; the lifecycle host decides when to se
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fenced, LedgerLost
+from headrace.log.footer import encode_in_steps
 from headrace.storage.ledger import ReleasesLedgers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.log.footer import Footer
     from headrace.log.segment import Segment
     from headrace.storage.ledger import LedgerStore
 
 
-async def seal(segment: Segment, footer: bytes, store: LedgerStore) -> None:
+async def encoded(footer: Footer) -> bytes:
+    """The bytes of a footer; the event loop has other turns meanwhile."""
+    steps = encode_in_steps(footer)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            data: bytes = done.value
+            return data
+        await asyncio.sleep(0)
+
+
+async def seal(segment: Segment, footer: Footer, store: LedgerStore) -> None:
     """Seal `segment`, whose appends are all durable. Raises what the store raises; DataCorrupt."""
     try:
-        await store.seal(segment.ledger, footer)
+        await store.seal(segment.ledger, await encoded(footer))
     except (Fenced, LedgerLost):
         # Sealing it as its writer would fail forever. A recovery finds everything acknowledged and
         # seals the ledger without a footer: it is then scanned instead.

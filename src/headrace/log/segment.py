@@ -95,8 +95,8 @@ class Segment:
         """Of the acknowledged records: the value to restore when an append fails."""
         self.is_sealed = False
         """Whether the store has sealed it."""
-        self.footer: bytes | None = None
-        """The footer of a seal that failed, to be reused: the attempt may have succeeded."""
+        self.footer: Footer | None = None
+        """What to seal it with; of a seal that failed, to be reused: it may have succeeded."""
         self.is_compacted = False
         """Whether there are gaps between its batches; valid once the index is loaded."""
         self.is_offloaded = False
@@ -323,18 +323,16 @@ class Segment:
             raise self.corrupt(self.end_position, problem)
         return base
 
-    def encode_footer(self, producers: ProducerState) -> bytes:
-        """The footer to seal it with; `producers` is the state at its end."""
+    def footer_with(self, producers: ProducerState) -> Footer:
+        """What to seal it with; `producers` is the state at its end, and may change later."""
         self.first_open_offset = producers.first_open(NO_TRANSACTION)
-        return encode_footer(
-            Footer(
-                self.end_offset,
-                self.first_append_ms,
-                self.index,
-                producers,
-                self.aborted,
-                self.is_compacted,
-            )
+        return Footer(
+            self.end_offset,
+            self.first_append_ms,
+            self.index,
+            producers.snapshot(),
+            self.aborted,
+            self.is_compacted,
         )
 
     def unload_index(self) -> None:

@@ -70,6 +70,7 @@ CORE = (
     "log/aborted_index",
     "log/compaction/rounds",
     "log/offset_index",
+    "log/producer_encoding",
     "log/producer_state",
     "log/traffic",
     "log/visibility",

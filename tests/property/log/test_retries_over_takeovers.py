@@ -17,7 +17,7 @@ from tests.unit.log.log_rig import NOW_MS, LogHarness, rig, settle
 
 from headrace.errors import HeadraceError, NotOwner, StorageUnavailable
 from headrace.log.log_config import LogConfig
-from headrace.log.producer_state import DUPLICATES_KEPT
+from headrace.log.producer_encoding import DUPLICATES_KEPT
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.codec import Record, encode_batch
 

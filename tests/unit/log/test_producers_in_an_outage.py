@@ -23,6 +23,8 @@ from headrace.errors import (
     WriteDeferred,
 )
 from headrace.log import producer_state
+from headrace.log.footer import Footer, decode_footer, encode_footer
+from headrace.log.offset_index import OffsetIndex
 from headrace.log.producer_state import REFUSED_MS_MAX, RETRIES_MS, ProducerState
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
@@ -195,7 +197,7 @@ def test_safe_batches_are_remembered_when_newer_ones_fail() -> None:
         batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
         state.apply(check_batch(batch), sequence, NOW_MS, min(sequence, 6))
     state.truncate(6)
-    stored = ProducerState.decode(state.encode())
+    stored = decode_footer(encode_footer(Footer(6, 1, OffsetIndex(), state))).producers
     for sequence in range(12):
         batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
         header = check_batch(batch)

@@ -7,7 +7,10 @@ from random import Random
 import pytest
 from tests.kit.records import batch
 
-from headrace.log.producer_state import COARSE_MS, SLICE, ProducerState
+from headrace.log.footer import Footer, decode_footer, encode_in_steps
+from headrace.log.offset_index import OffsetIndex
+from headrace.log.producer_encoding import COARSE_MS, SLICE
+from headrace.log.producer_state import ProducerState
 from headrace.records.batch import read_header
 
 COUNT = 3 * SLICE
@@ -68,3 +71,23 @@ def test_they_are_described_in_slices_with_what_changes_meanwhile() -> None:
     assert [len(one) for one in parts] == [SLICE, 0, 1]
     assert [one.producer_id for one in described] == [*range(SLICE)]
     assert (parts[-1][0].producer_id, parts[-1][0].epoch) == (COUNT - 1, 1)
+
+
+@pytest.mark.parametrize("room", [2**63, 150 * SLICE])
+def test_they_are_encoded_in_slices(room: int) -> None:
+    """Those that were last seen, if there is no room for all, however many change meanwhile."""
+    state = remembering([*range(COUNT)])
+    count = min(COUNT, room // 139)
+    steps = encode_in_steps(Footer(COUNT, 1, OffsetIndex(), state.snapshot()), room)
+    taken = 0
+    try:
+        while True:
+            next(steps)
+            taken += 1
+            assert sum(state.drop_idle(SLICE // 2, 2**60, 2**62)) <= SLICE // 2
+    except StopIteration as done:
+        found = decode_footer(done.value).producers
+    assert taken >= COUNT // SLICE
+    assert len(found) in {count, count - 1}
+    assert COUNT - 1 in found
+    assert len(state) < COUNT

@@ -31,6 +31,7 @@ from headrace.log.compaction.cleanable import cleanable_segments, is_served
 from headrace.log.compaction.rounds import KEYS_MAX, whole_of
 from headrace.log.compaction.workers import Job, LoopWorker, ProcessWorker
 from headrace.log.sealed_runs import SealedRuns
+from headrace.log.sealing import encoded
 from headrace.log.segment import Segment, producers_after
 from headrace.metadata.facts import LedgerLink
 from headrace.records.batch import is_intact, iterate_headers
@@ -420,7 +421,7 @@ class Cleaner:
             raise _Stopped
         before = log.segments[: log.segments.index(group[-1]) + 1]
         producers = await producers_after(before, store, self._environment.clock.now_ms())
-        footer = new.encode_footer(producers)
+        footer = await encoded(new.footer_with(producers))
         await store.seal(new.ledger, footer)
         info = await store.recover(new.ledger)
         if not info.is_sealed or info.end != new.end_position or info.footer != footer:
