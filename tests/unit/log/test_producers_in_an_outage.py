@@ -22,10 +22,9 @@ from headrace.errors import (
     StorageUnavailable,
     WriteDeferred,
 )
-from headrace.log import producer_state
 from headrace.log.footer import Footer, decode_footer, encode_footer
 from headrace.log.offset_index import OffsetIndex
-from headrace.log.producer_state import REFUSED_MS_MAX, RETRIES_MS, ProducerState
+from headrace.log.producer_state import REFUSED_MAX, REFUSED_MS_MAX, RETRIES_MS, ProducerState
 from headrace.records.batch import check_batch
 from headrace.records.codec import Record, encode_batch
 from headrace.records.tenant_names import tenant_of
@@ -129,20 +128,17 @@ async def test_a_batch_that_waits_for_its_tenants_rate_is_not_overtaken(is_known
         assert [one.base_offset for one in stored if one is not None] == [1, 2]
 
 
-async def test_producers_of_which_nothing_was_refused_are_told_what_is_out_of_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_producers_of_which_nothing_was_refused_are_told_what_is_out_of_order() -> None:
     """However often others are refused; of too many that are, all are taken for refused."""
-    monkeypatch.setattr(producer_state, "REFUSED_MAX", 2)
     async with rig() as bench:
         retries, clock = bench.log.retries, bench.clock
         await append(bench, 0)
-        for producer_id in (8, 9, 8):
+        for producer_id in (*range(8, 8 + REFUSED_MAX), 8):
             retries.refused(producer_id, clock.now_ms())
             assert retries.is_waiting(producer_id, clock.now_ms())
             with pytest.raises(OutOfOrderSequence):
                 await append(bench, 2)
-        for producer_id in (10, 7):
+        for producer_id in (8 + REFUSED_MAX, 7):
             retries.refused(producer_id, clock.now_ms())
             with pytest.raises(StorageUnavailable, match="must come first"):
                 await append(bench, 2)
