@@ -217,6 +217,7 @@ class Kept:
                             if id_ not in self._makers:
                                 self.note(id_)
                     yield
+                yield
             known = list(self._makers)
             for at in range(0, len(known), SLICE):
                 for id_ in known[at : at + SLICE]:

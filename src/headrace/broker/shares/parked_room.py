@@ -26,24 +26,28 @@ its topic."""
 
 
 class _Ids(Collection[str]):
-    """The parked keys of a group on a partition; the ids begin with the group's tenant."""
+    """The parked keys on a partition; an id begins with the group, and so with its tenant."""
 
-    def __init__(self, hosted: Hosted, group_id: str, keys: Collection[bytes]) -> None:
-        self._prefix = f"{group_id}\0{hosted.data.name}\0"
-        self._keys = keys
+    def __init__(self, hosted: Hosted) -> None:
+        machine = hosted.shard.machine
+        self._groups = machine.groups if isinstance(machine, ShareMachine) else {}
+        self._partition = hosted.data.name
 
-    def of(self, key: bytes) -> str:
-        return self._prefix + key.hex()
+    def of(self, group_id: str, key: bytes) -> str:
+        return f"{group_id}\0{self._partition}\0{key.hex()}"
 
     def __contains__(self, id_: object) -> bool:
-        prefix, _, key = str(id_).rpartition("\0")
-        return prefix == self._prefix[:-1] and bytes.fromhex(key) in self._keys
+        group_id, partition, key = str(id_).rsplit("\0", 2)
+        group = self._groups.get(group_id) if partition == self._partition else None
+        return group is not None and bytes.fromhex(key) in group.parked
 
     def __iter__(self) -> Iterator[str]:
-        return map(self.of, self._keys)
+        for group_id, group in self._groups.items():
+            for key in group.parked:
+                yield self.of(group_id, key)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return sum(len(group.parked) for group in self._groups.values())
 
 
 class ParkedRoom:
@@ -51,25 +55,15 @@ class ParkedRoom:
 
     def __init__(self, hosted: Callable[[], Iterable[Hosted]], now_ns: Callable[[], int]) -> None:
         """`hosted`: the share groups of all partitions of this broker."""
-        self._hosted = hosted
-        self._kept = Kept("parked keys", lambda: PARKED_MAX, self._all, now_ns)
-
-    def _all(self) -> Iterator[_Ids]:
-        for hosted in self._hosted():
-            machine = hosted.shard.machine
-            if isinstance(machine, ShareMachine):
-                for group_id, group in list(machine.groups.items()):
-                    yield _Ids(hosted, group_id, group.parked.keys())
+        self._kept = Kept("parked keys", lambda: PARKED_MAX, lambda: map(_Ids, hosted()), now_ns)
 
     @asynccontextmanager
     async def taken(
         self, hosted: Hosted, group_id: str, keys: Iterable[bytes]
     ) -> AsyncIterator[None]:
         """While keys are being parked: those that are not have room. Raises PolicyViolation."""
-        machine = hosted.shard.machine
-        group = machine.groups.get(group_id) if isinstance(machine, ShareMachine) else None
-        ids = _Ids(hosted, group_id, () if group is None else group.parked.keys())
-        new, user = [one for one in map(ids.of, keys) if one not in ids], user_here()
+        ids, user = _Ids(hosted), user_here()
+        new = [one for key in keys if (one := ids.of(group_id, key)) not in ids]
         with ExitStack() as making:
             try:
                 for one in new:
