@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.coordination.shares.lite_index import LiteIndex
 
 BROKER_MAX: Final = TenantShares("lite topics", 1_000_000, "this broker", PLACES_PARTS)
-"""One takes about 400 bytes. Users and tenants have shares."""
+"""One takes about 300 bytes. Users and tenants have shares."""
 
 
 class LiteRoom:
