@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,8 @@ def outcome_of(tests, tmp_path, *options):
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.stdout + done.stderr
+
+
+def test_the_garbage_collector_passes_over_modules_and_collected_tests():
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000
