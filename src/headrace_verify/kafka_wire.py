@@ -15,8 +15,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any
 
-from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 from headrace.kafka.client.blocking import BlockingConnection
@@ -30,14 +31,9 @@ FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 10, 19, 20, 2
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
-@cache
 def is_in_kio(api: int, version: int) -> bool:
     """Whether kio knows this version of an API: a Kafka that is newer than kio has others."""
-    try:
-        load_request_schema(api, version)
-    except KioIndexError:
-        return False
-    return True
+    return version in schema_name_map.get(api_key_map.get(api, ""), {})
 
 
 class Refused(ConnectionError):
