@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.security.tenants import ACCESS, PRINCIPAL_LENGTH_MAX, PRINCIPALS_MAX, RULES
 from headrace.broker.services.topic_shares import TopicShares
 from headrace.coordination.quotas.tenant_limits import GROUPS, LIMITS, TOPICS, WHEN_FULL
-from headrace.errors import BrokerUnreachable, PolicyViolation, SecurityDisabled
+from headrace.errors import BrokerUnreachable, SecurityDisabled
 from headrace.http.operations import (
     DRY_RUN,
     INT64_MAX,
@@ -130,11 +130,9 @@ class TenantOperations:
 
     def _check_known(self, access: str | None) -> None:
         """Raise PolicyViolation while there is a broker that would not know it."""
-        if access == RULES and not self._services.cluster.all_know(CLOSED_TENANTS):
-            raise PolicyViolation(
-                "a broker of an earlier version would give the tenant's principals everything that"
-                " no rule denies; nothing was changed: try again when all brokers have this version"
-            )
+        if access == RULES:
+            effect = "give the tenant's principals everything that no rule denies"
+            self._services.cluster.check_known(CLOSED_TENANTS, effect)
 
     async def _create(self, call: Call) -> Json:
         given, tenants = call.body, self._tenants()

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -335,14 +336,20 @@ async def test_errors_name_a_topic_of_no_tenant_as_its_reader_does(name, monkeyp
 
 async def test_nothing_is_shared_while_a_broker_would_not_know_it(monkeypatch):
     async with administered(monkeypatch) as web:
-        known = web.node.services.cluster.all_know
-        monkeypatch.setattr(
-            type(web.node.services.cluster),
-            "all_know",
-            lambda self, version: version <= CLOSED_TENANTS and known(version),
-        )
+        cluster = web.node.services.cluster
+        (own,) = cluster.brokers()
+        others = [replace(own, id=12), replace(own, id=11, facts_version=CLOSED_TENANTS)]
+        monkeypatch.setattr(type(cluster), "brokers", lambda _: [own, *others])
         body = {"topic": SOURCE, "reader": "beta"}
-        assert (await refused(web, "alice", "POST", SHARED, body))[0] == 403
+        status, answer = await refused(web, "alice", "POST", SHARED, body)
+        assert status == 403
+        assert answer["detail"].endswith("which these have not: 11")
+        await done(web, "root", "PATCH", "/v1/tenants/beta", {"access": "rules"})
+        others.append(replace(own, id=10, facts_version=None))
+        rules = {"access": "rules"}
+        status, answer = await refused(web, "root", "PATCH", "/v1/tenants/acme", rules)
+        assert status == 403
+        assert answer["detail"].endswith("which these have not: 10")
 
 
 async def lines_of(web: NamedWeb, who: str, count: int) -> list[tuple[str, list[str]]]:

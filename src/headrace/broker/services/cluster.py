@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import CoordinatorUnavailable
+from headrace.errors import CoordinatorUnavailable, PolicyViolation
 from headrace.metadata.endpoints import HTTP, KAFKA, address_of
 from headrace.metadata.facts import BrokerFact
 from headrace.metadata.followed_facts import (
@@ -107,7 +107,20 @@ class Cluster:
 
     def all_know(self, facts_version: int) -> bool:
         """Whether no live broker is of a version that does not know these facts."""
-        return all((fact.facts_version or 0) >= facts_version for fact in self.brokers())
+        return not self._not_knowing(facts_version)
+
+    def _not_knowing(self, facts_version: int) -> list[int]:
+        return [one.id for one in self.brokers() if (one.facts_version or 0) < facts_version]
+
+    def check_known(self, facts_version: int, effect: str) -> None:
+        """Raise PolicyViolation while a live broker does not know these facts. `effect`: what it
+        would do."""
+        if older := self._not_knowing(facts_version):
+            named = ", ".join(map(str, sorted(older)))
+            raise PolicyViolation(
+                f"a broker of an earlier version would {effect}: nothing was changed; try again"
+                f" when all brokers have this version, which these have not: {named}"
+            )
 
     def listed_brokers(self) -> Sequence[BrokerFact]:
         """See `Ownership.listed_brokers`."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.security.tenant_ownership import TENANT_NAME
 from headrace.errors import (
-    PolicyViolation,
     RequestInvalid,
     SecurityDisabled,
     TopicExists,
@@ -170,9 +169,5 @@ class TopicShares:
         return self.sharing.tenants() if tenant is None else [tenant]
 
     def _check_known(self) -> None:
-        """Raise PolicyViolation while there is a broker that would not know it."""
-        if not self._cluster.all_know(SHARED_TOPICS):
-            raise PolicyViolation(
-                "a broker of an earlier version would take the names of shared topics for free:"
-                f" {_NOTHING}; try again when all brokers have this version"
-            )
+        effect = "take the names of shared topics for free"
+        self._cluster.check_known(SHARED_TOPICS, effect)
