@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from headrace.cli.main import cli
 from headrace.errors import RequestInvalid
 from headrace_verify.upgrade import archive, older
+from headrace_verify.upgrade.beside import check_beside
 from headrace_verify.upgrade.bugs import BUGS, find
 from headrace_verify.upgrade.run import Plan, run_upgrade
 
@@ -55,6 +56,15 @@ def test_folders_of_many_older_commits_open_and_are_right():
     results = [checked(commit) for commit in found]
     assert [what for violations, _ in results for what in violations] == []
     assert sum(not last.skipped for _, last in results) > len(results) / 2
+
+
+@pytest.mark.long
+def test_brokers_of_two_versions_run_beside_each_other(tmp_path):
+    found = check_beside(tmp_path)
+    if found.skipped:
+        pytest.skip(str(found.skipped))
+    assert found.wrong == []
+    assert found.checked > 30
 
 
 def test_the_set_of_a_released_version_is_never_written_again(tmp_path):

@@ -28,7 +28,7 @@ COMMITS = 5
     " upgrade --commits 20   # also folders written by older commits\n\n  headrace"
     " verify upgrade --planted all   # check that it finds incompatible changes"
 )
-@click.option("--quick", is_flag=True, help="The profile of `make test`: no older commits.")
+@click.option("--quick", is_flag=True, help="The profile of `make test`: nothing older runs.")
 @click.option(
     "--from", "named", multiple=True, metavar="COMMIT", help="Check only this one; repeatable."
 )
@@ -60,7 +60,7 @@ def upgrade(
     if commits is None:
         commits = 0 if quick or named else COMMITS
     mode = Mode(
-        partial(_run, named, commits),
+        partial(_run, named, commits, is_quick=quick),
         report.as_json,
         report.write_report,
         _show,
@@ -71,11 +71,12 @@ def upgrade(
     ctx.exit(perform(mode, asked))
 
 
-def _run(named: tuple[str, ...], commits: int, show: Progress) -> Outcome:
+def _run(named: tuple[str, ...], commits: int, show: Progress, *, is_quick: bool) -> Outcome:
     from headrace_verify.upgrade import older
-    from headrace_verify.upgrade.run import Plan, run_upgrade
+    from headrace_verify.upgrade.run import EVERYTHING, QUICK, Plan, run_upgrade
 
-    plan = Plan((*named, *older.commits(commits)))
+    what = QUICK if is_quick or named else EVERYTHING
+    plan = Plan((*named, *older.commits(commits)), what)
     if commits and not plan.commits:
         say("skipped: older commits: git or the repository's history is not available")
     logging.getLogger("headrace").setLevel(logging.CRITICAL)  # rejection is the expected result

@@ -28,6 +28,7 @@ _SERVE = "src/headrace/cli/serve.py"
 TOPICS = {"older-plain": 2, "older-codecs": 1, "older-small": 1, "older-again": 1}
 GROUP = "older-group"
 _COORDINATOR_S = 20
+LAUNCH = (sys.executable, "-m", "headrace.cli.main")
 
 
 class Written(NamedTuple):
@@ -68,10 +69,9 @@ def _git(*arguments: str) -> list[str]:
 def check_commit(commit: str, work: Path) -> Findings:
     """Let the tree of a commit write a folder, and continue it with this one. Raises Fatal."""
     found = Findings(f"commit {commit}")
-    tree = work / "tree"
-    _unpack(commit, tree)
-    older = RealBroker(work / "broker", launch=[sys.executable, "-m", "headrace.cli.main"])
-    older.environment = {"PYTHONPATH": str(tree / "src")}
+    tree = unpack(commit, work / "tree")
+    older = RealBroker(work / "broker", launch=LAUNCH)
+    older.environment = environment(tree)
     older.start()
     try:
         written = _write(older)
@@ -90,7 +90,20 @@ def check_commit(commit: str, work: Path) -> Findings:
     return found
 
 
-def _unpack(commit: str, tree: Path) -> None:
+def before(text: str, path: str) -> str | None:
+    """The newest commit in whose history no file at `path` has the text; None without git or
+    history."""
+    added = _git("log", "--reverse", "--format=%h", f"-S{text}", "HEAD", "--", path)
+    return f"{added[0]}~" if added else None
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """In which LAUNCH starts the broker of an unpacked tree."""
+    return {"PYTHONPATH": str(tree / "src")}
+
+
+def unpack(commit: str, tree: Path) -> Path:
+    """The sources of a commit; returns `tree`. Raises Fatal."""
     command = ["git", "-C", str(ROOT), "archive", commit, "src"]
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
     if done.returncode:
@@ -98,6 +111,7 @@ def _unpack(commit: str, tree: Path) -> None:
             f"git does not know {commit}: {done.stderr.decode().strip()}; choose another commit"
         )
     archive.extract(done.stdout, tree)
+    return tree
 
 
 def _write(broker: RealBroker) -> Written:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.runtime.clock import SystemClock
-from headrace_verify.upgrade import archive, newer, older
+from headrace_verify.upgrade import archive, beside, newer, older
 from headrace_verify.upgrade.check import check_folder
 from headrace_verify.upgrade.findings import Findings
 from headrace_verify.upgrade.make import KILLED, MANIFEST, STOPPED, TIERED, make_set
@@ -23,8 +24,9 @@ from headrace_verify.verdicts import missing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SETS, NEWER, PARTS = "sets", "newer", "parts"
-EVERYTHING = (PARTS, SETS, NEWER)
+SETS, NEWER, PARTS, BESIDE = "sets", "newer", "parts", "beside"
+QUICK = (PARTS, SETS, NEWER)
+EVERYTHING = (*QUICK, BESIDE)
 
 
 class Plan(NamedTuple):
@@ -32,7 +34,7 @@ class Plan(NamedTuple):
 
     commits: tuple[str, ...] = ()
     """Older commits whose folders are opened, too."""
-    what: tuple[str, ...] = EVERYTHING
+    what: tuple[str, ...] = QUICK
     golden: Path = archive.GOLDEN
     folders: tuple[str, ...] = (KILLED, STOPPED, TIERED)
     """Of the sets."""
@@ -83,9 +85,13 @@ def run_upgrade(plan: Plan, on_progress: Callable[[float, str], None]) -> Outcom
         stopped = work / archive.current() / STOPPED
         if NEWER in plan.what and stopped.exists():
             findings += asyncio.run(_check_newer(stopped, work))
+        if BESIDE in plan.what:
+            on_progress(len(names) / steps, beside.WHERE)
+            findings.append(_usable(beside.WHERE, beside.check_beside, work / "beside"))
         for number, commit in enumerate(plan.commits, len(names) + 1):
             on_progress(number / steps, f"commit {commit}")
-            findings.append(_check_commit(commit, work / f"commit-{commit}"))
+            check = partial(older.check_commit, commit)
+            findings.append(_usable(f"commit {commit}", check, work / f"commit-{commit}"))
     return Outcome(findings, (clock.now_ns() - begun_ns) / 1e9)
 
 
@@ -142,13 +148,13 @@ async def _check_newer(stopped: Path, work: Path) -> Sequence[Findings]:
     return findings
 
 
-def _check_commit(commit: str, work: Path) -> Findings:
+def _usable(where: str, check: Callable[[Path], Findings], work: Path) -> Findings:
     work.mkdir()
     try:
-        return older.check_commit(commit, work)
+        return check(work)
     except (HeadraceError, OSError) as error:
-        found = Findings(f"commit {commit}")
-        found.wrong.append(f"commit {commit}: {type(error).__name__}: {error}"[:600])
+        found = Findings(where)
+        found.wrong.append(f"{where}: {type(error).__name__}: {error}"[:600])
         return found
 
 
