@@ -173,6 +173,31 @@ def test_a_filter_selects_what_kafka_selects(rules, wanted):
     assert _index(rules).find(wanted) == sorted(acl for acl in rules if _selected(wanted, acl))
 
 
+@pytest.mark.parametrize("pattern_type", [ANY, *PatternType])
+@pytest.mark.parametrize("kind", [ANY, *KINDS])
+def test_a_filter_by_name_looks_at_no_rules_of_other_names(pattern_type, kind, monkeypatch):
+    """There may be 200,000, and the event loop is held meanwhile."""
+    entry = Entry("User:alice", "*", Operation.READ, Permission.ALLOW)
+    rules = {
+        Acl(Pattern(one, f"{name}{number}", how), entry)
+        for one in KINDS
+        for name in ("a", "other")
+        for number in range(500)
+        for how in (PatternType.LITERAL, PatternType.PREFIXED)
+    }
+    index, looked_at = _index(rules), []
+    matches = AclFilter.matches_pattern
+
+    def counted(self, pattern):
+        looked_at.append(pattern)
+        return matches(self, pattern)
+
+    monkeypatch.setattr(AclFilter, "matches_pattern", counted)
+    wanted = AclFilter(kind, "a77", pattern_type)
+    assert index.find(wanted) == sorted(one for one in rules if _selected(wanted, one))
+    assert len(looked_at) < 100
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.sets(acls, max_size=10), filters, *QUESTION)
 def test_rules_of_a_tenant_are_what_they_would_be_in_a_cluster_of_its_own(

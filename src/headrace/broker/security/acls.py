@@ -386,7 +386,18 @@ class AclIndex:
         """The patterns whose rules may be selected."""
         of = wanted.tenant
         known: Iterable[Pattern] = self._entries if of is None else self._of_tenants.of(of)
+        if isinstance(wanted, AclFilter) and wanted.name is not None:
+            known = self._named(wanted, wanted.name)
         return [pattern for pattern in known if wanted.matches_pattern(pattern)]
+
+    def _named(self, wanted: AclFilter, name: str) -> Iterable[Pattern]:
+        """All that may be selected by a name: there may be 200,000 others."""
+        kinds = [kind for kind in ResourceType if wanted.kind in {ANY, kind}]
+        if wanted.pattern_type == PatternType.MATCH:
+            held = [(kind, self._patterns[kind]) for kind in kinds if kind in self._patterns]
+            return [one for kind, of_kind in held for one in of_kind.patterns(kind, name)]
+        named = [Pattern(kind, name, one) for kind in kinds for one in PatternType]
+        return [one for one in named if one in self._entries]
 
     def touches(self, kind: ResourceType, name: str) -> bool:
         """Whether any rule, of any principal, applies to a resource."""
