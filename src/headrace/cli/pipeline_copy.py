@@ -34,9 +34,11 @@ from headrace.cli.pipeline_session import (
     bounds_of,
     connection_of,
     describe_topics,
+    history_options,
     in_kafka,
     job_module,
     keep_result,
+    one_table,
     reading_job,
     restarted,
     spark_for,
@@ -109,6 +111,7 @@ class TimesType(click.ParamType[Any]):
 @click.option("--job", metavar="NAME", help="Name of the job; default: by its options.")
 @CHUNK
 @DRY_RUN
+@history_options
 @window_options
 @reading_job
 @RESULTS
@@ -124,6 +127,7 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     Examples:
       headrace pipeline replay orders --to orders.test --since 2h --speed 10x
       headrace pipeline replay orders --to big --sql "SELECT * FROM records WHERE offset > 99"
+      headrace pipeline replay orders --to again --table headrace.orders --warehouse ./warehouse
     """
     if options["speed"] is not None and options["rate"] is not None:
         raise CommandFailed("--speed and --rate exclude each other", "Use one of them", USAGE)
@@ -131,10 +135,11 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         refuse_inert("without --speed", "pause_max")
     job = job_module("jobs.replay")
     names = ("target", "sql", "speed", "times", "keep_partitions", "job", "chunk_records")
-    bounds = bounds_of(options)
+    bounds, table = bounds_of(options), one_table(options, "table")
     config = job.ReplayConfig(
         connection_of(session), topic, bounds=bounds, rate_per_s=options["rate"],
         pause_max_ms=int(options["pause_max"] * 1000),
+        table=table and job_module("catalog").TableName.parse(table),
         **{name: options[name] for name in names},
     )  # fmt: skip
     describe_topics(session, options, topic, options["target"], config.group)
@@ -146,9 +151,11 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
     """Plan or run a copy, with progress; prints its result and returns it."""
     if options["dry_run"]:
         refuse_inert("with --dry-run", "chunk_records", "rate", "results")
+    table = options.get("table")
 
     def job() -> Any:
-        with spark_for(options["master"], None, counts_itself=True) as spark:
+        place = options.get("warehouse")
+        with spark_for(options["master"], place, table, counts_itself=True) as spark:
             planned = None
             if options["dry_run"] or not as_json:
                 planned = plan(config, spark=spark)

@@ -36,8 +36,11 @@ from headrace.cli.pipeline_session import (
     bounds_of,
     check_replaceable,
     connection_of,
+    history_of,
+    history_options,
     job_module,
     keep_result,
+    one_table,
     reading_job,
     restarted,
     spark_for,
@@ -92,8 +95,7 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
       headrace pipeline backlog billing orders --history headrace.lag --warehouse ./warehouse
     """
     session.describe_topics([name for name in (topic, options["results"]) if name])
-    if options["history"] is not None and options["warehouse"] is None:
-        raise CommandFailed("--history requires --warehouse", "Give both")
+    one_table(options, "history")
 
     def run() -> Any:
         samples = sample_group(session, group, topic, options["watch"])
@@ -209,7 +211,7 @@ def _show_backlog(found: dict[str, Any]) -> None:
 )
 @click.option("--events", metavar="TABLE", help="Write the events to this Iceberg table.")
 @click.option("--outliers", type=click.IntRange(min=1, max=1_000), default=20, show_default=True)
-@WAREHOUSE_OR_NONE
+@history_options
 @window_options
 @reading_job
 @RESULT_AS_JSON
@@ -225,13 +227,12 @@ def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
       headrace pipeline trace orders --through invoices --since 24h
     """
     session.describe_topics([topic, *options["through"]])
-    if options["events"] is not None and options["warehouse"] is None:
-        raise CommandFailed("--events requires --warehouse", "Give both")
+    table_of_catalog = one_table(options, "events", "table")
     bounds = bounds_of(options)
 
     def run() -> Any:
         check_replaceable(options["warehouse"], options["events"])
-        with spark_for(options["master"], options["warehouse"], options["events"]) as spark:
+        with spark_for(options["master"], options["warehouse"], table_of_catalog) as spark:
             return trace_messages(session, spark, topic, bounds, options)
 
     found = restarted(run, f"The trace of {topic}")
@@ -261,8 +262,9 @@ def trace_messages(
     connection = connection_of(session)
     given = {"message": options["message"]} if options["message"] else {}
     config = job.TraceConfig(topic, outliers=options["outliers"], **given)
-    window = windows.resolve_window(connection.cluster, (topic,), bounds)
-    records = windows.read_window(spark, connection, window)
+    history = history_of(session, spark, options)
+    window = history.resolve((topic,), bounds)
+    records = history.read(window)
     stored = job.stored_events(records, config)
     read = [window]
     through = tuple(dict.fromkeys(one for one in options["through"] if one != topic))
@@ -341,7 +343,8 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
                 look_at_backlog(session, spark, group, topic, each, looks)
                 for group, each in samples.items()
             ]
-            return proof, backlogs, trace_messages(session, spark, topic, bounds, options)
+            of_log = options | {"table": None}  # it may hold the latest record of each key alone
+            return proof, backlogs, trace_messages(session, spark, topic, bounds, of_log)
 
     proof, backlogs, traced = restarted(run, f"The page of {topic}")
     made = job_module("jobs.page").write_page(

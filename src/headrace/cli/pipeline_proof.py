@@ -34,9 +34,12 @@ from headrace.cli.pipeline_session import (
     check_replaceable,
     connection_of,
     describe_topics,
+    history_of,
+    history_options,
     in_kafka,
     job_module,
     keep_result,
+    one_table,
     reading_job,
     restarted,
     spark_for,
@@ -366,7 +369,7 @@ def verify(certificate: Path, key_file: Path | None, *, as_json: bool) -> None:
               type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="The expectations (TOML); see the documentation.")  # fmt: skip
 @click.option("--violations", metavar="TABLE", help="Write the violations to this Iceberg table.")
-@WAREHOUSE_OR_NONE
+@history_options
 @window_options
 @reading_job
 @RESULT_AS_JSON
@@ -382,24 +385,24 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
       headrace pipeline quality orders --expect orders.toml --since 2013-01-31 --until 2013-02-01
     """
     session.describe_topics([topic])
-    job, windows = job_module("jobs.quality"), job_module("jobs.windows")
+    job = job_module("jobs.quality")
     parsed = job.parse_expectations(options["expect"].read_text(), options["expect"].stem)
     expected = {key_of(name): one for name, one in parsed.items()}
     if topic not in expected:
         name = written_topic(topic)
         step = f'Add a table ["{name}"]' if "/" in name else f"Add a table [{name}]"
         raise CommandFailed(f"{options['expect']} expects nothing of {name}", step, USAGE)
-    if options["violations"] is not None and options["warehouse"] is None:
-        raise CommandFailed("--violations requires --warehouse", "Give both", USAGE)
+    table_of_catalog = one_table(options, "violations", "table")
     until = options["until"]
     now_ms = time.time_ns() // 1_000_000 if until is None else until
-    bounds, connection = bounds_of(options), connection_of(session)
+    bounds = bounds_of(options)
 
     def run() -> Any:
         check_replaceable(options["warehouse"], options["violations"])
-        with spark_for(options["master"], options["warehouse"], options["violations"]) as spark:
-            window = windows.resolve_window(connection.cluster, (topic,), bounds)
-            records = windows.read_window(spark, connection, window)
+        with spark_for(options["master"], options["warehouse"], table_of_catalog) as spark:
+            history = history_of(session, spark, options)
+            window = history.resolve((topic,), bounds)
+            records = history.read(window)
             report = job.check_quality(records, topic, expected[topic], window, now_ms)
             if options["violations"] is not None:
                 table = job_module("catalog").TableName.parse(options["violations"]).in_spark

@@ -94,6 +94,41 @@ _OBJECTS = click.option(
 )
 
 
+_TABLE = click.option(
+    "--table",
+    metavar="TABLE",
+    help="With --warehouse: read from this archive of the topic what it holds, also what the log"
+    " has deleted.",
+)
+
+
+def history_options(command: Command) -> Command:
+    """Options of a job that may read older records from an archive of the topic."""
+    return _TABLE(WAREHOUSE_OR_NONE(command))
+
+
+def one_table(options: dict[str, Any], *names: str) -> str | None:
+    """One of the tables that these options name, for the catalog of the job's session; None if
+    there is none. Raises CommandFailed (usage) without --warehouse, or if they are in several."""
+    given = {name: options[name] for name in names if options[name] is not None}
+    for name in given if options["warehouse"] is None else ():
+        raise CommandFailed(f"--{name} requires --warehouse", "Give both", USAGE)
+    parse = job_module("catalog").TableName.parse if given else None
+    if parse is not None and len({parse(table).catalog for table in given.values()}) > 1:
+        raise CommandFailed(
+            f"{' and '.join(given.values())} are in different catalogs; nothing was read",
+            "Name tables of one catalog",
+            USAGE,
+        )
+    return next(iter(given.values()), None)
+
+
+def history_of(session: CliSession, spark: Any, options: dict[str, Any]) -> Any:
+    """What such a job reads from."""
+    table = options["table"] and job_module("catalog").TableName.parse(options["table"])
+    return job_module("jobs.history").History(spark, connection_of(session), table)
+
+
 def reading_job(command: Command) -> Command:
     """Options of a job that reads topics: the Spark master, where tiered records are, and who
     lists them."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.jobs.headers import without
+from headrace.pipeline.jobs.history import History
 from headrace.pipeline.jobs.transfer import (
     CHUNK_RECORDS,
     Copy,
@@ -30,14 +31,13 @@ from headrace.pipeline.jobs.windows import (
     Bounds,
     Connection,
     Window,
-    read_window,
-    resolve_window,
 )
 from headrace.pipeline.planning import build, larger, offset_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.pipeline.catalog import TableName
     from headrace.pipeline.jobs.transfer import Chunk
 
 GROUP: Final = "headrace-replay"
@@ -49,8 +49,9 @@ PAUSE_MAX_MS: Final = 3_600_000
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What to replay. `sql` selects from the view `records`; `speed` 1.0 is the original pace, but
-    for pauses of more than `pause_max_ms`, and None as fast as possible; `times`: keep, now (of
+    """What to replay. `table` is an archive of the topic: what it holds is read from it, also what
+    the log has deleted. `sql` selects from the view `records`; `speed` 1.0 is the original pace,
+    but for pauses of more than `pause_max_ms`, and None as fast as possible; `times`: keep, now (of
     writing), or the shift in ms."""
 
     connection: Connection
@@ -66,6 +67,7 @@ class ReplayConfig:
     job: str | None = None
     to: Connection | None = None
     chunk_records: int = CHUNK_RECORDS
+    table: TableName | None = None
 
     def __post_init__(self) -> None:
         check_repeats(self.sql)
@@ -81,6 +83,7 @@ class ReplayConfig:
             self.times,
             self.keep_partitions,
             None if self.to is None else self.to.bootstrap,
+            *(() if self.table is None else (self.table,)),
         )
 
     @property
@@ -111,7 +114,7 @@ def plan_replay(config: ReplayConfig, *, spark: Any) -> dict[str, Any]:
         "job": copy.group,
         "window": window.document(),
         "resumed": resumed,
-        "read": read_window(spark, config.connection, window).count() if window.size else 0,
+        "read": _history(config, spark).read(window).count() if window.size else 0,
         "written": rows.count() if window.size else 0,
         "seconds_at_speed": None if not cuts else cuts[-1].due_ms / 1000,
         "pauses_cut": sum(1 for one in cuts or () if one.pause_cut_ms),
@@ -122,7 +125,7 @@ def plan_replay(config: ReplayConfig, *, spark: Any) -> dict[str, Any]:
 def _copy(config: ReplayConfig, spark: Any) -> Copy:
     if config.speed is not None and config.speed <= 0:
         raise OptionInvalid(f"The speed must be more than 0, not {config.speed}.")
-    cluster = config.connection.cluster
+    history = _history(config, spark)
     is_same = config.to is None or config.to.bootstrap == config.connection.bootstrap
     if is_same and config.target == config.topic:
         raise OptionInvalid(
@@ -134,15 +137,19 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
         speed = config.speed
 
         def cuts(window: Window) -> list[Cut]:
-            records = read_window(spark, config.connection, window)
-            return slices(records, window, speed, config.pause_max_ms)
+            return slices(history.read(window), window, speed, config.pause_max_ms)
+
+    def rows(window: Window, _: dict[str, Any]) -> Any:
+        records = history.read(window)
+        check_keeps_order(_selected(config, records))
+        return reshape(config, history.in_order(records, window))
 
     return Copy(
         config.connection,
         config.group,
         config.spec,
-        window=lambda: resolve_window(cluster, (config.topic,), config.bounds),
-        rows=lambda window, _: reshape(config, read_window(spark, config.connection, window)),
+        window=lambda: history.resolve((config.topic,), config.bounds),
+        rows=rows,
         source=config.topic,
         target=config.target,
         to=config.to,
@@ -152,8 +159,12 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
     )
 
 
-def reshape(config: ReplayConfig, records: Any) -> Any:
-    """The rows to write. Raises OptionInvalid if the SQL loses the order of records."""
+def _history(config: ReplayConfig, spark: Any) -> History:
+    return History(spark, config.connection, config.table)
+
+
+def _selected(config: ReplayConfig, records: Any) -> Any:
+    """What the SQL selects. Raises OptionInvalid if that is no record."""
     records.select(*COLUMNS).createOrReplaceTempView("records")
     rows = records.sparkSession.sql(config.sql)
     if "value" not in rows.columns:
@@ -162,7 +173,12 @@ def reshape(config: ReplayConfig, records: Any) -> Any:
             " value, headers and timestamp as they shall be written; SELECT * EXCEPT (value), ..."
             " AS value keeps the others."
         )
-    check_keeps_order(rows)
+    return rows
+
+
+def reshape(config: ReplayConfig, records: Any) -> Any:
+    """The rows to write."""
+    rows = _selected(config, records)
     kept = [name for name in ("key", "value") if name in rows.columns]
     if "headers" in rows.columns:
         kept.append(f"{without(())} AS headers")

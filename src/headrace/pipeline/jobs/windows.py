@@ -91,6 +91,11 @@ class Window(NamedTuple):
         """The number of offsets: logs with holes hold fewer records."""
         return total(self.start, self.end)
 
+    def not_reversed(self) -> Window:
+        """The window, empty where it begins after its end."""
+        ends = [(t, p, max(o, offset_of(self.start, t, p, 0))) for t, p, o in walk(self.end)]
+        return self._replace(end=build(ends))
+
     def document(self) -> dict[str, dict[str, list[int]]]:
         """{topic: {partition: [start, end]}}."""
         found: dict[str, dict[str, list[int]]] = {}
@@ -119,6 +124,11 @@ def resolve_window(cluster: ClusterClient, topics: tuple[str, ...], bounds: Boun
     time order belong to the window in which their offset lies. A window that begins after its end
     is empty.
     """
+    return limits(cluster, topics, bounds).not_reversed()
+
+
+def limits(cluster: ClusterClient, topics: tuple[str, ...], bounds: Bounds) -> Window:
+    """Where a window starts and ends in the log, the end perhaps before the start."""
     raw = {"subscribe": ",".join(topics), "bootstrap.servers": "-"}
     if bounds.since_ms is not None:
         raw["startingTimestamp"] = str(max(0, bounds.since_ms))
@@ -132,7 +142,6 @@ def resolve_window(cluster: ClusterClient, topics: tuple[str, ...], bounds: Boun
     found = cluster.subscription_of(topics, None)
     start = resolve_start(cluster, options, found.partitions)
     end = resolve_end(cluster, options, found.partitions)
-    end = build([(t, p, max(o, offset_of(start, t, p, 0))) for t, p, o in walk(end)])
     return Window(start, end, dict(found.topic_ids))
 
 
