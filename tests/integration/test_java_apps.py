@@ -57,25 +57,19 @@ def _jars() -> list[Jar]:
     return list(chosen.values())
 
 
+def _libraries() -> str:
+    return os.pathsep.join(map(str, [_classpath(), *ensure_jars(_jars())]))
+
+
 class App:
     """One of Kafka's applications in a JVM of its own: started, killed, started again."""
 
-    def __init__(self, folder: Path, *command: str) -> None:
+    def __init__(self, folder: Path, *command: str, classes: Path | None = None) -> None:
         self.folder, self.command = folder, command
         self.log_path = folder / "app.log"
         (folder / "log4j2.properties").write_text(LOG4J)
-        parts = [folder, _classpath(), *ensure_jars(_jars())]
-        self.classpath = os.pathsep.join(map(str, parts))
+        self.classpath = f"{classes or folder}{os.pathsep}{_libraries()}"
         self.process: subprocess.Popen[bytes] | None = None
-
-    def compile(self, *names: str) -> None:
-        compiler = shutil.which("javac") or str(Path(java()).with_name("javac"))
-        if not Path(compiler).exists():
-            pytest.skip("no Java compiler (javac): install a JDK 17 or 21")
-        sources = [str(SOURCES / name) for name in names]
-        command = [compiler, "-nowarn", "-d", str(self.folder), "-cp", self.classpath, *sources]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
 
     def start(self) -> None:
         with self.log_path.open("ab") as log:
@@ -111,9 +105,9 @@ def apps(tmp_path):
     """Makes applications and ends them."""
     made: list[App] = []
 
-    def make(name: str, *command: str) -> App:
+    def make(name: str, *command: str, classes: Path | None = None) -> App:
         (tmp_path / name).mkdir()
-        made.append(App(tmp_path / name, *command))
+        made.append(App(tmp_path / name, *command, classes=classes))
         return made[-1]
 
     yield make
@@ -121,13 +115,28 @@ def apps(tmp_path):
         app.kill()
 
 
-def test_streams_counts_each_word_once(broker, apps):
+@pytest.fixture(scope="module")
+def word_count(tmp_path_factory):
+    """The folder of its classes."""
+    compiler = shutil.which("javac") or str(Path(java()).with_name("javac"))
+    if not Path(compiler).exists():
+        pytest.skip("no Java compiler (javac): install a JDK 17 or 21")
+    folder = tmp_path_factory.mktemp("word-count")
+    command = [compiler, "-nowarn", "-d", str(folder), "-cp", _libraries()]
+    done = subprocess.run(
+        [*command, str(SOURCES / "WordCount.java")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def test_streams_counts_each_word_once(broker, apps, word_count):
     words, counts = fresh("words"), fresh("counts")
     create_topic(broker.kafka, words, 2)
     create_topic(broker.kafka, counts, 2)
     state = fresh("state")
-    app = apps("streams", "WordCount", broker.kafka, fresh("count"), words, counts, state)
-    app.compile("WordCount.java")
+    given = ("WordCount", broker.kafka, fresh("count"), words, counts, state)
+    app = apps("streams", *given, classes=word_count)
     producer = Producer({"bootstrap.servers": broker.kafka, "enable.idempotence": True})
     sent = 0
 
@@ -194,7 +203,9 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
         (AT_LEAST_ONCE, ""),
     ],
 )
-def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(request, apps, guarantee, whose):
+def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(
+    request, apps, word_count, guarantee, whose
+):
     """Two processes, one killed and started again: what they count is exact in the end. `whose`
     topic they count."""
     source, counts, group = fresh("words"), fresh("counts"), fresh("count")
@@ -213,11 +224,10 @@ def test_streams_of_the_new_protocol_share_tasks_and_count_exactly(request, apps
         apps(
             name, "WordCount", broker.kafka, group, words, counts, fresh("state"),
             "group.protocol=streams", f"processing.guarantee={guarantee}", "num.stream.threads=2",
+            classes=word_count,
         )
         for name in ("first", "second")
     )  # fmt: skip
-    for app in (first, second):
-        app.compile("WordCount.java")
     producer = Producer({"bootstrap.servers": owner.kafka, "enable.idempotence": True})
     sent = 0
 
