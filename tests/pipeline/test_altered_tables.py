@@ -3,11 +3,7 @@ records or an error, never other records."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +20,9 @@ from tests.pipeline.test_second_copy import (
 )
 from tests.pipeline.test_second_copy_in_s3 import (
     PLACE,
-    archive_and_maintain,
     hidden,
     is_replaced,
+    spark_at,
 )
 from tests.s3_server import Proxy, S3Server
 from tests.waiting import wait_until
@@ -34,7 +30,7 @@ from tests.waiting import wait_until
 from headrace.storage.tiering.table_catalog import KEEPS_TAGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 COUNT = 3_000
 MORE = 1_200
@@ -61,9 +57,11 @@ class World:
             remote_storage_enable="true", local_retention_bytes="0",
             **{"headrace.table": "append"},
         )  # fmt: skip
+        self._archives, self._other = (
+            stack.enter_context(spark_at(self.catalog)) for _engine in range(2)
+        )
         self.sent: list[tuple[Any, ...]] = []
         self.add(COUNT)
-        self.sql = stack.enter_context(spark_sql(self.catalog))
         self.sql(f"ALTER TABLE {self.table} SET TBLPROPERTIES ('{KEEPS_TAGGED}'='true')")
         self.replace(is_on=True)
         wait_until(lambda: is_replaced(self.broker, topic), SLOW_S)
@@ -77,7 +75,14 @@ class World:
     def add(self, count: int) -> None:
         """More records, in the table, too."""
         self.sent += produce(self.broker, self.topic, count, len(self.sent))
-        archive_and_maintain(self.broker, self.topic, self.catalog)
+        self.archive()
+
+    def archive(self) -> None:
+        self._archives(archive=[self.broker.kafka, self.topic])
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """What another engine does."""
+        return self._other(sql=statement)
 
     def call(self, procedure: str, more: str) -> None:
         self.sql(f"CALL headrace.system.{procedure}(table => '{self.table}', {more})")
@@ -109,31 +114,6 @@ class World:
         path = f"/v1/topics/{self.topic}/records?partition=0&offset=0&max=3"
         assert self.broker.get(path)[0] >= 500
         assert consume(self.broker, self.topic, newest, len(self.sent)) == self.sent[newest:]
-
-
-@contextmanager
-def spark_sql(catalog: str) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
-    """Runs statements of another engine, in one session."""
-    command = [sys.executable, str(Path(__file__).parent / "sql_child.py"), PLACE, catalog]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        ask, answers = child.stdin, child.stdout
-
-        def run(statement: str) -> list[dict[str, Any]]:
-            print(statement, file=ask, flush=True)
-            found = json.loads(answers.readline())
-            assert "error" not in found, (statement, found["error"][:2_000])
-            rows: list[dict[str, Any]] = found["rows"]
-            return rows
-
-        try:
-            yield run
-        finally:
-            ask.close()
-            child.wait(60)
 
 
 @pytest.mark.timeout(2_400)
@@ -221,7 +201,7 @@ def dropped_and_made_again(world: World) -> None:
     old = world.files()
     world.sql(f"DROP TABLE {world.table}")
     world.check()
-    archive_and_maintain(world.broker, world.topic, world.catalog)  # reads what it once wrote
+    world.archive()  # reads what it once wrote
     (row,) = world.sql(f"SELECT count(*) AS n, max(`offset`) AS last FROM {world.table}")
     assert row == {"n": len(world.sent), "last": len(world.sent) - 1}
     world.check()

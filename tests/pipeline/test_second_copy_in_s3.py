@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from headrace.pipeline.warehouse import Warehouse
 from headrace.storage.tiering.table_catalog import KEEPS_TAGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 COUNT = 3_000
 PLACE = f"s3://{BUCKET}/lake"
@@ -43,11 +44,30 @@ def server(tmp_path):
     found.stop()
 
 
-def archive_and_maintain(broker: Broker, topic: str, kept_in: str) -> None:
-    child = Path(__file__).parent / "archive_maintain_child.py"
-    command = [sys.executable, str(child), broker.kafka, topic, PLACE, kept_in]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
+@contextmanager
+def spark_at(catalog: str) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Runs requests of `spark_child.py`, in one session: archives, and statements of another
+    engine."""
+    command = [sys.executable, str(Path(__file__).parent / "spark_child.py"), PLACE, catalog]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        ask, answers = child.stdin, child.stdout
+
+        def run(**request: Any) -> list[dict[str, Any]]:
+            print(json.dumps(request), file=ask, flush=True)
+            found = json.loads(answers.readline())
+            assert "error" not in found, (request, found["error"][:2_000])
+            rows: list[dict[str, Any]] = found["rows"]
+            return rows
+
+        try:
+            yield run
+        finally:
+            ask.close()
+            child.wait(60)
 
 
 def is_replaced(broker: Broker, topic: str) -> bool:
@@ -109,7 +129,8 @@ def test_consumers_get_the_same_records_from_tables_in_s3_or_an_error(
         )  # fmt: skip
         sent = produce(broker, topic, COUNT)
         wait_until(lambda: len(list(objects.rglob("*.ledger"))) > 3, SLOW_S)
-        archive_and_maintain(broker, topic, catalog)
+        spark = stack.enter_context(spark_at(catalog))
+        spark(archive=[broker.kafka, topic])
         table = load_table(Warehouse.at(PLACE, kept_in=catalog), TableName.of_topic(topic))
         if kind == "rest":  # nobody has said yet that its maintenance heeds tags
             wait_until(lambda: KEEPS_TAGGED in broker.log(), SLOW_S)
@@ -125,7 +146,7 @@ def test_consumers_get_the_same_records_from_tables_in_s3_or_an_error(
 
         kept = files_of(table.refresh())
         sent += produce(broker, topic, 300, COUNT)
-        archive_and_maintain(broker, topic, catalog)  # all that may be rewritten: no second copy
+        spark(archive=[broker.kafka, topic])  # all that may be rewritten: no second copy
         assert kept <= files_of(table.refresh())
         broker.kill()
         broker.start()
