@@ -48,17 +48,15 @@ if importlib.util.find_spec("pyspark") is None:
     collect_ignore = ["pipeline", "unit/pipeline", "property/pipeline"]
 
 GROUPS = {
-    "Spark": ("pipeline",),  # share a session
-    "clusters": ("blackbox", "cluster", "contract", "soak"),  # share a ZooKeeper and bookies
-    "brokers": ("integration",),  # share a broker
-    "clients": (),  # the modules of `integration` below
-    "attacks": ("wire",),
+    "jobs": "pipeline/test_(altered|catalogs|object|other|schedulers|second_copy_in|tiered)",
+    "Spark": "pipeline/",  # share a session
+    "clusters": "cluster/|contract/",  # share a ZooKeeper and bookies
+    "clients": "integration/test_(clients|compiled|foreign|java|streams|versions)",
+    "brokers": "integration/",  # share a broker
+    "attacks": "blackbox/|soak/|wire/",
 }
-"""Folders whose tests run one after another in one process, in order (decision 17)."""
-CLIENTS = re.compile(r"tests/integration/test_(clients|compiled|foreign|java|streams|versions)")
-"""Half of the time that `integration` takes: clients of all kinds share another broker."""
-REAL_TIME = tuple(folder for folders in GROUPS.values() for folder in folders)
-"""Folders of tests whose processes, sockets and disks are real, beside whatever else runs here."""
+"""Tests in real time, with real processes, sockets and disks. Those of a group, the first whose
+pattern begins the name, run one after another in one process (decision 17)."""
 LONG_FIRST = ("crash", "simulation", "documents", "property", "upgrade", "unit")
 """Folders of tests that compute; the others, all short, come last."""
 COMPUTING_NICE = 10
@@ -117,30 +115,21 @@ def pytest_collection_modifyitems(config, items):
 def repeat_once(items):
     """Run a failed test in real time once more, and report it (docs/decisions/0015)."""
     for item in items:
-        if _folder_of(item.nodeid) in REAL_TIME and item.path.name not in ONE_CHANCE:
+        if _group_of(item.nodeid) in GROUPS and item.path.name not in ONE_CHANCE:
             item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def _folder_of(nodeid):
-    return nodeid.split("/")[1]
 
 
 def _group_of(nodeid):
     """What one process runs in order: a group of real-time tests, else a module."""
-    folder = _folder_of(nodeid)
-    if CLIENTS.match(nodeid):
-        return "clients"
-    for group, folders in GROUPS.items():
-        if folder in folders:
-            return group
-    return nodeid.split("::")[0]
+    names = (group for group, start in GROUPS.items() if re.match(f"tests/({start})", nodeid))
+    return next(names, nodeid.split("::")[0])
 
 
 def _turn_of(group):
     """Sorts groups and modules: what takes long begins early, so that none is alone at the end."""
     if group in GROUPS:
         return 0, list(GROUPS).index(group)
-    folder = _folder_of(group)
+    folder = group.split("/")[1]
     return 1, LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
 
 
