@@ -17,6 +17,9 @@ from headrace.kafka.error_codes import (
     TRANSACTION_COORDINATOR_FENCED,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from headrace.kafka.handlers import partition_transactions
+from headrace.kafka.wire.schema import encode_elements
+from headrace.log import producer_encoding
 
 if TYPE_CHECKING:
     from tests.kit.kafka_client import Client
@@ -154,7 +157,19 @@ async def test_markers_of_version_2_need_a_new_epoch() -> None:
         assert log.end_offset == 2
 
 
-async def test_producers_are_described_with_their_open_transactions() -> None:
+@pytest.mark.parametrize("slice_size", [1, 2_000])
+async def test_producers_are_described_with_their_open_transactions(
+    slice_size, monkeypatch
+) -> None:
+    """Some in each turn of the event loop, also for encoding."""
+    monkeypatch.setattr(producer_encoding, "SLICE", slice_size)
+    sizes: list[int] = []
+
+    def spied(api_key: int, version: int, kind: str, elements: Any, to: Any) -> None:
+        sizes.append(len(elements))
+        encode_elements(api_key, version, kind, elements, to)
+
+    monkeypatch.setattr(partition_transactions, "encode_elements", spied)
     async with broker() as rig:
         await _logs(rig)
         client = rig.client()
@@ -177,5 +192,6 @@ async def test_producers_are_described_with_their_open_transactions() -> None:
             )
             for one in first.active_producers
         ) == [(7, 0, 1, NOW_MS, -1, 1), (9, 0, 0, NOW_MS, 3, -1)]
+        assert sizes == ([1, 1] if slice_size == 1 else [2])
         assert (int(second.error_code), list(second.active_producers)) == (NONE, [])
         assert int(unknown.error_code) == UNKNOWN_TOPIC_OR_PARTITION

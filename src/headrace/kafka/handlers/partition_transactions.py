@@ -5,19 +5,23 @@ Invariants: knows partitions, not transactional ids: those belong to the transac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.kafka import apis
 from headrace.kafka.error_codes import code_of, message_of
+from headrace.kafka.wire.codecs import Encoded
+from headrace.kafka.wire.schema import encode_elements
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
     from headrace.kafka.handlers.context import Context, Handler
     from headrace.kafka.wire.schema import Answer
 
+_PRODUCER: Final = "ProducerState"
 
-async def describe_producers(node: Node, request: Any, _context: Context) -> Answer:
+
+async def describe_producers(node: Node, request: Any, context: Context) -> Answer:
     """DescribeProducers: recent producers of a partition, and their open transactions (KIP-664)."""
     topics: list[dict[str, Any]] = []
     described: set[tuple[str, int]] = set()
@@ -28,10 +32,10 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
                 continue  # again: each may have a million
             described.add((topic.name, number))
             error: HeadraceError | None = None
-            found: list[dict[str, int]] = []
+            found = Encoded()
             try:
                 async for some in node.services.topics.producers(topic.name, number):
-                    found += [
+                    producers = [
                         {
                             "producer_id": one.producer_id,
                             "producer_epoch": one.epoch,
@@ -42,6 +46,7 @@ async def describe_producers(node: Node, request: Any, _context: Context) -> Ans
                         }
                         for one in some
                     ]
+                    encode_elements(context.api_key, context.version, _PRODUCER, producers, found)
             except HeadraceError as refused:
                 error = refused
             partitions.append(

@@ -57,6 +57,32 @@ class Writer(NamedTuple):
 
     is_flexible: bool
     write: Callable[[Mapping[str, Any], Callable[[bytes], None]], None]
+    structs: Mapping[str, Callable[[Mapping[str, Any], Callable[[bytes], None]], None]]
+    """Encodes an element of an array, by its kind."""
+
+
+class Encoded:
+    """The elements of an array, encoded some at a time: a handler gives others their turns between
+    them, and a long array is not encoded in one go. See schema.encode_elements."""
+
+    __slots__ = ("_count", "_pieces")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._pieces: list[bytes] = []
+
+    def add(self, count: int, piece: bytes) -> None:
+        """Add elements, in order."""
+        self._count += count
+        self._pieces.append(piece)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def data(self) -> bytes:
+        """Of all."""
+        return b"".join(self._pieces)
 
 
 def build_reader(api_key: int, version: int, kind: str) -> Read:
@@ -92,7 +118,8 @@ def build_writer(api_key: int, version: int, kind: str) -> Writer:
                 values = _defaults(definition, field.kind)
                 names[f"write_{field.kind}"](values, parts.append)
                 names[f"default_bytes_{field.kind}"] = b"".join(parts)
-    return Writer(definition.is_flexible, names[f"write_{definition.name}"])
+    structs = {name: names[f"write_{name}"] for name in definition.structs}
+    return Writer(definition.is_flexible, structs[definition.name], structs)
 
 
 def _run(source: str, definition: MessageDefinition, names: dict[str, Any]) -> None:
@@ -162,6 +189,7 @@ READER_NAMES: Final[dict[str, Any]] = {
 }
 """The namespace of the readers' source."""
 _WRITER_NAMES: Final[dict[str, Any]] = {
+    "Encoded": Encoded,
     "pack": pack,
     "write_uvarint": write_uvarint,
     "COUNTS": [bytes((size + 1,)) for size in range(127)],

@@ -11,11 +11,11 @@ has none; decoding raises only FrameInvalid, whatever the bytes are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from headrace.kafka.wire.codecs import build_reader, build_writer
+from headrace.kafka.wire.codecs import Encoded, build_reader, build_writer
 from headrace.kafka.wire.definitions import REQUEST, RESPONSE
 from headrace.kafka.wire.primitives import STRUCT_ERROR, FrameInvalid, elements
 
@@ -55,11 +55,21 @@ def _read(api_key: int, version: int, kind: str, data: bytes, at: int) -> Any:
 
 def write_response(api_key: int, version: int, answer: Answer) -> bytes:
     """The response's header tags and body. Raises KeyError if a field is missing."""
-    is_flexible, write = _writer(api_key, version, RESPONSE)
+    is_flexible, write, _structs = _writer(api_key, version, RESPONSE)
     # KIP-511: clients read ApiVersions with header v0, which has no tagged fields.
     parts = [b"\x00"] if is_flexible and api_key != API_VERSIONS else []
     write(answer, parts.append)
     return b"".join(parts)
+
+
+def encode_elements(
+    api_key: int, version: int, kind: str, elements: Sequence[Answer], to: Encoded
+) -> None:
+    """Add elements of a response's array, whose kind Kafka's definition names."""
+    write, parts = _writer(api_key, version, RESPONSE).structs[kind], list[bytes]()
+    for one in elements:
+        write(one, parts.append)
+    to.add(len(elements), b"".join(parts))
 
 
 def write_request(api_key: int, version: int, body: Answer) -> bytes:

@@ -136,6 +136,10 @@ def _array(definition: MessageDefinition, field: Field) -> Iterator[str]:
     else:
         yield indent + f"put({_packer('>i')}(size))"
     element = field._replace(is_array=False, is_nullable=False, tag=None)
+    if field.kind in definition.structs:
+        yield indent + "if type(value) is Encoded:"
+        yield indent + "    put(value.data)"
+        yield indent + "    value = ()"
     yield indent + "for value in value:"
     for line in _value(definition, element):
         yield indent + "    " + line
