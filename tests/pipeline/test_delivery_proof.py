@@ -408,6 +408,27 @@ def test_the_journal_source_has_offsets_of_consumer_groups_and_says_what_is_wron
             spark.read.format("headrace-journal").options(**given | options).load().count()
 
 
+def test_the_journal_is_a_table_of_sparks_catalog(broker, broker_process, topic, spark):
+    publish(broker, topic, [("a", number, number % PARTITIONS) for number in range(30)])
+    commit(broker, topic, f"{topic}-readers", {0: 10, 2: 4})
+    options = {"bootstrap.servers": broker, "subscribe": topic, "http": broker_process.http}
+
+    def create(**given):
+        named = ", ".join(f"'{name}' '{value}'" for name, value in given.items())
+        spark.sql(f"CREATE TABLE `{topic}` USING `headrace-journal` OPTIONS ({named})")
+
+    with pytest.raises(Exception, match="Set the option http"):
+        create(**options | {"http": ""})
+    create(**options)
+    try:
+        rows = spark.table(f"`{topic}`").collect()
+        assert {(row.partition, row.last_offset) for row in rows} == {(0, 9), (2, 3)}
+        others = spark.sql(f"SELECT * FROM `{topic}` WITH ('groups' = 'others')")
+        assert others.count() == 0
+    finally:
+        spark.sql(f"DROP TABLE `{topic}`")
+
+
 def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, warehouse, spark):
     first = free_ports(2)
     ops, team = f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"

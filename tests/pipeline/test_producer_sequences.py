@@ -135,6 +135,13 @@ def test_batches_lost_from_a_real_log_are_found_exactly(broker, stored, spark):
     )  # so that batches lie across tasks
     rows = [Batch(*row) for row in frame.collect()]
     assert len({(row.partition, row.base_offset) for row in rows}) == len(rows)
+    table = f"`{topic}`"
+    spark.sql(
+        f"CREATE TABLE {table} USING `headrace-batches`"
+        f" OPTIONS ('bootstrap.servers' '{broker}', 'subscribe' '{topic}')"
+    )
+    assert sorted(Batch(*row) for row in spark.table(table).collect()) == sorted(rows)
+    spark.sql(f"DROP TABLE {table}")
     by_run = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.base_offset):
         if row.producer_id >= 0 and not row.is_control:

@@ -8,11 +8,13 @@ worker: keep it light.
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 
+from headrace.pipeline.catalog_tables import options_of_read, schema_of
 from headrace.pipeline.errors import OptionInvalid
 from headrace.pipeline.options import BATCH_OPTIONS, parse_source
 from headrace.pipeline.source import HeadraceReader
@@ -78,12 +80,12 @@ class BatchesDataSource(DataSource):
         return BATCHES_FORMAT
 
     def schema(self) -> str | StructType:
-        """The columns of a read."""
-        return SCHEMA
+        """The columns of a read. Raises OptionInvalid."""
+        return schema_of(self.options, SCHEMA, partial(parse_source, known=BATCH_OPTIONS))
 
     def reader(self, schema: StructType) -> BatchesReader:
         """A bounded read. Raises OptionInvalid."""
-        return BatchesReader(parse_source(self.options, BATCH_OPTIONS))
+        return BatchesReader(parse_source(options_of_read(self.options, schema), BATCH_OPTIONS))
 
 
 def _read_rows(piece: OffsetRange, options: SourceOptions) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.pipeline.errors import OptionInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql.types import StructType
 
@@ -44,6 +44,30 @@ def options_of_new(raw: Mapping[str, str]) -> dict[str, str] | None:
             option=name,
         )
     return options or None
+
+
+def schema_of(
+    raw: Mapping[str, str], ddl: str, check: Callable[[Mapping[str, str]], object]
+) -> str | StructType:
+    """The columns `ddl` of a source, and of a new table with its options, if `check` accepts them.
+    Raises OptionInvalid."""
+    of_table = options_of_new(raw)
+    if of_table is None:
+        return ddl
+    check(of_table)
+    from pyspark.sql import types
+
+    # StructType.fromDDL needs a session, which a planner has not.
+    kinds = {
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "boolean": types.BooleanType(),
+        "timestamp": types.TimestampType(),
+    }
+    names = [column.split() for column in ddl.split(", ")]
+    columns = [types.StructField(name, kinds[kind]) for name, kind in names]
+    return with_options(types.StructType(columns), of_table)
 
 
 def with_options(columns: StructType, options: Mapping[str, str]) -> StructType:

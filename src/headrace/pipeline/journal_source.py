@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from headrace.pipeline.catalog_tables import options_of_read, schema_of
 from headrace.pipeline.client_settings import client_settings
 from headrace.pipeline.cluster import ClusterClient
 from headrace.pipeline.errors import OptionInvalid
@@ -179,9 +180,9 @@ class JournalDataSource(DataSource):
         return JOURNAL_FORMAT
 
     def schema(self) -> str | StructType:
-        """The columns of a read."""
-        return SCHEMA
+        """The columns of a read. Raises OptionInvalid."""
+        return schema_of(self.options, SCHEMA, parse_journal)
 
     def reader(self, schema: StructType) -> JournalReader:
         """A bounded read. Raises OptionInvalid."""
-        return JournalReader(parse_journal(self.options))
+        return JournalReader(parse_journal(options_of_read(self.options, schema)))

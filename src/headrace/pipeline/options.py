@@ -195,9 +195,8 @@ def _lower(raw: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     options = {name.lower(): str(value) for name, value in dict(raw).items()}
     if any(name.startswith(OF_NEW) for name in options):
         raise OptionInvalid(
-            "This data source has no tables in Spark's catalog. Nothing was created. Use CREATE"
-            " TEMPORARY VIEW ... USING ... OPTIONS (...), or for records CREATE TABLE ... USING"
-            " headrace."
+            "A table of Spark's catalog is for reads. Nothing was created or written. Write with"
+            " format and options, or to a view: CREATE TEMPORARY VIEW ... USING ... OPTIONS (...)."
         )
     by_lower = {name.lower(): name for name in known}
     for name in sorted(options):

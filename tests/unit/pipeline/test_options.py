@@ -88,8 +88,8 @@ def test_an_operators_names_of_tenants_topics_become_those_of_kafkas_protocol():
         ),
         ({**SERVER, "subscribe": "t", "maxOffsetPerTrigger": "8"}, "mean maxOffsetsPerTrigger"),
         ({**SERVER, "subscribe": "t", "includeHeader": "true"}, "Did you mean includeHeaders"),
-        # As Spark gives those of CREATE TABLE ... USING headrace-batches.
-        ({**SERVER, "subscribe": "t", "option.subscribe": "t"}, "Use CREATE TEMPORARY VIEW"),
+        # As Spark gives those of CREATE TABLE.
+        ({**SERVER, "subscribe": "t", "option.subscribe": "t"}, "CREATE TEMPORARY VIEW"),
         ({**SERVER, "subscribe": "t", "fetchOffset.numRetries": "3"}, "stallTimeoutMs. Remove it"),
         ({**SERVER, "subscribe": "t", "xyz": "3"}, "begin with kafka"),
     ],
