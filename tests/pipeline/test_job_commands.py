@@ -99,10 +99,22 @@ def test_a_bar_on_the_terminal_counts_the_tasks_of_a_job(broker, numbered_topic)
     given = ("proof", numbered_topic, "--sent", "shop=0:89", "--master", "local[2]")
     job = on_terminal(broker, *given)
     assert job.end() == 1, job.drawn
-    shown = [tuple(map(int, one)) for one in re.findall(rb"(\d+)/(\d+)", job.drawn)]
-    assert b"Spark tasks" in job.drawn
-    assert any(done and done <= total for done, total in shown)
+    assert has_bar(job.drawn)
     assert b"headrace pipeline resend" in job.drawn.splitlines()[-1]
+
+
+def has_bar(drawn):
+    shown = [tuple(map(int, one)) for one in re.findall(rb"(\d+)/(\d+)", drawn)]
+    return b"Spark tasks" in drawn and any(done and done <= total for done, total in shown)
+
+
+def test_archive_and_reconcile_draw_the_bar_of_their_tasks(broker, numbered_topic, tmp_path):
+    given = ("--topic", numbered_topic, "--warehouse", str(tmp_path), "--master", "local[2]")
+    for name in ("archive", "reconcile"):
+        job = on_terminal(broker, "run", name, *given)
+        assert job.end() == 0, job.drawn
+        assert has_bar(job.drawn), job.drawn
+    assert b"has each of these records once" in job.drawn
 
 
 def test_an_interrupted_job_leaves_nothing_and_is_run_again(

@@ -150,6 +150,24 @@ def served(request, tmp_path_factory):
     found.broker.stop()
 
 
+READING = {
+    "proof": ["proof", "source"],
+    "backlog": ["backlog", "group", "source"],
+    "replay": ["replay", "source", "--to", "copy"],
+}
+
+
+@pytest.mark.parametrize("job", READING)
+def test_a_job_that_may_not_send_its_result_says_so_before_it_runs(served, job):
+    user = f"{job}-results"
+    served.add(user)
+    refused = served.headrace("pipeline", *READING[job], "--results", "mirror", user=user)
+    assert (refused.returncode, "Nothing was written" in refused.stderr) == (1, True), refused
+    assert "Spark" not in refused.stderr
+    given = served.give(refused.stderr)
+    assert {"--operation read --topic source", "--operation write --topic mirror"} <= {*given}
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_without_rights_names_the_commands_that_give_them(served, spark, job):
     words, made, wanted = JOBS[job]

@@ -17,6 +17,7 @@ from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import OF_TENANT, PRINCIPAL_NAME, TOPIC_NAME
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.records.tenant_names import prefix_of
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +200,7 @@ def add(
     ]
     futures = session.admin().create_acls(bindings, request_timeout=session.timeout_s)
     for binding in bindings:
-        session.answer(futures[binding], "add a rule")
+        session.answer(futures[binding], "add a rule", Right("alter", "cluster"))
     _show(bindings, as_json=as_json, key="added")
 
 
@@ -249,7 +250,9 @@ def _found(session: CliSession, filters: Sequence[Any]) -> list[Any]:
     found: dict[Any, None] = {}
     for wanted in filters:
         future = session.admin().describe_acls(wanted, request_timeout=session.timeout_s)
-        found.update(dict.fromkeys(session.answer(future, "list rules")))
+        found.update(
+            dict.fromkeys(session.answer(future, "list rules", Right("describe", "cluster")))
+        )
     return list(found)
 
 
@@ -279,7 +282,11 @@ def remove(
     pattern = patterns.LITERAL if _resources(options) else patterns.ANY
     filters = _filters(options, operation, principal=principal, host=host, pattern=pattern)
     futures = session.admin().delete_acls(filters, request_timeout=session.timeout_s)
-    removed = [one for wanted in filters for one in session.answer(futures[wanted], "remove rules")]
+    removed = [
+        one
+        for wanted in filters
+        for one in session.answer(futures[wanted], "remove rules", Right("alter", "cluster"))
+    ]
     if not removed:
         raise CommandFailed("no such rule", "List the rules: headrace acl list", NOT_FOUND)
     _show(removed, as_json=as_json, key="removed")

@@ -117,10 +117,9 @@ def _move_consumer(
     producer: Client | None = None
     if not options["dry_run"]:
         # It ends an interrupted run's open transaction, so that the offsets committed by it count.
-        producer = session.producer(
-            {"transactional.id": f"headrace-backlog.{group}.{topic}", "partitioner": PARTITIONER}
-        )
-        begin_transactions(session, producer)
+        name = f"headrace-backlog.{group}.{topic}"
+        producer = session.producer({"transactional.id": name, "partitioner": PARTITIONER})
+        begin_transactions(session, producer, name)
     refuse_active(session, group)
     committed = committed_offsets(session, group)
     starts = {p: first_unread(committed.get(p), b) for p, b in bounds.items()}

@@ -179,14 +179,14 @@ _MEANINGS = {
         f"{kind}_AUTHORIZATION_FAILED": _Meaning(
             FAILED,
             f"the user has no right to this {noun}",
-            "An administrator can allow it: headrace acl add --principal User:NAME --operation"
-            f" OPERATION {option}. What was denied to whom is in the broker's log",
+            "An administrator finds what was denied to whom in the broker's log, and can allow it"
+            " with headrace acl add",
         )
-        for kind, noun, option in (
-            ("TOPIC", "topic", "--topic TOPIC"),
-            ("GROUP", "group", "--group GROUP"),
-            ("CLUSTER", "operation on the cluster", "--cluster"),
-            ("TRANSACTIONAL_ID", "transactional id", "--transactional-id ID"),
+        for kind, noun in (
+            ("TOPIC", "topic"),
+            ("GROUP", "group"),
+            ("CLUSTER", "operation on the cluster"),
+            ("TRANSACTIONAL_ID", "transactional id"),
         )
     },
     "TOPIC_EXCEPTION": _Meaning(

@@ -33,6 +33,7 @@ from headrace.cli.names import GROUP_NAME, written_name
 from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say, tell
 from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -240,7 +241,7 @@ def delete(session: CliSession, /, names: tuple[str, ...], as_json: bool) -> Non
     futures = session.admin().delete_consumer_groups(list(names), request_timeout=session.timeout_s)
     for name in names:
         try:
-            session.answer(futures[name], f"delete group {name!r}")
+            session.answer(futures[name], f"delete group {name!r}", Right("delete", "group", name))
         except CommandFailed as failure:
             if failure.exit_code == NOT_FOUND:
                 raise session.no_group(name) from None

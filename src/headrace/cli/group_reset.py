@@ -31,6 +31,7 @@ from headrace.cli.positions import (
 from headrace.cli.share_offsets import move_share_group
 from headrace.cli.streams_groups import streams_group
 from headrace.cli.web import HTTP
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -268,7 +269,7 @@ def commit_moves(session: CliSession, name: str, moves: list[OffsetChange]) -> N
     future = session.admin().alter_consumer_group_offsets(
         [kafka().ConsumerGroupTopicPartitions(name, offsets)], request_timeout=session.timeout_s
     )[name]
-    answer = session.answer(future, f"move group {name!r}")
+    answer = session.answer(future, f"move group {name!r}", Right("read", "group", name))
     for partition in answer.topic_partitions or []:
         if partition.error is not None:
             raise CommandFailed(

@@ -16,6 +16,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.group_listing import SHARE
 from headrace.cli.positions import Bounds, Partition, log_bounds
 from headrace.cli.share_offsets import share_starts
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,9 @@ def describe_groups(session: CliSession, names: Sequence[str]) -> dict[str, Any]
     found = {}
     for name in names:
         try:
-            description = session.answer(futures[name], f"group {name!r}")
+            description = session.answer(
+                futures[name], f"group {name!r}", Right("describe", "group", name)
+            )
         except CommandFailed as failure:
             if failure.exit_code == NOT_FOUND:
                 raise session.no_group(name) from None
@@ -74,7 +77,9 @@ def committed_offsets(session: CliSession, group: str) -> dict[Partition, int]:
     future = session.admin().list_consumer_group_offsets(
         [request], request_timeout=session.timeout_s
     )[group]
-    answer = session.answer(future, f"progress of group {group!r}")
+    answer = session.answer(
+        future, f"progress of group {group!r}", Right("describe", "group", group)
+    )
     return {
         Partition(p.topic, p.partition): p.offset
         for p in answer.topic_partitions or []

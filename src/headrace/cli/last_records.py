@@ -61,7 +61,7 @@ def _offsets(reader: ReadState, spans: Mapping[Partition, Span]) -> dict[Partiti
                 end = spans[partition].end
                 assert end is not None
                 if error is not None and error.name() != "_PARTITION_EOF":
-                    reader.check(error)
+                    reader.check(error, partition.topic)
                     continue
                 if error is not None or offset >= end - 1:  # none of its records are left to come
                     left.discard(partition)

@@ -5,6 +5,7 @@ Invariants: Spark is imported only when a job runs, and only through `headrace.p
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,11 +24,13 @@ from headrace.cli.pipeline_session import (
     MODE,
     RESULT_AS_JSON,
     WAREHOUSE,
+    describe_topics,
     in_kafka,
     job_module,
     reading_job,
     reads_of,
     restarted,
+    spark_tasks_shown,
 )
 from headrace.cli.pipeline_tables import tables
 
@@ -37,13 +40,17 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 
-def _restarted(job: Callable[[], Any], what: str, table: str, warehouse: Any) -> Any:
-    return restarted(
-        job,
-        what,
-        f"Check that {table} is in the warehouse {warehouse}: archive, maintain and reconcile need"
-        " the same --table, --warehouse and --catalog",
-    )
+def _restarted(
+    job: Callable[[], Any], what: str, table: str, warehouse: Any, *, is_endless: bool = False
+) -> Any:
+    """Run it with a bar of its tasks, which are countless in an endless one."""
+    with nullcontext() if is_endless else spark_tasks_shown():
+        return restarted(
+            job,
+            what,
+            f"Check that {table} is in the warehouse {warehouse}: archive, maintain and reconcile"
+            " need the same --table, --warehouse and --catalog",
+        )
 
 
 @click.group()
@@ -153,7 +160,7 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
             *("keep_snapshots", "snapshot_age", "poll_interval"),
         )
     names = [name.strip() for name in options["topic"].split(",") if name.strip()]
-    session.describe_topics(names)
+    describe_topics(session, options, names)
     job = job_module("jobs.archive")
     config = job.ArchiveConfig(
         bootstrap=session.bootstrap,
@@ -181,7 +188,9 @@ def archive(session: CliSession, /, as_json: bool, quiet: bool, **options: Any) 
             )
 
     place = (config.table or "the topic's table", options["warehouse"])
-    results = _restarted(run, f"The archive of {options['topic']}", *place)
+    results = _restarted(
+        run, f"The archive of {options['topic']}", *place, is_endless=config.continuous
+    )
     if as_json:
         found = [_document(result) for result in results]
         print_json(found[0] if len(found) == 1 else {"tables": found})
@@ -238,7 +247,7 @@ def reconcile(
     Example:
       headrace pipeline run reconcile --topic flights --warehouse ./warehouse
     """
-    session.describe_topics([topic])
+    describe_topics(session, {}, [topic])
     table = table or _table_of(topic, warehouse)
     proof = job_module("proof")
     config = proof.ReconcileConfig(

@@ -142,7 +142,7 @@ def replay(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         table=table and job_module("catalog").TableName.parse(table),
         **{name: options[name] for name in names},
     )  # fmt: skip
-    describe_topics(session, options, topic, options["target"], config.group)
+    describe_topics(session, options, [topic], options["target"], config.group)
     result = _run(config, job.plan_replay, job.run_replay, as_json=as_json, options=options)
     _conclude(session, "replay", f"{topic} {options['target']}", result, options)
 
@@ -259,7 +259,7 @@ def causes(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
     Example:
       headrace pipeline dead causes orders.dead --since 24h
     """
-    session.describe_topics([topic])
+    describe_topics(session, options, [topic])
     letters, windows = job_module("jobs.letters"), job_module("jobs.windows")
     connection, bounds = connection_of(session), bounds_of(options)
 
@@ -342,6 +342,6 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
         connection_of(session), topic, edits=edits, rate_per_s=options["rate"],
         **{name: options[name] for name in names},
     )  # fmt: skip
-    describe_topics(session, options, topic, options["target"], config.group)
+    describe_topics(session, options, [topic], options["target"], config.group)
     result = _run(config, job.plan_redrive, job.run_redrive, as_json=as_json, options=options)
     _conclude(session, "redrive", topic, result, options)

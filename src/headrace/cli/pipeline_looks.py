@@ -36,6 +36,7 @@ from headrace.cli.pipeline_session import (
     bounds_of,
     check_replaceable,
     connection_of,
+    describe_topics,
     history_of,
     history_options,
     job_module,
@@ -94,7 +95,7 @@ def backlog(session: CliSession, /, group: str, topic: str, as_json: bool, **opt
       headrace pipeline backlog billing orders
       headrace pipeline backlog billing orders --history headrace.lag --warehouse ./warehouse
     """
-    session.describe_topics([name for name in (topic, options["results"]) if name])
+    describe_topics(session, options, [topic])
     one_table(options, "history")
 
     def run() -> Any:
@@ -226,7 +227,7 @@ def trace(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     Example:
       headrace pipeline trace orders --through invoices --since 24h
     """
-    session.describe_topics([topic, *options["through"]])
+    describe_topics(session, options, [topic, *options["through"]])
     table_of_catalog = one_table(options, "events", "table")
     bounds = bounds_of(options)
 
@@ -329,7 +330,7 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
     Example:
       headrace pipeline page orders --group billing --since 24h --out ./orders-page
     """
-    session.describe_topics([topic, *options["through"]])
+    describe_topics(session, options, [topic, *options["through"]])
     options |= {"message": None, "outliers": 20, "events": None}
     bounds = bounds_of(options)
 

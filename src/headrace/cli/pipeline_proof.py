@@ -129,7 +129,7 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
       headrace pipeline proof orders --database jdbc:sqlite:shop.db --database-table orders \\
           --record-id "cast(key AS string)" --row-id id
     """
-    session.describe_topics([name for name in (topic, options["results"]) if name])
+    describe_topics(session, options, [topic])
     bounds = bounds_of(options)
     copies = copies_of(session, topic, options)
 
@@ -384,7 +384,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     Example:
       headrace pipeline quality orders --expect orders.toml --since 2013-01-31 --until 2013-02-01
     """
-    session.describe_topics([topic])
+    describe_topics(session, options, [topic])
     job = job_module("jobs.quality")
     parsed = job.parse_expectations(options["expect"].read_text(), options["expect"].stem)
     expected = {key_of(name): one for name, one in parsed.items()}
@@ -481,7 +481,7 @@ def resend(session: CliSession, /, topic: str, as_json: bool, **options: Any) ->
         certificate=document,
         **{name: options[name] for name in names if options[name] is not None},
     )
-    describe_topics(session, options, options["source"] or topic, topic, config.group)
+    describe_topics(session, options, [options["source"] or topic], topic, config.group)
 
     def run() -> Any:
         with spark_for(options["master"], options["warehouse"], options["table"]) as spark:

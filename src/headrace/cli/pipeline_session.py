@@ -27,6 +27,7 @@ from headrace.records.tenant_names import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 
 _KEPT_IN = "headrace.catalog"
@@ -176,26 +177,31 @@ def job_module(name: str) -> Any:
 
 
 def describe_topics(
-    session: CliSession, options: dict[str, Any], reads: str, writes: str | None, group: str
+    session: CliSession,
+    options: dict[str, Any],
+    reads: Sequence[str],
+    writes: str | None = None,
+    group: str = "",
 ) -> None:
-    """Check that the topics of a job exist and, unless it is a dry run, that it may read the first,
-    write to the second, if there is one, and keep its progress in the group.
+    """Check that the topics of a job exist, and that it may read the first and send its result.
+    Unless it is a dry run, check that it may write to the second, if there is one, and keep its
+    progress in the group.
 
     Raises CommandFailed, RightsMissing.
     """
-    topics = [name for name in (reads, writes, options.get("results")) if name]
-    if options["dry_run"]:
-        session.describe_topics(topics)
-        return
+    results = [name for name in (options.get("results"),) if name]
+    targets = [name for name in (writes,) if name]
     refused = None
     try:
-        session.describe_topics(topics)
+        session.describe_topics([*reads, *targets, *results])
     except CommandFailed as failure:
         if not failure.lacks_right:
             raise
         refused = failure
-    targets = [writes] if writes else []
-    job_module("jobs.rights").check_job(connection_of(session), group, [reads], targets)
+    if options.get("dry_run"):
+        group, targets = "", []
+    rights = job_module("jobs.rights")
+    rights.check_job(connection_of(session), group, reads, targets, results)
     if refused is not None:
         raise refused
 
@@ -228,6 +234,11 @@ def reads_of(session: CliSession) -> dict[str, str]:
     return {"objects": session.objects, "http": http_address(session)}
 
 
+def spark_tasks_shown() -> AbstractContextManager[None]:
+    """A bar of the tasks of this process's session."""
+    return watching("Spark tasks", job_module("jobs.running").spark_tasks())
+
+
 @contextmanager
 def spark_for(
     master: str,
@@ -251,11 +262,9 @@ def spark_for(
         settings=dict.fromkeys(paths, jars),
     )  # fmt: skip
     spark = sessions.make_session(config)
-    running = job_module("jobs.running")
     try:
         INTERRUPTION.check()
-        shown = watching("Spark tasks", running.tasks_of(spark))
-        with nullcontext() if counts_itself else shown:
+        with nullcontext() if counts_itself else spark_tasks_shown():
             yield spark
     finally:
         spark.stop()

@@ -14,6 +14,7 @@ import click
 
 from headrace.cli.client import kafka, kafka_admin
 from headrace.cli.pairs import DURATION, parse_duration_ms
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,9 @@ def _ask(
     futures = session.admin().list_offsets(asked, request_timeout=session.timeout_s)
     return {
         Partition(where.topic, where.partition): session.answer(
-            future, f"offsets of {where.topic}-{where.partition}"
+            future,
+            f"offsets of {where.topic}-{where.partition}",
+            Right("describe", "topic", where.topic),
         ).offset
         for where, future in futures.items()
     }

@@ -15,6 +15,7 @@ from headrace.cli.client import kafka
 from headrace.cli.failures import from_kafka
 from headrace.cli.positions import Partition
 from headrace.cli.stalls import Stalls
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, KafkaError, Message
@@ -84,14 +85,15 @@ class ReadState:
             self._passing_since_ns = 0
         meter.tick()
 
-    def check(self, error: KafkaError) -> None:
-        """Raise on permanent errors; on transient ones, after the time-out."""
+    def check(self, error: KafkaError, topic: str) -> None:
+        """Raise on permanent errors of a read; on transient ones, after the time-out."""
         now_ns = time.monotonic_ns()
         if error.name() in _PASSING:
             self._passing_since_ns = self._passing_since_ns or now_ns
             if now_ns - self._passing_since_ns < self.session.timeout_s * 1e9:
                 return
-        raise from_kafka(error, "read")
+        rights = [Right("read", "topic", topic)] if topic else []
+        raise self.session.failure(error, "read", *rights)
 
 
 def read_spans(reader: ReadState, spans: dict[Partition, Span]) -> None:
@@ -147,7 +149,7 @@ def _sort_out(
         error = message.error()
         if error is not None:
             if error.name() != "_PARTITION_EOF":
-                reader.check(error)
+                reader.check(error, message.topic())
             elif end is not None and message.offset() >= 0 and _at_end(message.offset(), end):
                 finished.append(partition)
             continue
@@ -190,7 +192,7 @@ def read_group(
                 elif error.name() == "_PARTITION_EOF":
                     state.at_end.add((message.topic(), message.partition()))
                 else:
-                    reader.check(error)
+                    reader.check(error, message.topic())
             reader.put(good)
             if good:
                 stalls.moved()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from headrace.cli.client import kafka
-from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.failures import CommandFailed
 from headrace.cli.output import as_written
 from headrace.cli.progress import counting
 from headrace.cli.transfer import (
@@ -44,6 +44,7 @@ from headrace.records.letters import (
     redrive_of,
 )
 from headrace.records.tenant_names import name_in, sibling
+from headrace.runtime.access import Right
 from headrace.runtime.child_process import HELPER_VARIABLE
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def assigned(session: CliSession, topic: str, group: str) -> tuple[Client, dict[
                 ends[part.partition] = high
     except library.KafkaException as error:
         consumer.close()
-        raise from_kafka(error.args[0], f"read {topic!r}") from None
+        raise session.failure(error.args[0], f"read {topic!r}", *_reading(topic)) from None
     consumer.assign([part for part in committed if part.partition in ends])
     return consumer, ends
 
@@ -410,6 +411,10 @@ def plan_redrive(
         consumer.close()
 
 
+def _reading(topic: str) -> tuple[Right, ...]:
+    return Right("read", "topic", topic), Right("read", "group", redrive_of(topic))
+
+
 def _refuse_unfinished_job(session: CliSession, topic: str) -> None:
     """Raises CommandFailed while a redrive by SQL is unfinished: its next run would repeat what
     this one sends, because its state, which stands beside the offsets, would be overwritten."""
@@ -420,7 +425,7 @@ def _refuse_unfinished_job(session: CliSession, topic: str) -> None:
         parts = [library.TopicPartition(topic, number) for number in numbers]
         found = consumer.committed(parts, timeout=session.timeout_s)
     except library.KafkaException as error:
-        raise from_kafka(error.args[0], f"read {topic!r}") from None
+        raise session.failure(error.args[0], f"read {topic!r}", *_reading(topic)) from None
     finally:
         consumer.close()
     # A partition without a committed offset has a negative one.
@@ -458,7 +463,8 @@ def redrive_letters(
         }
     )
     _refuse_unfinished_job(session, topic)
-    begin_transactions(session, producer)  # a running redrive can commit no more from here on
+    # A running redrive can commit no more from here on.
+    begin_transactions(session, producer, redrive_of(topic))
     consumer, ends = assigned(session, topic, redrive_of(topic))
     move = TransactionalMove(
         session, consumer, producer, "redrive of this topic", "send dead letters back"

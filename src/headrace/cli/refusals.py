@@ -8,8 +8,9 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.failures import CommandFailed
 from headrace.cli.topic_settings import topic_settings
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.client import KafkaError
@@ -22,7 +23,7 @@ def refusal(
 ) -> CommandFailed:
     """The failure of a command whose record with `headers` the broker refused with `error`."""
     if error.name() != "INVALID_RECORD" or not headers:
-        return from_kafka(error, doing)
+        return session.failure(error, doing, Right("write", "topic", topic))
     # Imported late: it takes longer to load than the rest of a command, for few failures.
     from headrace.errors import RecordInvalid
     from headrace.records.attributes import READING, SETTING, check_read, check_unread
@@ -39,7 +40,7 @@ def refusal(
         return CommandFailed(
             f"{doing}: {reason}", "Correct the header, then send again" if is_read else step
         )
-    return from_kafka(error, doing)
+    return session.failure(error, doing, Right("write", "topic", topic))
 
 
 def _setting(session: CliSession, topic: str, name: str) -> str | None:

@@ -30,14 +30,14 @@ from headrace.cli.failures import (
 )
 from headrace.errors import AuthenticationFailed, RequestInvalid
 from headrace.kafka.client.blocking import BlockingConnection
-from headrace.runtime.access import access_of, command_to_allow
+from headrace.runtime.access import Right, access_of, allowing
 from headrace.runtime.scram import HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
-    from headrace.cli.client import Client
+    from headrace.cli.client import Client, KafkaError
     from headrace.cli.contexts import Context
     from headrace.runtime.access import Access
 
@@ -198,12 +198,25 @@ class CliSession:
         self.check_reachable()
         return _made(kafka().Consumer, {**self.settings(), **config, **self.client_config})
 
-    def answer(self, future: Future[Answer], doing: str) -> Answer:
-        """Wait for `future`. Raises CommandFailed with a message if the broker returns an error."""
+    def failure(self, error: KafkaError, doing: str, *rights: Right) -> CommandFailed:
+        """The failure to report for `error`, which occurred while `doing` what needs `rights`; the
+        first of them stands for all where the cluster refuses."""
+        failed = from_kafka(error, doing)
+        kind = error.name().removesuffix("_AUTHORIZATION_FAILED").lower().replace("_", "-")
+        lacking = [right for right in rights if failed.lacks_right and right.kind == kind]
+        if failed.lacks_right and kind == "cluster":
+            lacking += rights
+        if lacking:
+            failed.next_step = allowing(self.client_config, *lacking[0])
+        return failed
+
+    def answer(self, future: Future[Answer], doing: str, *rights: Right) -> Answer:
+        """Wait for the end of `doing` what needs `rights`. Raises CommandFailed with a message if
+        the broker returns an error."""
         try:
             return future.result(timeout=self.timeout_s + 1)
         except kafka().KafkaException as error:
-            raise from_kafka(error.args[0], doing) from None
+            raise self.failure(error.args[0], doing, *rights) from None
         except TimeoutError:
             raise CommandFailed(
                 f"{doing}: no response from {self.bootstrap} within {self.timeout_s:g} s",
@@ -220,13 +233,12 @@ class CliSession:
         found = {}
         for name in names:
             try:
-                found[name] = self.answer(futures[name], f"topic {name!r}")
+                found[name] = self.answer(
+                    futures[name], f"topic {name!r}", Right("describe", "topic", name)
+                )
             except CommandFailed as failure:
                 if failure.exit_code == NOT_FOUND:
                     raise self.no_topic(name) from None
-                if failure.lacks_right:
-                    command = command_to_allow(self.client_config, "describe", "topic", name)
-                    failure.next_step = f"An administrator can allow it: {command}"
                 raise
         return found
 
@@ -241,10 +253,8 @@ class CliSession:
         """The error for a group that does not exist, or that the user may not describe."""
         failed = no_group(name, known)
         if user := self.client_config.get("sasl.username"):
-            command = command_to_allow(self.client_config, "describe", "group", name)
-            failed.next_step += (
-                f". If {user} may not see it, an administrator can allow it: {command}"
-            )
+            allowed = allowing(self.client_config, "describe", "group", name)
+            failed.next_step += f". Perhaps {user} may not see it. {allowed}"
         return failed
 
     def identify(self) -> str:

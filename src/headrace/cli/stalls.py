@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.cli.broker_calls import ask_broker
 from headrace.cli.client import kafka
-from headrace.cli.failures import CommandFailed, from_kafka
+from headrace.cli.failures import CommandFailed
 from headrace.cli.output import say
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +100,9 @@ class Stalls:
             error = kafka().KafkaError(int(found.error_code))
             if error.name() in _PASSING:
                 return None
-            return from_kafka(error, f"read {name} at offset {offset}")
+            return self._session.failure(
+                error, f"read {name} at offset {offset}", Right("read", "topic", partition.topic)
+            )
         end, stable = int(found.high_watermark), int(found.last_stable_offset)
         if not self._read_uncommitted and stable <= offset < end:
             self._say(

@@ -15,6 +15,7 @@ from headrace.cli.output import AS_JSON, print_json, print_table, tell
 from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import MODE, WAREHOUSE, job_module
 from headrace.records.tenant_names import written_topic
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,11 @@ def _alter(session: CliSession, topic: str, values: Mapping[str, str | None]) ->
     futures = session.admin().incremental_alter_configs(
         [resource], request_timeout=session.timeout_s
     )
-    session.answer(futures[resource], f"change settings of topic {topic!r}")
+    session.answer(
+        futures[resource],
+        f"change settings of topic {topic!r}",
+        Right("alter_configs", "topic", topic),
+    )
 
 
 @table.command()

@@ -24,6 +24,7 @@ from headrace.cli.topic_shares import accept, leave, share, shares, unshare
 from headrace.cli.topic_trim import trim
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web
 from headrace.records.tenant_names import key_of, written_topic
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -104,7 +105,7 @@ def create(session: CliSession, /, names: tuple[str, ...], **options: Any) -> No
     for name in names:
         created = True
         try:
-            session.answer(futures[name], f"create topic {name!r}")
+            session.answer(futures[name], f"create topic {name!r}", Right("create", "topic", name))
         except CommandFailed as failure:
             if not options["if_not_exists"] or failure.exit_code != CONFLICT:
                 raise
@@ -219,7 +220,9 @@ def _config_of(session: CliSession, name: str) -> list[dict[str, Any]]:
     future = session.admin().describe_configs([resource], request_timeout=session.timeout_s)[
         resource
     ]
-    entries = session.answer(future, f"settings of topic {name!r}").values()
+    entries = session.answer(
+        future, f"settings of topic {name!r}", Right("describe_configs", "topic", name)
+    ).values()
     return [
         {
             "name": entry.name,
@@ -313,7 +316,11 @@ def alter(session: CliSession, /, name: str, **options: Any) -> None:
         futures = session.admin().create_partitions(
             [kafka_admin().NewPartitions(name, partitions)], request_timeout=session.timeout_s
         )
-        session.answer(futures[name], f"grow topic {name!r} to {partitions} partitions")
+        session.answer(
+            futures[name],
+            f"grow topic {name!r} to {partitions} partitions",
+            Right("alter", "topic", name),
+        )
     if options["as_json"]:
         print_json({"topic": name, "partitions": partitions, "set": config, "unset": list(unset)})
         return
@@ -336,7 +343,9 @@ def _alter_config(
     futures = session.admin().incremental_alter_configs(
         [resource], request_timeout=session.timeout_s
     )
-    session.answer(futures[resource], f"alter topic {name!r}")
+    session.answer(
+        futures[resource], f"alter topic {name!r}", Right("alter_configs", "topic", name)
+    )
 
 
 @topic.command()
@@ -356,7 +365,7 @@ def delete(
     for name in names:
         deleted = True
         try:
-            session.answer(futures[name], f"delete topic {name!r}")
+            session.answer(futures[name], f"delete topic {name!r}", Right("delete", "topic", name))
         except CommandFailed as failure:
             if failure.exit_code != NOT_FOUND:
                 raise

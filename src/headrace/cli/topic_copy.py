@@ -24,6 +24,7 @@ from headrace.cli.positions import (
     resolve,
 )
 from headrace.cli.transfer import SpanMove, begin_transactions, produce_copy
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, Message
@@ -99,7 +100,7 @@ def _copy(
         producer = session.producer(
             {"transactional.id": group, "partitioner": "murmur2_random", "linger.ms": 5}
         )
-        begin_transactions(session, producer)
+        begin_transactions(session, producer, group)
     committed = committed_offsets(session, group)
     starts = resolve(session, options["start"], bounds)
     starts = {p: max(start, committed.get(p, 0)) for p, start in starts.items()}
@@ -131,7 +132,11 @@ def _forget(session: CliSession, group: str) -> None:
     """Delete the group that holds the progress. Raises CommandFailed."""
     futures = session.admin().delete_consumer_groups([group], request_timeout=session.timeout_s)
     try:
-        session.answer(futures[group], f"delete group {group!r}, which held the progress")
+        session.answer(
+            futures[group],
+            f"delete group {group!r}, which held the progress",
+            Right("delete", "group", group),
+        )
     except CommandFailed as failure:
         if failure.exit_code != NOT_FOUND:  # nothing was copied
             raise

@@ -20,6 +20,7 @@ from headrace.cli.positions import (
     resolve,
 )
 from headrace.records.tenant_names import written_topic
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -84,4 +85,8 @@ def delete_before(session: CliSession, ends: dict[Partition, int]) -> None:
     asked = [kafka().TopicPartition(p.topic, p.number, end) for p, end in ends.items()]
     futures = session.admin().delete_records(asked, request_timeout=session.timeout_s)
     for part, future in futures.items():
-        session.answer(future, f"delete records of {part.topic}-{part.partition}")
+        session.answer(
+            future,
+            f"delete records of {part.topic}-{part.partition}",
+            Right("delete", "topic", part.topic),
+        )

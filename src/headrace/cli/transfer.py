@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.cli.client import kafka
 from headrace.cli.failures import CONFLICT, CommandFailed, from_kafka
 from headrace.cli.progress import counting
+from headrace.runtime.access import Right
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,12 +79,13 @@ def _is_end(message: Message) -> bool:
     return error is not None and error.name() == "_PARTITION_EOF"
 
 
-def begin_transactions(session: CliSession, producer: Client) -> None:
-    """Fence earlier producers with the same id. Raises CommandFailed."""
+def begin_transactions(session: CliSession, producer: Client, name: str) -> None:
+    """Fence earlier producers with the same id, `name`. Raises CommandFailed."""
     try:
         producer.init_transactions(session.timeout_s)
     except kafka().KafkaException as error:
-        raise from_kafka(error.args[0], "start moving records") from None
+        right = Right("write", "transactional-id", name)
+        raise session.failure(error.args[0], "start moving records", right) from None
 
 
 class TransactionalMove:

@@ -19,6 +19,7 @@ from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import key_in, written_by
 from headrace.errors import HeadraceError, Rejected
 from headrace.records.tenant_names import name_in, prefix_of
+from headrace.runtime.access import Right
 from headrace.runtime.scram import (
     HASHES,
     SALT_BITS,
@@ -206,7 +207,7 @@ class BrokerUsers:
         future = self._session.admin().describe_user_scram_credentials(
             request_timeout=self._session.timeout_s
         )
-        described: Any = self._session.answer(future, "list users")
+        described: Any = self._session.answer(future, "list users", Right("describe", "cluster"))
         return {
             name: {
                 _NAMES[info.mechanism.value]: info.iterations for info in one.scram_credential_infos
@@ -251,7 +252,7 @@ class BrokerUsers:
         futures = self._session.admin().alter_user_scram_credentials(
             list(alterations), request_timeout=self._session.timeout_s
         )
-        self._session.answer(futures[user], f"change user {user!r}")
+        self._session.answer(futures[user], f"change user {user!r}", Right("alter", "cluster"))
 
 
 def _deletions(user: str, mechanisms: Sequence[str]) -> list[Any]:

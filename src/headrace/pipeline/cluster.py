@@ -21,8 +21,8 @@ from headrace.pipeline.errors import (
 )
 from headrace.pipeline.options import EARLIEST, LATEST, Boundary, SourceOptions
 from headrace.pipeline.planning import Offsets, build, offset_of, walk
-from headrace.pipeline.refusals import allowing
 from headrace.records.identifiers import ZERO_UUID, kafka_uuid
+from headrace.runtime.access import allowing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

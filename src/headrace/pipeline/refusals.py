@@ -1,4 +1,4 @@
-"""What a broker's refusals mean, and by which command an administrator gives a missing right."""
+"""What a broker's refusals of reads and writes mean, and the next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import DeliveryFailed, ReadRefused, RecordRefused
 from headrace.pipeline.written import GROUP_PREFIX
-from headrace.runtime.access import command_to_allow
+from headrace.runtime.access import allowing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,14 +17,6 @@ REFUSALS: Final = frozenset({
     "UNSUPPORTED_COMPRESSION_TYPE",
 })  # fmt: skip
 """librdkafka's names of the errors that the same record meets each time."""
-
-
-def allowing(
-    client: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
-) -> str:
-    """The next step for a client with these settings that lacks a right: who is to run what."""
-    command = command_to_allow(client, operation, kind, name, is_prefix=is_prefix)
-    return f"An administrator can allow it: {command}"
 
 
 def prefix_of_jobs(group: str) -> str:

@@ -17,8 +17,9 @@ from headrace.pipeline.errors import DeliveryFailed, OptionInvalid, ProgressRefu
 from headrace.pipeline.library_writer import LibraryWriter
 from headrace.pipeline.options import SinkOptions, SourceOptions
 from headrace.pipeline.planning import OffsetRange, offset_of, walk
-from headrace.pipeline.refusals import allowing, prefix_of_jobs
+from headrace.pipeline.refusals import prefix_of_jobs
 from headrace.pipeline.written import GROUP_PREFIX, RowToWrite, Stored
+from headrace.runtime.access import allowing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import RequestInvalid
 from headrace.runtime.security_protocols import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
@@ -63,16 +63,25 @@ def acl_command(
     """What gives a client with these settings rights to resources."""
     words = ["headrace acl add --principal", quote(f"User:{settings.get(USER, 'NAME')}")]
     words += [f"--operation {operation}" for operation in operations]
-    words += [f"--{kind} {quote(name)}" for name in names]
+    words += [f"--{kind}" + f" {quote(name)}" * bool(name) for name in names]
     return " ".join(words + ["--prefix"] * is_prefix)
 
 
-def command_to_allow(
+class Right(NamedTuple):
+    """What a client may lack: an operation on a topic, group, transactional-id or the cluster,
+    which has no name."""
+
+    operation: str
+    kind: str
+    name: str = ""
+
+
+def allowing(
     settings: Mapping[str, str], operation: str, kind: str, name: str, *, is_prefix: bool = False
 ) -> str:
-    """What gives a client with these settings a right that it lacks, and to whom it is said."""
+    """The next step for a client with these settings that lacks a right: who is to run what."""
     command = acl_command(settings, (operation,), kind, (name,), is_prefix=is_prefix)
-    return f"{command}; {OF_TENANTS}"
+    return f"An administrator can allow it: {command}; {OF_TENANTS}"
 
 
 def access_of(settings: Mapping[str, str]) -> Access:

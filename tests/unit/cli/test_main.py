@@ -11,6 +11,7 @@ import pytest
 from headrace.cli import failures, main
 from headrace.cli.output import cell_text, counted, duration_text, iso_time, print_table, size_text
 from headrace.cli.session import CliSession, host_and_port
+from headrace.runtime.access import Right
 
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:
@@ -209,7 +210,7 @@ def test_a_fault_of_ours_is_no_traceback(monkeypatch, capsys):
     assert "Traceback" not in err
 
 
-def failure_of(name, text, doing):
+def error_of(name, text):
     class Error:
         def name(self):
             return name
@@ -217,7 +218,11 @@ def failure_of(name, text, doing):
         def str(self):
             return text
 
-    return failures.from_kafka(Error(), doing)
+    return Error()
+
+
+def failure_of(name, text, doing):
+    return failures.from_kafka(error_of(name, text), doing)
 
 
 def test_errors_of_the_kafka_client_become_plain_messages():
@@ -226,13 +231,27 @@ def test_errors_of_the_kafka_client_become_plain_messages():
     assert failure.message == "delete group 'g': the group still has members"
 
 
-@pytest.mark.parametrize("kind", ["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"])
-def test_a_missing_right_is_reported_with_the_way_to_get_it(kind):
-    failure = failure_of(f"{kind}_AUTHORIZATION_FAILED", "Broker: denied", "read")
+RIGHTS = (Right("read", "topic", "orders"), Right("read", "group", "billing"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rights", "step"),
+    [
+        ("TOPIC", RIGHTS, "acl add --principal User:NAME --operation read --topic orders"),
+        ("GROUP", RIGHTS, "acl add --principal User:NAME --operation read --group billing"),
+        ("CLUSTER", [Right("alter", "cluster")], "--operation alter --cluster"),
+        # Who may write to no topic at all gets no producer id.
+        ("CLUSTER", RIGHTS, "--operation read --topic orders"),
+        ("TRANSACTIONAL_ID", [Right("write", "transactional-id", "a b")], "-id 'a b'"),
+        ("TRANSACTIONAL_ID", RIGHTS, "the broker's log"),
+    ],
+)
+def test_a_missing_right_is_reported_with_the_way_to_get_it(kind, rights, step):
+    error = error_of(f"{kind}_AUTHORIZATION_FAILED", "Broker: denied")
+    failure = CliSession("127.0.0.1:1").failure(error, "read", *rights)
     assert "no right" in failure.message
-    option = f"--{kind.lower().replace('_', '-')}"
-    command = "headrace acl add --principal User:NAME --operation OPERATION"
-    assert f"{command} {option}" in failure.next_step
+    assert step in failure.next_step
+    assert "OPERATION" not in failure.next_step
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]], ids=" ".join)

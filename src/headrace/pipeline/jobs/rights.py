@@ -1,5 +1,5 @@
-"""The rights that a copying job needs, asked for before its first record: an error names all that
-are missing at once, and a job of several targets does not write to one and fail at another.
+"""The rights that a job needs, asked for before its first record: an error names all that are
+missing at once, and a job of several targets does not write to one and fail at another.
 
 Invariants: nothing is changed. Brokers that do not say what a client may do are believed; there the
 read or write itself meets the missing right, and names it.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 READS: Final = ("read",)
 WRITES: Final = ("read", "write", "describe_configs")
 """READ, because progress is kept as offsets of the topic."""
+RESULTS: Final = ("write",)
 
 
 def missing_rights(
@@ -29,17 +30,22 @@ def missing_rights(
     reads: Iterable[str] = (),
     writes: Iterable[str] = (),
     groups: Iterable[str] = (),
+    results: Iterable[str] = (),
 ) -> list[str]:
-    """The commands that give what this client lacks, to read and write these topics and to keep
-    progress in these groups. Topics that do not exist are left out.
+    """The commands that give what this client lacks, to read and write these topics, to keep
+    progress in these groups, and to send to these topics what a job found. Topics that do not exist
+    are left out.
 
     Raises BrokerUnavailable.
     """
-    needed = dict.fromkeys(reads, READS) | dict.fromkeys(writes, WRITES)
+    needed: dict[str, dict[str, None]] = {}
+    for topics, operations in ((reads, READS), (writes, WRITES), (results, RESULTS)):
+        for topic in topics:
+            needed.setdefault(topic, {}).update(dict.fromkeys(operations))
     allowed = connection.cluster.authorized(sorted(needed))
     lacking: dict[tuple[str, ...], list[str]] = {}
-    for topic, operations in needed.items():
-        if topic in allowed and (rest := tuple(o for o in operations if o not in allowed[topic])):
+    for topic, wanted in needed.items():
+        if topic in allowed and (rest := tuple(o for o in wanted if o not in allowed[topic])):
             lacking.setdefault(rest, []).append(topic)
     found = [
         acl_command(connection.client, operations, "topic", names)
@@ -57,11 +63,17 @@ def of_writes(group: str) -> str:
 
 
 def check_job(
-    connection: Connection, group: str, reads: Iterable[str], writes: Iterable[str]
+    connection: Connection,
+    group: str,
+    reads: Iterable[str],
+    writes: Iterable[str],
+    results: Iterable[str] = (),
 ) -> None:
-    """Raise RightsMissing unless a job with this name may read and write these topics of one
-    cluster, and keep its progress there. Raises BrokerUnavailable."""
-    check_rights(missing_rights(connection, reads, writes, (group, of_writes(group))))
+    """Raise RightsMissing unless a job may read and write these topics of one cluster, send its
+    result to others, and keep its progress in the group, if it has one. Raises BrokerUnavailable.
+    """
+    groups = (group, of_writes(group)) if group else ()
+    check_rights(missing_rights(connection, reads, writes, groups, results))
 
 
 def check_rights(commands: list[str]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _log = logging.getLogger(__name__)
 _OURS: Final = re.compile(r"headrace\.pipeline\.errors\.(\w+): (.+)")
@@ -31,25 +31,34 @@ def cause_of(error: BaseException) -> str | None:
     return found[-1].group(2).strip() if found else None
 
 
-def tasks_of(spark: Any) -> Callable[[], tuple[int, int]]:
-    """What tells how many tasks are done, of those of all stages that have begun since."""
-    from py4j.protocol import Py4JError
-
-    tracker = spark.sparkContext.statusTracker()
+def spark_tasks() -> Callable[[], tuple[int, int]]:
+    """What tells how many tasks of this process's session are done, of those of all stages that
+    have begun since."""
     stages: dict[int, tuple[int, int]] = {}
 
     def look() -> tuple[int, int]:
+        context = _of_spark("_active_spark_context")
+        if context is None:  # not yet, or no more
+            return _sum(stages)
+        from py4j.protocol import Py4JError
+
         try:
+            tracker = context.statusTracker()
             running = set(tracker.getActiveStageIds())
             for stage in running | {one for one, (done, all_) in stages.items() if done < all_}:
                 found = tracker.getStageInfo(stage)
                 if found is not None:
                     stages[stage] = (found.numCompletedTasks, found.numTasks)
-        except (Py4JError, OSError):  # Java has ended: the job itself reports it
+        # Java is starting, or has ended, which the job itself reports.
+        except (Py4JError, OSError, AttributeError):
             pass
-        return sum(done for done, _ in stages.values()), sum(all_ for _, all_ in stages.values())
+        return _sum(stages)
 
     return look
+
+
+def _sum(stages: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    return sum(done for done, _ in stages.values()), sum(all_ for _, all_ in stages.values())
 
 
 def cancel_all() -> None:
