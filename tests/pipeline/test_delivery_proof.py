@@ -415,18 +415,18 @@ def test_the_journal_is_a_table_of_sparks_catalog(broker, broker_process, topic,
 
     def create(**given):
         named = ", ".join(f"'{name}' '{value}'" for name, value in given.items())
-        spark.sql(f"CREATE TABLE `{topic}` USING `headrace-journal` OPTIONS ({named})")
+        spark.sql(f"CREATE TABLE journal_in_catalog USING `headrace-journal` OPTIONS ({named})")
 
     with pytest.raises(Exception, match="Set the option http"):
         create(**options | {"http": ""})
     create(**options)
     try:
-        rows = spark.table(f"`{topic}`").collect()
+        rows = spark.table("journal_in_catalog").collect()
         assert {(row.partition, row.last_offset) for row in rows} == {(0, 9), (2, 3)}
-        others = spark.sql(f"SELECT * FROM `{topic}` WITH ('groups' = 'others')")
+        others = spark.sql("SELECT * FROM journal_in_catalog WITH ('groups' = 'others')")
         assert others.count() == 0
     finally:
-        spark.sql(f"DROP TABLE `{topic}`")
+        spark.sql("DROP TABLE journal_in_catalog")
 
 
 def test_an_operators_jobs_name_the_tenant_and_its_clients_do_not(tmp_path, warehouse, spark):

@@ -135,7 +135,7 @@ def test_batches_lost_from_a_real_log_are_found_exactly(broker, stored, spark):
     )  # so that batches lie across tasks
     rows = [Batch(*row) for row in frame.collect()]
     assert len({(row.partition, row.base_offset) for row in rows}) == len(rows)
-    table = f"`{topic}`"
+    table = "batches_in_catalog"
     spark.sql(
         f"CREATE TABLE {table} USING `headrace-batches`"
         f" OPTIONS ('bootstrap.servers' '{broker}', 'subscribe' '{topic}')"

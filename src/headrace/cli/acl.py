@@ -14,7 +14,7 @@ from headrace.cli.client import kafka_admin
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table, tell
-from headrace.cli.parameters import OF_TENANT, PRINCIPAL_NAME, TOPIC_NAME
+from headrace.cli.parameters import OF_TENANT, PRINCIPAL_NAME, TOPIC_NAME, CommandGroup
 from headrace.cli.web import HTTP, Web, path_of
 from headrace.records.tenant_names import prefix_of
 from headrace.runtime.access import Right
@@ -90,7 +90,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acl() -> None:
     """Add, list, remove and explain access control lists.
 

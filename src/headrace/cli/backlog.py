@@ -21,7 +21,7 @@ from headrace.cli.group_reset import DRY_RUN, NUMBERS, TOPICS, move_group, reset
 from headrace.cli.lag import first_unread, lag_of, progress
 from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, counted, print_json, print_table, say
-from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup, number_option
 from headrace.cli.positions import (
     Bounds,
     Partition,
@@ -49,7 +49,7 @@ class Lag(NamedTuple):
     lag_s: float | None
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def backlog() -> None:
     """List, reset, skip, move and measure what groups have not read yet.
 

@@ -21,6 +21,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import say, tell
+from headrace.cli.parameters import CommandGroup
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.new_certificates import Authority, Certified, Pem
 
@@ -37,7 +38,7 @@ discards_ca_key: Final[Callable[[Callable[..., None]], Callable[..., None]]] = c
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cert() -> None:
     """Make certificates, signed by a CA of your own."""
 

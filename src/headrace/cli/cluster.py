@@ -22,13 +22,14 @@ from headrace.cli.cluster_looks import brokers, lacking, moves
 from headrace.cli.cluster_repair import repair
 from headrace.cli.failures import CommandFailed
 from headrace.cli.output import print_json, say, tell
+from headrace.cli.parameters import CommandGroup
 
 _WATCH_S = 1.0
 _FAILURES_MAX = 30
 """Consecutive restarts after which a server is given up."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """Manage a cluster on ZooKeeper and BookKeeper, or run a development cluster."""
 

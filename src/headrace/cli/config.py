@@ -14,6 +14,7 @@ from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, print_table
 from headrace.cli.pairs import setting
+from headrace.cli.parameters import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ GROUP = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show and change settings of brokers and groups.
 

@@ -12,6 +12,7 @@ from headrace.broker.security.logins import MECHANISMS
 from headrace.cli.contexts import PASSWORD_VARIABLE, Context, Contexts
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import print_table, say
+from headrace.cli.parameters import CommandGroup
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
@@ -19,7 +20,7 @@ _NEEDED = {"key": "cert", "mechanism": "user", "password_file": "user", "keyring
 """Option of `add` -> the one without which it has no effect."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def context() -> None:
     """Name clusters, and how to reach them.
 

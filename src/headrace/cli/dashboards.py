@@ -16,6 +16,7 @@ from headrace.cli.alert_rules import RUNBOOK, rules_file
 from headrace.cli.dashboard_panels import DASHBOARDS
 from headrace.cli.failures import CONFLICT, CommandFailed
 from headrace.cli.output import say
+from headrace.cli.parameters import CommandGroup
 
 if TYPE_CHECKING:
     from headrace.cli.dashboard_panels import Dashboard, Panel
@@ -25,7 +26,7 @@ _WIDTH, _STAT_WIDTH, _HEIGHT, _STAT_HEIGHT = 12, 4, 8, 4
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dashboards() -> None:
     """Export Grafana dashboards and Prometheus alert rules."""
 

@@ -28,7 +28,7 @@ from headrace.cli.output import (
     say,
     tell,
 )
-from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup, number_option
 from headrace.cli.positions import Partition, TimeType
 from headrace.cli.redrive import (
     LOOP_MAX,
@@ -74,7 +74,7 @@ class LetterPlace(click.ParamType[Place]):
 PLACE: Final = LetterPlace()
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dead() -> None:
     """List, show, edit, redrive and purge dead letters.
 

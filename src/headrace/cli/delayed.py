@@ -11,6 +11,7 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say_dry_run
+from headrace.cli.parameters import CommandGroup
 from headrace.cli.waiting import TOPIC, list_waiting
 from headrace.cli.web import DRY_RUN, HTTP, Web, path_of, require_none_failed
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def delayed() -> None:
     """List, cancel and deliver delayed records; show those that could not be delivered.
 

@@ -16,6 +16,7 @@ import click
 
 from headrace.cli.failures import NOT_FOUND, CommandFailed
 from headrace.cli.output import iso_time
+from headrace.cli.parameters import CommandGroup
 from headrace.errors import HeadraceError
 from headrace.runtime.log_text import one_line
 
@@ -42,7 +43,7 @@ FILE = click.argument(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dump() -> None:
     """Show the content of stored files without changing them.
 

@@ -38,7 +38,7 @@ Exit codes:
   3    not found: no such topic, partition or group
   4    the broker is unreachable or did not respond in time
   5    conflict: already exists, or the group is active
-  6    inconclusive: a check could not run or had nothing to check (headrace verify)
+  6    inconclusive: a check could not run or had nothing to check
   130  interrupted by Ctrl-C"""
 
 

@@ -31,6 +31,7 @@ from headrace.cli.lag import (
 )
 from headrace.cli.names import GROUP_NAME, written_name
 from headrace.cli.output import AS_JSON, Cell, counted, print_json, print_table, say, tell
+from headrace.cli.parameters import CommandGroup
 from headrace.cli.share_offsets import share_group, without_dead_letters
 from headrace.cli.streams_groups import read_by, streams_group
 from headrace.runtime.access import Right
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.cli.session import CliSession
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def group() -> None:
     """List, describe, set, diagnose, reset, export, import, delete groups of every type.
 

@@ -11,6 +11,7 @@ import click
 
 from headrace.cli.failures import CONFLICT, CommandFailed
 from headrace.cli.output import AS_JSON, iso_time, print_json, print_table, say_dry_run
+from headrace.cli.parameters import CommandGroup
 from headrace.cli.waiting import TOPIC, list_waiting
 from headrace.cli.web import DRY_RUN, HTTP, Web, path_of, require_none_failed
 
@@ -21,7 +22,7 @@ MESSAGE_IDS = click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, r
 REASON = click.option("--reason", default="", help="Stored with the outcome.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def half() -> None:
     """List, commit and roll back half messages.
 

@@ -22,6 +22,7 @@ from headrace.cli.output import (
     tell,
 )
 from headrace.cli.pairs import parse_duration_ms
+from headrace.cli.parameters import CommandGroup
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _scope_text(key: dict[str, Any]) -> str:
     )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def key() -> None:
     """Create, list and revoke API keys for HTTP and access keys for RocketMQ's clients.
 

@@ -18,6 +18,7 @@ import click
 from headrace.cli.connection import before_commands, behind_commands
 from headrace.cli.failures import EXIT_CODES, FAILED, INTERRUPTED, OK, CommandFailed
 from headrace.cli.session import CliSession
+from headrace.cli.text import visible
 from headrace.errors import HeadraceError
 from headrace.runtime import compiled
 
@@ -217,12 +218,12 @@ def _run(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except CommandFailed as failure:
-        click.echo(f"headrace: {_sentence(failure.message)}", err=True)
+        click.echo(visible(f"headrace: {_sentence(failure.message)}"), err=True)
         if failure.next_step:
-            click.echo(f"  {_sentence(failure.next_step)}", err=True)
+            click.echo(visible(f"  {_sentence(failure.next_step)}"), err=True)
         return failure.exit_code
     except HeadraceError as error:
-        click.echo(f"headrace: {error}", err=True)
+        click.echo(visible(f"headrace: {error}"), err=True)
         return FAILED
     except click.ClickException as failure:
         _meant(failure).show()

@@ -15,6 +15,7 @@ import click
 
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.names import written_name
+from headrace.cli.text import visible
 from headrace.records.tenant_names import with_written_keys, written_topic
 from headrace.records.written_names import with_written_names, with_written_texts
 from headrace.runtime.log_text import one_line
@@ -165,9 +166,10 @@ def cell_text(cell: Cell) -> str:
 
 
 def tell(text: str, *, err: bool = False) -> None:
-    """Print a text for people, on stdout. Keys of tenants' names in it are written as operators
-    write them; contents of records and documents are printed by `click.echo`."""
-    click.echo(with_written_keys(text), err=err)
+    """Print a text for people, on stdout: without control characters of what it quotes, and with
+    keys of tenants' names written as operators write them. Contents of records and documents are
+    printed by `click.echo`."""
+    click.echo(visible(with_written_keys(text)), err=err)
 
 
 def say(message: str) -> None:

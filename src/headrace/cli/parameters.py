@@ -1,4 +1,4 @@
-"""Option types that click does not have.
+"""Option types, and the group of commands, that click does not have.
 
 Invariants: text in, values out; click reports errors with the option's name.
 """
@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
+_SUMMARY_MAX: Final = 500
+
+
+class CommandGroup(click.Group):
+    """A group whose help has the whole summary of each command: click cuts it after one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(_SUMMARY_MAX))
+                    for name, command in found
+                    if command is not None and not command.hidden
+                ]
+            )
 
 
 class TopicName(click.ParamType[str]):

@@ -13,7 +13,7 @@ import click
 from headrace.cli.failures import UNKNOWN, CommandFailed
 from headrace.cli.inert import refuse_inert
 from headrace.cli.output import print_json, say, tell
-from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup, number_option
 from headrace.cli.pipeline_copy import dead, replay
 from headrace.cli.pipeline_interrupts import INTERRUPTION, exit_if
 from headrace.cli.pipeline_looks import backlog, page, trace
@@ -53,7 +53,7 @@ def _restarted(
         )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Run Spark jobs: archives, proofs, replays, dead letters, backlogs, quality.
 
@@ -66,7 +66,7 @@ for command in (proof, verify, quality, resend, replay, dead, backlog, trace, pa
     pipeline.add_command(command)
 
 
-@pipeline.group("run")
+@pipeline.group("run", cls=CommandGroup)
 def run() -> None:
     """Run a job."""
 

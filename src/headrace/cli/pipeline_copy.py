@@ -25,7 +25,7 @@ from headrace.cli.output import (
     tell,
 )
 from headrace.cli.pairs import parse_duration_ms
-from headrace.cli.parameters import TOPIC_NAME, number_option
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup, number_option
 from headrace.cli.pipeline_interrupts import INTERRUPTION, exit_if
 from headrace.cli.pipeline_session import (
     DRY_RUN,
@@ -235,7 +235,7 @@ def _say_pauses(found: dict[str, Any], verb: str) -> None:
         say(f"{pauses} {verb} cut short by --pause-max, by {shorter} in all")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dead() -> None:
     """Work on many dead letters at once, by SQL.
 

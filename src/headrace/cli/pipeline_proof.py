@@ -309,6 +309,24 @@ def equation(found: dict[str, Any]) -> str:
     return f"{' | '.join(parts)}; {counted(twice, 'duplicate')}, {counted(gaps, 'gap')}"
 
 
+def _next_step(found: dict[str, Any]) -> str:
+    """What mends the cause of the other problems: a group cannot acknowledge what is not stored."""
+    topic = found["topic"]
+    groups = [one["group"] for one in found["groups"]]
+    steps = {
+        "copies": "Correct the copy where the lines above say so",
+        "groups": f"See when the rest is done: headrace pipeline backlog {''.join(groups[:1])}"
+        f" {topic}",
+        "archived": f"Complete the table: headrace pipeline run archive --topic {topic}",
+    }
+    rest = dict(found)
+    for part, step in steps.items():
+        rest[part] = None if part == "archived" else []
+        if not job_module("jobs.certificate").judge(rest)[0]:
+            return f"{step}; then prove it again"
+    return "Send what is missing again: headrace pipeline resend"
+
+
 def conclude(found: dict[str, Any]) -> None:
     """Exit with the certificate's verdict."""
     for line in found["problems"][:SHOWN_MAX]:
@@ -316,12 +334,8 @@ def conclude(found: dict[str, Any]) -> None:
     for line in found["not_proven"][:SHOWN_MAX]:
         say(f"not proven: {line}")
     if found["problems"]:
-        others, _ = job_module("jobs.certificate").judge(found | {"copies": []})
         raise CommandFailed(
-            f"{counted(len(found['problems']), 'problem')} of {found['topic']}",
-            "Send what is missing again: headrace pipeline resend"
-            if others
-            else "Correct the copy where the lines above say so, and prove it again",
+            f"{counted(len(found['problems']), 'problem')} of {found['topic']}", _next_step(found)
         )
     if found["not_proven"]:
         raise CommandFailed(

@@ -17,7 +17,7 @@ from headrace.cli.failures import FAILED, USAGE, CommandFailed
 from headrace.cli.names import GROUP_NAME
 from headrace.cli.output import AS_JSON, Cell, counted, iso_time, print_json, print_table, say
 from headrace.cli.pairs import parse_duration_ms
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup
 from headrace.cli.share_offsets import without_dead_letters
 from headrace.cli.web import HTTP, Web, path_of
 
@@ -47,7 +47,7 @@ class Milliseconds(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queue() -> None:
     """Receive and settle individual messages of share groups.
 

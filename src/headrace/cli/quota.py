@@ -14,6 +14,7 @@ from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, VALIDATE_ONLY, print_json, print_table, tell
 from headrace.cli.pairs import setting
+from headrace.cli.parameters import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ def _text(entity: Entity) -> str:
     )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quota() -> None:
     """List, set and delete client quotas. Each broker enforces them separately.
 

@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.client import kafka_admin
 from headrace.cli.output import AS_JSON, print_json, print_table, tell
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup
 from headrace.cli.pipeline_session import MODE, WAREHOUSE, job_module
 from headrace.records.tenant_names import written_topic
 from headrace.runtime.access import Right
@@ -27,7 +27,7 @@ _ALL = (_SETTING, f"{_SETTING}.value")
 TOPIC = click.argument("topic", type=TOPIC_NAME)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def table() -> None:
     """Keep topics as Iceberg tables.
 

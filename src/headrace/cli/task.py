@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from headrace.cli.completion import session_of
 from headrace.cli.failures import FAILED, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, Cell, iso_time, print_json, print_table, say
+from headrace.cli.parameters import CommandGroup
 from headrace.cli.web import HTTP, PAGE_ITEMS_MAX, Web, path_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _complete_ids(
 ID = click.argument("task_id", metavar="ID", shell_complete=_complete_ids)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def task() -> None:
     """List, show and stop searches, traces and redrives in the background.
 

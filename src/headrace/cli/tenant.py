@@ -13,7 +13,7 @@ import click
 from headrace.cli.failures import USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, VALIDATE_ONLY, confirm, print_json, print_table, tell
 from headrace.cli.pairs import setting
-from headrace.cli.parameters import PRINCIPAL_NAME
+from headrace.cli.parameters import PRINCIPAL_NAME, CommandGroup
 from headrace.cli.web import HTTP, Web, path_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _WAIT_S: Final = 30
 """For all brokers to list their groups."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tenant() -> None:
     """Create, list, change and delete tenants.
 

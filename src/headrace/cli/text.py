@@ -27,4 +27,9 @@ def _unescape_one(found: re.Match[str]) -> str:
 
 def for_terminal(data: bytes) -> bytes:
     """The same text with control characters made visible (newline and tab stay)."""
-    return data.decode("utf-8", "backslashreplace").translate(_CONTROLS).encode()
+    return visible(data.decode("utf-8", "backslashreplace")).encode()
+
+
+def visible(text: str) -> str:
+    """As `for_terminal`, of a message that may quote a record."""
+    return text.translate(_CONTROLS)

@@ -14,7 +14,7 @@ from headrace.cli.client import kafka_admin
 from headrace.cli.failures import CONFLICT, NOT_FOUND, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, counted, print_json, print_table, tell
 from headrace.cli.pairs import setting
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup
 from headrace.cli.positions import Partition, log_bounds
 from headrace.cli.topic_copy import copy
 from headrace.cli.topic_hot_keys import hot_keys
@@ -38,7 +38,7 @@ def _settings(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str
     return dict(setting(value, "retention.ms=7d") for value in values)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Create, list, describe, alter, copy, trim and delete topics; list their ledgers.
 

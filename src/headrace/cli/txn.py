@@ -14,7 +14,7 @@ from headrace.cli.broker_calls import ask_broker, brokers
 from headrace.cli.failures import FAILED, NOT_FOUND, CommandFailed
 from headrace.cli.names import NAME, written_name
 from headrace.cli.output import AS_JSON, print_json, print_table, tell
-from headrace.cli.parameters import TOPIC_NAME
+from headrace.cli.parameters import TOPIC_NAME, CommandGroup
 
 if TYPE_CHECKING:
     from headrace.cli.session import CliSession
@@ -27,7 +27,7 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 COLUMNS = ("transactional_id", "producer_id", "state", "coordinator")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def txn() -> None:
     """List and describe transactions; abort hanging ones.
 

@@ -20,7 +20,7 @@ from headrace.broker.security.users import check_name
 from headrace.cli.cluster_options import CREDENTIAL, cluster_settings, tls_options, with_tls
 from headrace.cli.failures import CONFLICT, NOT_FOUND, USAGE, CommandFailed
 from headrace.cli.output import AS_JSON, confirm, print_json, print_table, tell
-from headrace.cli.parameters import OF_TENANT, number_option
+from headrace.cli.parameters import OF_TENANT, CommandGroup, number_option
 from headrace.cli.user_places import BrokerUsers, StoredUsers, of_client, of_tenant
 from headrace.errors import CredentialInvalid
 from headrace.runtime.scram import HASHES, ITERATIONS, ITERATIONS_MAX, ITERATIONS_MIN
@@ -155,7 +155,7 @@ def _password(path: Path | None, *, generate: bool) -> str:
     return password
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def user() -> None:
     """Add, list and remove the users of listeners with SASL, and change their passwords.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from headrace.cli.parameters import CommandGroup
 from headrace_verify.commands.blackbox import blackbox
 from headrace_verify.commands.crash import crash
 from headrace_verify.commands.fuzz import fuzz
@@ -17,7 +18,7 @@ from headrace_verify.commands.upgrade import upgrade
 from headrace_verify.commands.wire import wire
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def verify() -> None:
     """Attack Headrace on this machine: every guarantee has a test that tries to break it."""
 

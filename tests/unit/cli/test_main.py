@@ -9,8 +9,17 @@ import click
 import pytest
 
 from headrace.cli import failures, main
-from headrace.cli.output import cell_text, counted, duration_text, iso_time, print_table, size_text
+from headrace.cli.output import (
+    cell_text,
+    counted,
+    duration_text,
+    iso_time,
+    print_table,
+    say,
+    size_text,
+)
 from headrace.cli.session import CliSession, host_and_port
+from headrace.errors import HeadraceError
 from headrace.runtime.access import Right
 
 
@@ -103,6 +112,15 @@ def test_options_after_a_command_win_over_options_before_it(monkeypatch):
     (session,) = seen
     assert session.timeout_s == 2
     assert session.client_config == {"client.id": "b", "acks": "1", "log_level": "1"}
+
+
+@pytest.mark.parametrize("group", ["pipeline", "group", "cluster", "verify"])
+def test_no_summary_of_a_command_is_cut(group, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(group, "--help", capsys=capsys)
+    listed = out.partition("Commands:")[2].splitlines()
+    assert len(listed) > 5
+    assert not [line for line in listed if line.endswith("...") or len(line) > 80]
 
 
 def test_the_help_documents_the_exit_codes(capsys):
@@ -252,6 +270,25 @@ def test_a_missing_right_is_reported_with_the_way_to_get_it(kind, rights, step):
     assert "no right" in failure.message
     assert step in failure.next_step
     assert "OPERATION" not in failure.next_step
+
+
+def test_what_an_error_quotes_does_not_reach_the_terminal_as_control_characters(
+    monkeypatch, capsys
+):
+    """A record could otherwise move the cursor, or set the title."""
+    value = "\x1b]0;title\x07\r\x9b1m"
+    for error in (failures.CommandFailed(value, value), HeadraceError(value)):
+
+        def broken(*_args, error=error, **_options):
+            raise error
+
+        monkeypatch.setattr(main.cli, "main", broken)
+        code, out, err = run("info", capsys=capsys)
+        assert (code, out) == (failures.FAILED, "")
+        assert "\\x1b]0;title\\x07\\x0d\\x9b1m" in err
+        assert not {*err} & {*value} - {*"]0;title1m"}
+    say(value)
+    assert capsys.readouterr().err == "\\x1b]0;title\\x07\\x0d\\x9b1m\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]], ids=" ".join)

@@ -64,15 +64,28 @@ def test_records_that_their_batches_lack_are_not_proven():
     assert "sent by idempotent producers 8, stored 8, of which batches lack 3" in equation(found)
 
 
-def test_the_next_step_after_a_failed_copy_is_not_to_send_again():
-    differing = COPY | {"differing": 1, "differing_spans": {"0": [[3, 3]]}}
-    with pytest.raises(CommandFailed) as failed:
-        conclude(sealed(body(copies=[differing])))
-    assert "resend" not in failed.value.next_step
-    missing = PRODUCER | {"missing": 1, "missing_spans": [[3, 3]]}
-    with pytest.raises(CommandFailed) as failed:
-        conclude(sealed(body(copies=[differing], producers=[missing])))
-    assert "resend" in failed.value.next_step
+def test_the_next_step_mends_the_cause_of_the_other_problems():
+    failing = {
+        "Correct the copy": {
+            "copies": [COPY | {"differing": 1, "differing_spans": {"0": [[3, 3]]}}]
+        },
+        "headrace pipeline backlog workers orders": {
+            "groups": [GROUP | {"unfinished": {"0": [[3, 3]]}}]
+        },
+        "headrace pipeline run archive --topic orders": {
+            "archived": ARCHIVED | {"missing": {"0": [[3, 3]]}}
+        },
+        "headrace pipeline resend": {
+            "producers": [PRODUCER | {"missing": 1, "missing_spans": [[3, 3]]}]
+        },
+    }
+    changes = {}
+    for step, change in failing.items():
+        changes |= change
+        for given in (change, changes):
+            with pytest.raises(CommandFailed) as failed:
+                conclude(sealed(body(**given)))
+            assert step in failed.value.next_step
 
 
 def test_complete_figures_are_proven_and_stay_so_as_json():
