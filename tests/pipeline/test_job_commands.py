@@ -108,13 +108,18 @@ def has_bar(drawn):
     return b"Spark tasks" in drawn and any(done and done <= total for done, total in shown)
 
 
-def test_archive_and_reconcile_draw_the_bar_of_their_tasks(broker, numbered_topic, tmp_path):
+def test_jobs_of_tables_and_plans_draw_the_bar_of_their_tasks(broker, numbered_topic, tmp_path):
     given = ("--topic", numbered_topic, "--warehouse", str(tmp_path), "--master", "local[2]")
     for name in ("archive", "reconcile"):
         job = on_terminal(broker, "run", name, *given)
         assert job.end() == 0, job.drawn
         assert has_bar(job.drawn), job.drawn
     assert b"has each of these records once" in job.drawn
+    create_topic(broker, f"{numbered_topic}-copy", 1, {"retention.ms": "-1"})
+    given = ("--to", f"{numbered_topic}-copy", "--dry-run", "--master", "local[2]")
+    planned = on_terminal(broker, "replay", numbered_topic, *given)
+    assert planned.end() == 0, planned.drawn
+    assert has_bar(planned.drawn), planned.drawn
 
 
 def test_an_interrupted_job_leaves_nothing_and_is_run_again(

@@ -42,6 +42,7 @@ from headrace.cli.pipeline_session import (
     reading_job,
     restarted,
     spark_for,
+    spark_tasks_shown,
     window_options,
 )
 from headrace.cli.progress import counting
@@ -158,7 +159,8 @@ def _run(config: Any, plan: Any, run: Any, *, as_json: bool, options: dict[str, 
         with spark_for(options["master"], place, table, counts_itself=True) as spark:
             planned = None
             if options["dry_run"] or not as_json:
-                planned = plan(config, spark=spark)
+                with spark_tasks_shown():
+                    planned = plan(config, spark=spark)
             if options["dry_run"]:
                 return planned
             if planned is not None:
