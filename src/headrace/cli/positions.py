@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -97,15 +98,13 @@ class TimeType(click.ParamType[Any]):
         """See click.ParamType."""
         if isinstance(value, int):
             return value
-        try:
+        with suppress(ValueError):  # which names positions that are no times, too
             position = parse_position(str(value), time.time_ns() // 1_000_000)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if position.kind != "time":
-            self.fail(
-                f"{value!r} is not a time such as 2013-01-31T12:00, @MILLISECONDS or 15m", param
-            )
-        return position.number
+            if position.kind == "time":
+                return position.number
+        return self.fail(
+            f"{value!r} is not a time such as 2013-01-31T12:00, @MILLISECONDS or 15m", param, ctx
+        )
 
 
 class Bounds(NamedTuple):

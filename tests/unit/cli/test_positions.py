@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import click
 import pytest
 
 from headrace.cli.positions import (
     Bounds,
     Partition,
     PositionSpec,
+    TimeType,
     parse_position,
     resolve,
 )
@@ -50,6 +52,13 @@ def test_a_time_without_zone_is_local():
 def test_malformed_positions_are_refused_with_the_choices(text):
     with pytest.raises(ValueError, match="none of: earliest, latest"):
         parse_position(text, NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "latest", "42", "15x"])
+def test_what_is_no_time_is_refused_without_positions_that_are_none(text):
+    with pytest.raises(click.BadParameter, match="is not a time such as 2013") as refused:
+        TimeType().convert(text, None, None)
+    assert "earliest" not in refused.value.message
 
 
 @pytest.mark.parametrize(
