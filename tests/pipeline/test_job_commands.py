@@ -9,10 +9,13 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from tests.pipeline.process_trees import OnTerminal
 from tests.pipeline.test_delivery_proof import PARTITIONS, commit, publish
 
+from headrace.cli import pipeline_looks, pipeline_proof
+from headrace.cli.main import cli
 from headrace.pipeline.demo.clients import create_topic
 
 
@@ -89,6 +92,27 @@ def test_the_page_of_a_topic_is_made_by_one_command(broker, numbered_topic, tmp_
     assert done.returncode == 0, done.stderr
     assert {path.name for path in out.iterdir()} >= {"index.html", "flow.png", "lag-0.png"}
     assert "not proven" in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (["--sent", "shop"], 2, "--sent shop: not NAME=FIRST:LAST; nothing was read"),
+        (["--sent", "shop=0:9", "--sent", "shop=0:9"], 2, "'shop' is given twice"),
+        (["--sent", "@nothing.json"], 2, "File 'nothing.json' does not exist"),
+        (["--table", "shop.orders"], 2, "--table and --warehouse together"),
+        (["--group", "nobody"], 3, "no group 'nobody'"),
+    ],
+)
+def test_what_a_proof_cannot_be_made_with_is_refused_before_spark_starts(
+    broker, numbered_topic, monkeypatch, tmp_path, given, code, said
+):
+    for command, module in (("proof", pipeline_proof), ("page", pipeline_looks)):
+        monkeypatch.setattr(module, "spark_for", None)
+        out = ["--out", str(tmp_path)] * (command == "page")
+        words = ["--bootstrap", broker, "pipeline", command, numbered_topic, *given, *out]
+        done = CliRunner().invoke(cli, words)
+        assert (done.exit_code, said in done.output) == (code, True), done.output
 
 
 def on_terminal(broker, *arguments):

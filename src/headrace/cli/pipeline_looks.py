@@ -28,7 +28,14 @@ from headrace.cli.output import (
 )
 from headrace.cli.parameters import TOPIC_NAME, number_option
 from headrace.cli.pipeline_interrupts import INTERRUPTION
-from headrace.cli.pipeline_proof import KEY_FILE, TABLE_OR_NONE, TOPIC, make_proof, proof_options
+from headrace.cli.pipeline_proof import (
+    KEY_FILE,
+    TABLE_OR_NONE,
+    TOPIC,
+    check_options,
+    make_proof,
+    proof_options,
+)
 from headrace.cli.pipeline_session import (
     RESULT_AS_JSON,
     RESULTS,
@@ -333,6 +340,7 @@ def page(session: CliSession, /, topic: str, out: Path, **options: Any) -> None:
     describe_topics(session, options, [topic, *options["through"]])
     options |= {"message": None, "outliers": 20, "events": None}
     bounds = bounds_of(options)
+    check_options(session, topic, options)
 
     def run() -> Any:
         watch_s, groups = options["watch"], options["groups"]

@@ -7,6 +7,7 @@ Invariants: `proof`, `verify` and `quality` change no topic. Exit codes are thos
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,38 @@ SHOWN_MAX = 20
 OFFSET_RESET = "share.auto.offset.reset"
 
 
+_SENT = re.compile(r"(?P<name>.+)=(?P<first>-?\d+):(?P<last>-?\d+)", re.ASCII)
+
+
+def _sent(_context: object, _parameter: object, given: tuple[str, ...]) -> dict[str, Any]:
+    """What each producer says it sent. Raises CommandFailed (usage)."""
+    found: dict[str, Any] = {}
+    for one in given:
+        try:
+            if one.startswith("@"):
+                document = json.loads(Path(one[1:]).read_text())
+                ranges = [(name, int(a), int(b)) for name, (a, b) in document.items()]
+            elif (match := _SENT.fullmatch(one)) is not None:
+                ranges = [(match["name"], int(match["first"]), int(match["last"]))]
+            else:
+                raise ValueError("not NAME=FIRST:LAST")
+            for name, low, high in ranges:
+                if name in found:
+                    raise ValueError(f"{name!r} is given twice")
+                if high < low - 1:
+                    raise ValueError(f"{name!r} ends before it begins")
+                found[name] = job_module("jobs.delivery_proof").Sent(low, high)
+        except FileNotFoundError:
+            raise click.BadParameter(f"File {one[1:]!r} does not exist.") from None
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise CommandFailed(
+                f"--sent {one}: {error}; nothing was read",
+                'For example --sent shop=0:99999, or @FILE with {"shop": [0, 99999]}',
+                USAGE,
+            ) from None
+    return found
+
+
 def proof_options(command: Command) -> Command:
     """Add the options that say what a proof compares."""
     for option in (
@@ -83,6 +116,7 @@ def proof_options(command: Command) -> Command:
             "--sent",
             metavar="NAME=FIRST:LAST",
             multiple=True,
+            callback=_sent,
             help="What a producer says it sent, or @FILE: JSON {NAME: [FIRST, LAST]}.",
         ),
         click.option(
@@ -131,6 +165,7 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     """
     describe_topics(session, options, [topic])
     bounds = bounds_of(options)
+    check_options(session, topic, options)
     copies = copies_of(session, topic, options)
 
     def run() -> Any:
@@ -151,6 +186,18 @@ def proof(session: CliSession, /, topic: str, as_json: bool, **options: Any) -> 
     conclude(found)
 
 
+def check_options(session: CliSession, topic: str, options: dict[str, Any]) -> None:
+    """Raise CommandFailed, before Spark starts, for what a proof could not be made with."""
+    if (options["table"] is None) != (options["warehouse"] is None):
+        raise CommandFailed(
+            "a table is found by --table and --warehouse together; nothing was read",
+            "Give both, or none",
+            USAGE,
+        )
+    for name in options["groups"]:
+        _position(session, topic, name, options)
+
+
 def make_proof(
     session: CliSession,
     spark: Any,
@@ -160,12 +207,6 @@ def make_proof(
     copies: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
     """Read the groups' progress, then compare. Raises CommandFailed."""
-    if (options["table"] is None) != (options["warehouse"] is None):
-        raise CommandFailed(
-            "a table is found by --table and --warehouse together; nothing was read",
-            "Give both, or none",
-            USAGE,
-        )
     job = job_module("jobs.delivery_proof")
     groups = tuple(_position(session, topic, name, options) for name in options["groups"])
     has_shares = any(one.type == SHARE for one in groups)
@@ -177,7 +218,7 @@ def make_proof(
         table=options["table"],
         groups=groups,
         http=_http_or_none(session) if has_shares else None,
-        sent=_sent(options["sent"], job) or None,
+        sent=options["sent"] or None,
         bucket_ms=None if every is None else int(every * 1000),
         cluster_id=session.identify(),
         key=_key(options["key_file"]),
@@ -217,32 +258,6 @@ def _position(session: CliSession, topic: str, name: str, options: dict[str, Any
     kind = SHARE if kinds[name] == SHARE else "consumer"
     position = job_module("jobs.delivery_proof").GroupPosition
     return position(name, offsets, kind, tuple(known), from_start)
-
-
-def _sent(given: tuple[str, ...], job: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in given:
-        try:
-            if one.startswith("@"):
-                document = json.loads(Path(one[1:]).read_text())
-                ranges = [(name, int(a), int(b)) for name, (a, b) in document.items()]
-            else:
-                name, _, numbers = one.rpartition("=")
-                first, _, last = numbers.partition(":")
-                ranges = [(name, int(first), int(last))]
-            for name, low, high in ranges:
-                if name in found:
-                    raise ValueError(f"{name!r} is given twice")
-                if high < low - 1:
-                    raise ValueError(f"{name!r} ends before it begins")
-                found[name] = job.Sent(low, high)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise CommandFailed(
-                f"--sent {one}: {error}; nothing was read",
-                'For example --sent shop=0:99999, or @FILE with {"shop": [0, 99999]}',
-                USAGE,
-            ) from None
-    return found
 
 
 def _key(path: Path | None) -> bytes | None:
