@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -75,6 +76,16 @@ def run(broker, folder, request):
         return done.stdout + done.stderr
 
     return output
+
+
+def test_the_versions_to_install_are_those_that_are_tested():
+    page = (ROOT / "docs" / "SCHEDULERS.md").read_text()
+    for tool, package in (("airflow", "apache-airflow"), ("dagster", "dagster")):
+        (version,) = re.findall(
+            rf"^{package}==(\S+)", (LOCKS / f"{tool}.lock").read_text(), re.MULTILINE
+        )
+        assert f"pip install '{package}=={version}'" in page
+        assert tool != "airflow" or f"/constraints-{version}/constraints-" in page
 
 
 def test_airflow_fails_the_day_that_violates_an_expectation_without_a_retry(run, folder):
