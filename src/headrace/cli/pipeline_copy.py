@@ -336,7 +336,8 @@ def redrive(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     for one in options["edits"]:
         name, equals, sql = one.partition("=")
         if not equals:
-            raise CommandFailed(f"--set {one}: not COLUMN=SQL", "For example value=...", USAGE)
+            step = 'For example --set "value=upper(cast(value AS string))"'
+            raise CommandFailed(f"--set {one}: not COLUMN=SQL", step, USAGE)
         edits[name.strip()] = sql
     job = job_module("jobs.redrive")
     names = ("where", "drop", "target", "loop_max", "chunk_records")
