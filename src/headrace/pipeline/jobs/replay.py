@@ -71,6 +71,14 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         check_repeats(self.sql)
+        if self.speed is not None and self.speed <= 0:
+            raise OptionInvalid(f"The speed must be more than 0, not {self.speed}.")
+        is_same = self.to is None or self.to.bootstrap == self.connection.bootstrap
+        if is_same and self.target == self.topic:
+            raise OptionInvalid(
+                f"The target is the topic itself ({self.topic}): its records would be doubled."
+                " Nothing was written. Choose another topic."
+            )
 
     @property
     def spec(self) -> str:
@@ -123,15 +131,7 @@ def plan_replay(config: ReplayConfig, *, spark: Any) -> dict[str, Any]:
 
 
 def _copy(config: ReplayConfig, spark: Any) -> Copy:
-    if config.speed is not None and config.speed <= 0:
-        raise OptionInvalid(f"The speed must be more than 0, not {config.speed}.")
     history = _history(config, spark)
-    is_same = config.to is None or config.to.bootstrap == config.connection.bootstrap
-    if is_same and config.target == config.topic:
-        raise OptionInvalid(
-            f"The target is the topic itself ({config.topic}): its records would be doubled."
-            " Nothing was written. Choose another topic."
-        )
     cuts = None
     if config.speed is not None:
         speed = config.speed

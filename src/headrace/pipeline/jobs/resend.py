@@ -77,6 +77,18 @@ class ResendConfig:
     job: str | None = None
     partitions: int = 8
 
+    def __post_init__(self) -> None:
+        if (self.table is None) == (self.source is None):
+            raise OptionInvalid(
+                "What is sent again is from a table or from a topic. Nothing was read or written."
+                " Give one of them."
+            )
+        if self.source == self.topic:
+            raise OptionInvalid(
+                f"The source is the topic itself ({self.topic}). Nothing was read or written. Give"
+                " the table, or another topic."
+            )
+
     @property
     def spec(self) -> str:
         """What a restart has in common with the first run."""
@@ -136,10 +148,6 @@ def plan_resend(config: ResendConfig, *, spark: Any) -> dict[str, Any]:
 
 
 def _pinned(config: ResendConfig, spark: Any, stored: JobState | None) -> tuple[JobState, bool]:
-    if (config.table is None) == (config.source is None):
-        raise OptionInvalid("Send from a table or from a topic: give one of them.")
-    if config.source == config.topic:
-        raise OptionInvalid("The source is the topic itself. Give the table, or another topic.")
     if stored is not None:
         if stored.spec != config.spec:
             raise OptionInvalid(
