@@ -107,6 +107,7 @@ SYNONYMS: Final = {
     "delete": ("remove", "revoke"),
     "remove": ("delete", "revoke"),
     "ls": ("list",),
+    "search": ("find",),
     "show": ("describe", "list"),
     "get": ("describe", "show", "list"),
     "new": ("create", "add"),
@@ -240,10 +241,22 @@ def _meant(failure: click.ClickException) -> click.ClickException:
     assert isinstance(failure, click.NoSuchCommand)
     known = ctx.command.list_commands(ctx)
     meant = [one for one in SYNONYMS.get(failure.command_name, ()) if one in known]
+    meant = meant or _below(ctx, ctx.command, failure.command_name)
     if not meant:
         return failure
     name = failure.command_name
     return click.UsageError(f"No such command {name!r}. Did you mean {meant[0]!r}?", ctx)
+
+
+def _below(ctx: click.Context, group: click.Group, name: str) -> list[str]:
+    """Where the command is, if one group alone has it: `pipeline run archive`."""
+    found = []
+    for one in group.list_commands(ctx):
+        with suppress(ModuleNotFoundError):  # of a package that is not installed
+            command = group.get_command(ctx, one)
+            if isinstance(command, click.Group) and name in command.list_commands(ctx):
+                found.append(f"{one} {name}")
+    return found if len(found) == 1 else []
 
 
 def _silence_stdout() -> None:

@@ -57,6 +57,9 @@ def test_a_misspelt_word_is_answered_by_the_right_one(misspelt, capsys):
         ("user create", "add"),
         ("context show", "list"),
         ("group ls", "list"),
+        ("search", "find"),
+        ("pipeline archive", "run archive"),
+        ("replay", "pipeline replay"),
     ],
 )
 def test_a_command_named_as_in_other_tools_is_answered_by_ours(typed, meant, capsys):
