@@ -115,6 +115,27 @@ def test_what_a_proof_cannot_be_made_with_is_refused_before_spark_starts(
         assert (done.exit_code, said in done.output) == (code, True), done.output
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[orders", "expectations cannot be read"),
+        ('["{}"]\nrequird = ["key"]', "Unknown expectation 'requird'"),
+        ("[other]", "expects nothing of {}"),
+    ],
+)
+def test_a_file_of_expectations_is_refused_with_its_name_and_the_table_to_add(
+    broker, topic, tmp_path, text, said
+):
+    name = f"{topic}.eu"
+    create_topic(broker, name, 1, {})
+    path = tmp_path / "expect.toml"
+    path.write_text(text.replace("{}", name))
+    done = headrace(broker, "quality", name, "--expect", str(path))
+    assert (done.returncode, str(path) in done.stderr) == (2, True), done.stderr
+    assert said.replace("{}", name) in done.stderr
+    assert f'["{name}"]' in done.stderr
+
+
 def on_terminal(broker, *arguments):
     return OnTerminal("--bootstrap", broker, "pipeline", *arguments)
 

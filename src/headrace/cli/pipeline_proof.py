@@ -392,6 +392,21 @@ def verify(certificate: Path, key_file: Path | None, *, as_json: bool) -> None:
     conclude(document)
 
 
+def _expectations(path: Path, topic: str) -> Any:
+    """What the file expects of the topic. Raises CommandFailed (usage)."""
+    name = written_topic(topic)
+    table = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+    step = f'Expectations of {name} are in a table [{table}], for example required = ["key"]'
+    try:
+        parsed = job_module("jobs.quality").parse_expectations(path.read_text(), path.stem)
+    except (job_module("errors").OptionInvalid, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{path}: {str(error).rstrip('.')}", step, USAGE) from None
+    expected = {key_of(one): expectations for one, expectations in parsed.items()}
+    if topic not in expected:
+        raise CommandFailed(f"{path} expects nothing of {name}", step, USAGE)
+    return expected[topic]
+
+
 @click.command()
 @TOPIC
 @click.option("--expect", required=True,
@@ -415,12 +430,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
     """
     describe_topics(session, options, [topic])
     job = job_module("jobs.quality")
-    parsed = job.parse_expectations(options["expect"].read_text(), options["expect"].stem)
-    expected = {key_of(name): one for name, one in parsed.items()}
-    if topic not in expected:
-        name = written_topic(topic)
-        step = f'Add a table ["{name}"]' if "/" in name else f"Add a table [{name}]"
-        raise CommandFailed(f"{options['expect']} expects nothing of {name}", step, USAGE)
+    expected = _expectations(options["expect"], topic)
     table_of_catalog = one_table(options, "violations", "table")
     until = options["until"]
     now_ms = time.time_ns() // 1_000_000 if until is None else until
@@ -432,7 +442,7 @@ def quality(session: CliSession, /, topic: str, as_json: bool, **options: Any) -
             history = history_of(session, spark, options)
             window = history.resolve((topic,), bounds)
             records = history.read(window)
-            report = job.check_quality(records, topic, expected[topic], window, now_ms)
+            report = job.check_quality(records, topic, expected, window, now_ms)
             if options["violations"] is not None:
                 table = job_module("catalog").TableName.parse(options["violations"]).in_spark
                 job.store_violations(report, table, spark=spark)
