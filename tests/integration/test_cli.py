@@ -357,6 +357,7 @@ def test_topics_of_dead_letters_are_listed_with_their_records(user, topic):
 
 
 def test_keys_headers_and_times(user, topic):
+    user.types("topic", "alter", topic, "--set", "retention.ms=-1")  # keeps records of 2013
     sent = user.types(
         *("produce", topic, "-K", ":", "-H", "source=test", "-t", "@1359633600000", "-z", "lz4"),
         stdin="a:1\nb:2\na:3\n",
