@@ -9,7 +9,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fenced, LedgerLost
-from headrace.log.footer import encode_in_steps
+from headrace.log.footer import encode_footer, encode_in_steps
+from headrace.log.producer_encoding import SLICE
 from headrace.storage.ledger import ReleasesLedgers
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 async def encoded(footer: Footer) -> bytes:
-    """The bytes of a footer; the event loop has other turns meanwhile."""
+    """The bytes of a footer; with many producers, the event loop has other turns meanwhile."""
+    if len(footer.producers) <= SLICE:
+        return encode_footer(footer)
     steps = encode_in_steps(footer)
     while True:
         try:
