@@ -140,10 +140,9 @@ def test_rows_that_replace_others_are_refused_by_nessie_before_anything_is_read(
 ):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "spark_for", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr(module, "describe_topics", lambda *_, **__: None)
     (tmp_path / "expect.toml").write_text("[orders]\nchecks = {no = 'false'}")
-    session = SimpleNamespace(
-        describe_topics=lambda _: None, client_config={}, bootstrap="127.0.0.1:1", objects=None
-    )
+    session = SimpleNamespace(client_config={}, bootstrap="127.0.0.1:1", objects=None)
     given = ["--expect", str(tmp_path / "expect.toml")] if name == "quality" else []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Nessie)
     thread = Thread(target=server.serve_forever, args=(0.02,))
