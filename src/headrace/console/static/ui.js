@@ -127,7 +127,7 @@ export function Chart({ title, points, series, format }) {
     let observer;
     let timer = 0;
     const load = (tries = 0) => import(tries ? `./vendor/uplot.js?${tries}` : "./vendor/uplot.js").then(
-      ({ default: uPlot }) => isOver || draw(uPlot), // unless the page was left meanwhile
+      ({ default: uPlot }) => isOver || !place.current || draw(uPlot), // unless the page was left meanwhile
       () => isOver || (timer = setTimeout(load, RETRY_MS, tries + 1)), // a browser keeps the failure of an address
     );
     const draw = (uPlot) => {
