@@ -14,6 +14,7 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
+from playwright.sync_api import expect
 from tests.documents.commands import parse, words
 from tests.integration.broker import Broker
 from tests.integration.browser import (
@@ -390,9 +391,7 @@ def test_quotas_are_set_changed_and_removed_and_their_commands_do_the_same(brows
     both = {"producer_byte_rate": 1048576.0, "request_percentage": 50.0}
     assert quotas_of(secured_broker, user="alice", default_client_id=True) == both
     with opened(browser, link) as page:
-        page.wait_for_function(
-            "document.querySelector('[name=request_percentage]')?.value === '50'"
-        )
+        expect(page.locator("[name=request_percentage]")).to_have_value("50", timeout=60_000)
         page.get_by_label("request_percentage").fill("")
         page.get_by_label("producer_byte_rate").fill("2097152")
         page.get_by_role("button", name="Check").click()
