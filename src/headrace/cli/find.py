@@ -20,6 +20,7 @@ from headrace.cli.parameters import TOPIC_NAME
 from headrace.cli.pipeline_session import (
     MASTER,
     WAREHOUSE_OR_NONE,
+    connection_of,
     job_module,
     restarted,
     spark_for,
@@ -56,7 +57,11 @@ VALUE_LENGTH: Final = 60
 @click.option("--time-limit", type=Milliseconds(), default="60s", show_default=True)
 @WAREHOUSE_OR_NONE
 @click.option("--table", help="With --warehouse: go on in this archive; NAMESPACE.NAME.")
-@click.option("--where", metavar="SQL", help="With --table: SQL over a record there.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="With --table: SQL over a record, of both; groups' states are not shown.",
+)
 @MASTER
 @HTTP
 @AS_JSON
@@ -101,7 +106,10 @@ def find(session: CliSession, /, topic: str, **options: Any) -> None:
         raise CommandFailed(
             "--offset is one of a partition; nothing was searched", "Give --partition, too", USAGE
         )
-    found = _in_log(session, topic, query, options)
+    if options["where"] is None:
+        found = _in_log(session, topic, query, options)
+    else:  # which brokers do not evaluate: Spark reads the log, too
+        found = {"messages": [], "is_complete": True, "searched": {"records": 0, "bytes": 0}}
     if options["table"] is not None:
         _add_archived(session, topic, query, found, options)
     if options["as_json"]:
@@ -150,8 +158,7 @@ def _add_archived(
     """Add what only the table has, up to --count."""
     job, windows = job_module("jobs.search"), job_module("jobs.windows")
     table = job_module("catalog").TableName.parse(options["table"])
-    room = options["count"] - len(found["messages"])
-    if room <= 0:
+    if len(found["messages"]) >= options["count"]:
         return
 
     def search() -> Any:
@@ -160,13 +167,20 @@ def _add_archived(
             frame = part.frame
             asked = [f"offset = {options['offset']}"] if options["offset"] is not None else []
             asked += [f"({options['where']})"] if options["where"] is not None else []
-            where = " AND ".join(asked) or None
-            matching = job.search(job.Query(topic, where=where, **query), frame)
+            asked_for = job.Query(topic, where=" AND ".join(asked) or None, **query)
+            if options["where"] is not None:
+                connection = connection_of(session)
+                window = windows.resolve_window(connection.cluster, (topic,), windows.WHOLE_LOG)
+                log = job.search(asked_for, windows.read_window(spark, connection, window))
+                found["messages"] = job.documents(log, options["count"], "log")
+                found["searched"]["records"] = window.size
+            matching = job.search(asked_for, frame)
             return job.documents(matching, options["count"]), part.topic_ids.get(topic)
 
-    topic_id_now = kafka_uuid(UUID(Web(session).ask("GET", path_of("topics", topic))["id"]))
-    hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
     archived, topic_id = restarted(search, f"The search of {options['table']}")
+    room = options["count"] - len(found["messages"])
+    hot = {(key_of(one["topic"]), one["partition"], one.get("offset")) for one in found["messages"]}
+    topic_id_now = kafka_uuid(UUID(Web(session).ask("GET", path_of("topics", topic))["id"]))
     if topic_id not in {None, topic_id_now}:
         hot = set()  # other records, at the same offsets
         say(
