@@ -141,8 +141,10 @@ def _copy(config: ReplayConfig, spark: Any) -> Copy:
 
     def rows(window: Window, _: dict[str, Any]) -> Any:
         records = history.read(window)
-        check_keeps_order(_selected(config, records))
-        return reshape(config, history.in_order(records, window))
+        selected = _selected(config, records)
+        check_keeps_order(selected)
+        ordered = history.in_order(records, window)
+        return reshape(config, selected if ordered is records else _selected(config, ordered))
 
     return Copy(
         config.connection,
@@ -176,9 +178,8 @@ def _selected(config: ReplayConfig, records: Any) -> Any:
     return rows
 
 
-def reshape(config: ReplayConfig, records: Any) -> Any:
-    """The rows to write."""
-    rows = _selected(config, records)
+def reshape(config: ReplayConfig, rows: Any) -> Any:
+    """The columns to write of what the SQL selects."""
     kept = [name for name in ("key", "value") if name in rows.columns]
     if "headers" in rows.columns:
         kept.append(f"{without(())} AS headers")

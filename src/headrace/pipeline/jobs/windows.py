@@ -162,11 +162,12 @@ def read_window(
 
 class TablePart(NamedTuple):
     """The rows of a window in a table, the snapshot that they were read from, and the ids of the
-    topics that the table holds, as far as its archive recorded them."""
+    topics that the table holds, and up to where, as far as its archive recorded them."""
 
     frame: Any
     snapshot_id: int | None
     topic_ids: TopicIds
+    archived_to: Offsets
 
 
 def read_table(
@@ -198,7 +199,7 @@ def read_table(
                     topic=topic,
                 )
         frame = frame.where(within_sql(window))
-    return TablePart(frame.select(*COLUMNS), snapshot_id, pinned.topic_ids)
+    return TablePart(frame.select(*COLUMNS), snapshot_id, pinned.topic_ids, pinned.archived_to)
 
 
 def within_sql(window: Window) -> str:
