@@ -59,12 +59,19 @@ class LedgerContents(NamedTuple):
 def encode_footer(footer: Footer, bytes_max: int = FOOTER_BYTES_MAX) -> bytes:
     """Encode within the storage limit: if necessary, the oldest producers are dropped."""
     steps = encode_in_steps(footer, bytes_max)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            data: bytes = done.value
-            return data
+    while (data := take_step(steps)) is None:
+        pass
+    return data
+
+
+def take_step(steps: Generator[None, None, bytes]) -> bytes | None:
+    """Take one step of an encoding; its bytes after the last one, None before."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        data: bytes = done.value
+        return data
+    return None
 
 
 def encode_in_steps(

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.errors import Fenced, LedgerLost
-from headrace.log.footer import encode_footer, encode_in_steps
+from headrace.log.footer import encode_footer, encode_in_steps, take_step
 from headrace.log.producer_encoding import SLICE
 from headrace.storage.ledger import ReleasesLedgers
 
@@ -26,13 +26,9 @@ async def encoded(footer: Footer) -> bytes:
     if len(footer.producers) <= SLICE:
         return encode_footer(footer)
     steps = encode_in_steps(footer)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            data: bytes = done.value
-            return data
+    while (data := take_step(steps)) is None:  # noqa: ASYNC110 - waits for no event
         await asyncio.sleep(0)
+    return data
 
 
 async def seal(segment: Segment, footer: Footer, store: LedgerStore) -> None:
