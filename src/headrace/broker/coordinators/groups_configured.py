@@ -204,9 +204,11 @@ class ConfiguredGroups:
 
     async def _check_letters(self, group_id: str, name: str) -> None:
         topics = self._known_topics
-        letters = None if topics is None else topics.by_name.get(name)
-        if topics is None or letters is None:
-            if topics is not None and name and await topics.readable.is_reserved(name):
+        if topics is None or not name:
+            return
+        letters = topics.by_name.get(name)
+        if letters is None:
+            if await topics.readable.is_reserved(name):
                 raise shared_dead_letter_topic(name)
             return
         if letters.id in self.share_topics(group_id):
@@ -244,9 +246,9 @@ class ConfiguredGroups:
 
     async def begin(self, group_id: str, topic_id: UUID, partitions: int = 0) -> int | None:
         """Record that the share group begins on a topic (of a shared one, its owner's) with so many
-        partitions; returns how many
-        it had when the group began, None if that is not known. A new group counts for the user
-        whose request this is. Raises GroupIdInvalid, PolicyViolation, MetadataUnavailable.
+        partitions; returns how many it had when the group began, None if that is not known. A new
+        group counts for the user whose request this is. Raises GroupIdInvalid, PolicyViolation,
+        MetadataUnavailable.
 
         Written once per group and topic, before the group's first record in a journal, so that its
         coordinator knows an empty group although the journals belong to other brokers.
